@@ -25,7 +25,7 @@ from godwit.cluster.simulated import (
     Simulation,
 )
 from godwit.cluster.simulated.components import Routed
-from godwit.cluster.simulated.epoch_work import Batch
+from godwit.cluster.simulated.workload import Batch
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.model.errors import MigrationError
 

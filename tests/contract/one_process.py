@@ -251,7 +251,9 @@ class OneProcess:
         made = warm_states(
             order,
             self._instructor,
-            held=lambda state: self.conductor.copies.held(order.executor, state, NUM_KEY_GROUPS),
+            held_versions=lambda state: self.conductor.copies.held(
+                order.executor, state, NUM_KEY_GROUPS
+            ),
             transfers=order.peers,
             fetch=lambda asked: self._fetch(order, asked),
             bring=bring,

@@ -195,7 +195,7 @@ class Instructor:
     ) -> EpochInstruction:
         """Tell the lanes of an epoch what they need; the caller holds the conductor."""
         places = places_of(plans, executors)
-        told: dict[str, OperatorInstruction] = {}
+        instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:
                 plan = plans[component.name]
@@ -212,7 +212,7 @@ class Instructor:
                         )
                         for state in operator.states
                     ]
-                    told[operator.name] = operator_instruction(
+                    instructions[operator.name] = operator_instruction(
                         operator=operator.name,
                         level=component.level,
                         plan=plan,
@@ -231,7 +231,7 @@ class Instructor:
             flow=self._log.flow,
             run_id=self.run_id,
             places=places,
-            operators=tuple(told[operator.name] for operator in self._flow.operators),
+            operators=tuple(instructions[operator.name] for operator in self._flow.operators),
             storage=self._log.storage,
             local_dir=self._settings.local_dir,
             inline_bytes=self._settings.inline_bytes,
@@ -244,8 +244,8 @@ class Instructor:
     ) -> tuple[StateInstruction, int]:
         """Tell what brings copies at `floor` to the committed version, and which that is."""
         with self._log.lock:
-            told = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
-            return told, self._log.latest_epoch
+            instruction = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
+            return instruction, self._log.latest_epoch
 
     def _state(
         self,

@@ -76,9 +76,9 @@ def record_of(
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in ordered:
-        for done in report.operators:
-            if done.consumed:
-                consumed.setdefault(done.operator, []).extend(done.consumed)
+        for operator_report in report.operators:
+            if operator_report.consumed:
+                consumed.setdefault(operator_report.operator, []).extend(operator_report.consumed)
     return CommitRecord(
         epoch=epoch,
         run_id=run_id,
@@ -122,20 +122,20 @@ def outcome_of(
     for report in reports:
         for phase, spent in report.took_ms.items():
             lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
-        for done in report.operators:
-            component = of_operator[done.operator].name
-            done_for.setdefault(component, []).append(done)
-            waited.setdefault(component, []).extend(done.waited)
+        for operator_report in report.operators:
+            component = of_operator[operator_report.operator].name
+            done_for.setdefault(component, []).append(operator_report)
+            waited.setdefault(component, []).extend(operator_report.waited)
             for sums, ms in (
-                (executor_cpu_ms, done.load.cpu_ms),
-                (executor_busy_ms, done.load.busy_ms),
+                (executor_cpu_ms, operator_report.load.cpu_ms),
+                (executor_busy_ms, operator_report.load.busy_ms),
             ):
                 sums[report.executor] = sums.get(report.executor, 0.0) + float(np.sum(ms))
             here = parts.setdefault(report.executor, {})
-            for state, versions in done.versions.items():
+            for state, versions in operator_report.versions.items():
                 here.setdefault(state, []).append(versions)
     tables = {
-        executor: {state: PerKeyGroup.joined(found) for state, found in states.items()}
+        executor: {state: PerKeyGroup.joined(versions) for state, versions in states.items()}
         for executor, states in parts.items()
     }
     return EpochOutcome(
@@ -144,9 +144,9 @@ def outcome_of(
         rows_in=sum(
             rows
             for report in reports
-            for done in report.operators
-            for given, rows in done.rows_in.items()
-            if (done.operator, given) in counting
+            for operator_report in report.operators
+            for number, rows in operator_report.rows_in.items()
+            if (operator_report.operator, number) in counting
         ),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
@@ -183,8 +183,15 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
 def held_twice_of(reports: Iterable[LaneReport]) -> dict[str, int]:
     """Operator → partials of windows that were over whose key was held in two slots."""
     twice: dict[str, int] = {}
-    for done in (done for report in reports for done in report.operators if done.twice):
-        twice[done.operator] = twice.get(done.operator, 0) + done.twice
+    for operator_report in (
+        operator_report
+        for report in reports
+        for operator_report in report.operators
+        if operator_report.twice
+    ):
+        twice[operator_report.operator] = (
+            twice.get(operator_report.operator, 0) + operator_report.twice
+        )
     return twice
 
 
@@ -192,10 +199,14 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     """Operator → key, as JSON → share of its rows, of keys of which some sender had many."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
-    for done in (done for report in reports for done in report.operators):
-        rows[done.operator] = rows.get(done.operator, 0) + sum(done.rows_in.values())
-        for key, count in done.hot_keys.items():
-            of = hot.setdefault(done.operator, {})
+    for operator_report in (
+        operator_report for report in reports for operator_report in report.operators
+    ):
+        rows[operator_report.operator] = rows.get(operator_report.operator, 0) + sum(
+            operator_report.rows_in.values()
+        )
+        for key, count in operator_report.hot_keys.items():
+            of = hot.setdefault(operator_report.operator, {})
             of[key] = of.get(key, 0) + count
     return {
         operator: {
@@ -209,8 +220,12 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
     """Operator → reason → rows that it left out, of those that left any out."""
     counts = {
-        operator: {"late": found.late, "ahead": found.ahead, "untimed": found.untimed}
-        for operator, found in arrivals_of(reports).items()
+        operator: {
+            "late": event_times.late,
+            "ahead": event_times.ahead,
+            "untimed": event_times.untimed,
+        }
+        for operator, event_times in arrivals_of(reports).items()
     }
     return {operator: of for operator, of in counts.items() if any(of.values())}
 
@@ -244,7 +259,7 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
 def _load(component: Component, reports: Iterable[OperatorReport], chains: Chains) -> ComponentLoad:
     sums = np.zeros((4, chains.num_key_groups))
     touched = np.zeros(chains.num_key_groups, np.bool_)
-    for load in (done.load for done in reports):
+    for load in (operator_report.load for operator_report in reports):
         touched[load.key_groups] = True
         sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms, load.busy_ms)
     key_groups = np.flatnonzero(touched)
@@ -303,15 +318,15 @@ def reach_of(
     reach: dict[str, PerKeyGroup] = {}
     for executor, reported in tables.items():
         named = np.zeros(committed.shape[1], np.bool_)
-        held = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
-        for row, state in zip(held, states, strict=True):
+        held_versions = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
+        for row, state in zip(held_versions, states, strict=True):
             versions = PerKeyGroup.of(reported.get(state, {}))
             named[versions.key_groups] = True
             row[versions.key_groups] = versions.numbers
         key_groups = np.flatnonzero(named)
         if not len(key_groups):
             continue
-        misses = held < committed
-        lowest = np.where(misses, held, held.max(axis=0)).min(axis=0)
+        misses = held_versions < committed
+        lowest = np.where(misses, held_versions, held_versions.max(axis=0)).min(axis=0)
         reach[executor] = PerKeyGroup(key_groups, lowest[key_groups])
     return reach

@@ -178,21 +178,21 @@ def _former(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
     """Name of a sink → its name in the last record, for those that were there."""
-    found: dict[str, str] = {}
+    former: dict[str, str] = {}
     waiting = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
 
     def free(name: str) -> bool:
-        return name in recorded and name not in found.values()
+        return name in recorded and name not in former.values()
 
     def match(output: Output, old: str) -> None:
         if free(old):
-            found[output.name] = old
+            former[output.name] = old
             waiting.remove(output)
 
     for output in list(waiting):
-        done = output.name in recorded and recorded[output.name].formerly == output.formerly
-        if output.formerly and not done:
+        is_matched = output.name in recorded and recorded[output.name].formerly == output.formerly
+        if output.formerly and not is_matched:
             match(output, output.formerly)
     for output in list(waiting):
         same = output.name in recorded and recorded[output.name].target == _target(output)
@@ -205,20 +205,20 @@ def _former(
         if target and then[target] == now[target] == 1:
             match(next(output for output in waiting if _target(output) == target), name)
     for output in list(waiting):
-        match(output, _derived(output, found, old_names))
+        match(output, _derived(output, former, old_names))
     for output in list(waiting):
         match(output, output.name)
-    return found
+    return former
 
 
 def _target(output: Output) -> str:
     return output.sink.destination or ""
 
 
-def _derived(output: Output, found: Mapping[str, str], old_names: Mapping[str, str]) -> str:
+def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, str]) -> str:
     """Name that a sink had whose name follows from that of another sink or an operator."""
     if output.rejects_of is not None:
-        return f"{found.get(output.rejects_of, output.rejects_of)}_rejects"
+        return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
         return output.name
     operator = output.name.removesuffix("_late")
@@ -278,8 +278,8 @@ class StagedOutput:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the rows: staged rows say it themselves."""
-        held = next((ref for ref in self.refs if ref.kind == "rows"), None)
-        return self.output.schema if held is None else self._batch(held).schema
+        staged = next((ref for ref in self.refs if ref.kind == "rows"), None)
+        return self.output.schema if staged is None else self._batch(staged).schema
 
     @property
     def num_rows(self) -> int:
@@ -295,17 +295,17 @@ class StagedOutput:
         reasons: list[str] = []
         for batch in self._staged():
             try:
-                found = self.check(with_columns_of(self.output.schema, batch))
+                rejections = self.check(with_columns_of(self.output.schema, batch))
             except pa.ArrowException:
-                found = None  # the sink says what does not fit
-            if found is None:
+                rejections = None  # the sink says what does not fit
+            if rejections is None:
                 yield batch
                 continue
-            rejected.append(batch.take(pa.array(found.rows)))
-            reasons += found.reasons
-            kept = np.ones(batch.num_rows, np.bool_)
-            kept[found.rows] = False
-            yield batch.filter(pa.array(kept))
+            rejected.append(batch.take(pa.array(rejections.rows)))
+            reasons += rejections.reasons
+            accepted = np.ones(batch.num_rows, np.bool_)
+            accepted[rejections.rows] = False
+            yield batch.filter(pa.array(accepted))
         if rejected:
             rows = pa.concat_batches(rejected)
             found_all = Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
@@ -335,11 +335,13 @@ class StagedOutput:
 
     def dataframe(self) -> Any:
         """Make a DataFrame of the rows; executors read them, unless they are few."""
-        held = [ref for ref in self.refs if ref.kind == "rows"]
-        size = sum(ref.block.length for ref in held)
-        if size <= _LOCAL_BYTES or len(held) < len(self.refs):
+        staged = [ref for ref in self.refs if ref.kind == "rows"]
+        size = sum(ref.block.length for ref in staged)
+        if size <= _LOCAL_BYTES or len(staged) < len(self.refs):
             return self.session.dataframe(pa.Table.from_batches(self.batches(), schema=self.schema))
-        return self.session.stored_dataframe(self.storage, [ref.block for ref in held], self.schema)
+        return self.session.stored_dataframe(
+            self.storage, [ref.block for ref in staged], self.schema
+        )
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
         """Keep rows for the sink of rejected rows.
@@ -482,10 +484,10 @@ class OpenSinks:
             return
         by = identity.origin_of(max(self._log.latest_epoch, 0)).query_id
         position = Position(before=state.before, stays=state.stays, copied=by != identity.query_id)
-        told = continue_delivery(output.sink, output.name, self._log, position, way)
-        if told is not None:
-            _logger.warning("%s.", told[0].upper() + told[1:])
-            self._continued.append(told)
+        message = continue_delivery(output.sink, output.name, self._log, position, way)
+        if message is not None:
+            _logger.warning("%s.", message[0].upper() + message[1:])
+            self._continued.append(message)
 
     def records(self) -> dict[str, SinkRecord]:
         """Describe the sinks as the record of the next epoch keeps them."""
@@ -541,16 +543,16 @@ class OpenSinks:
 
     def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
         """Find what an epoch has for a sink; ``None`` if the epoch did not know the sink."""
-        found: dict[str, pa.Table] = {}
+        rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
         if state is None or (again and state.former is None):
             return None
         name = state.former if again else output.name
 
         def keep(who: str, rows: pa.Table) -> None:
-            found[who] = rows
-            if any(rejected.num_rows for rejected in found.values()):
-                self._diverted.keep(state.writer, record.epoch, found.values())
+            rejected_by[who] = rows
+            if any(rejected.num_rows for rejected in rejected_by.values()):
+                self._diverted.keep(state.writer, record.epoch, rejected_by.values())
             else:  # what an attempt before this one had refused
                 self._diverted.forget(state.writer, record.epoch)
 

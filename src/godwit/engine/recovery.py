@@ -79,19 +79,19 @@ class Recovery:
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
         """Give moments by names of watermarks, those that operators share under every name."""
-        found: dict[str, int] = {}
-        for name, moment in recorded.items():
+        watermarks: dict[str, int] = {}
+        for name, time_us in recorded.items():
             source, *reader = name.split("/")
             if len(self.flow.sources) == 1:  # which may have had another name
                 (source,) = self.flow.sources
             if reader:
                 reader[0] = self.changes.renamed.get(reader[0], reader[0])
             if not reader or reader[0] not in self.changes.added:
-                found["/".join((source, *reader))] = moment
+                watermarks["/".join((source, *reader))] = time_us
         for names in self.flow.watermarks:
-            known = [found[name] for name in names if name in found]
-            found.update(dict.fromkeys(names, max(known)) if known else {})
-        return found
+            known = [watermarks[name] for name in names if name in watermarks]
+            watermarks.update(dict.fromkeys(names, max(known)) if known else {})
+        return watermarks
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
         """Operator → slots of its key groups as the last epoch left them."""
@@ -117,15 +117,15 @@ class Recovery:
             watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
         )
 
-    def _of_states(self, moments: Mapping[str, int]) -> dict[str, int]:
+    def _of_states(self, times_us: Mapping[str, int]) -> dict[str, int]:
         """Moments of states, by the names of this run; those that start empty have none."""
-        found = {}
-        for text, moment in moments.items():
+        times = {}
+        for text, time_us in times_us.items():
             operator, _, state = text.rpartition("/")
             name = self.changes.renamed.get(operator, operator)
             if name not in self.changes.added:
-                found[str(StateId(name, state))] = moment
-        return found
+                times[str(StateId(name, state))] = time_us
+        return times
 
 
 def recover_flow(
@@ -157,15 +157,15 @@ def recover_flow(
         query_id=uuid.uuid4().hex if new else "",
     )
     stored = None if new else CommitLog.open_read_only(storage)
-    given = flow_version(flow)
+    version = flow_version(flow)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
     edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
-    changes = changes_to(given, before, previous=previous, uri=storage.uri, edits=edits)
+    changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
     insist_on_slots(flow, recorded_slots(None if stored is None else stored.latest, changes))
-    held = None if stored is None else stored.physical_plan
-    flow = _carrying_on(flow, held, changes.renamed)
+    stored_plan = None if stored is None else stored.physical_plan
+    flow = _carrying_on(flow, stored_plan, changes.renamed)
     last = flow.physical_plan
     if components:
         flow = flow.under(regrouped(flow, components))
@@ -181,11 +181,11 @@ def recover_flow(
 
 
 def _carrying_on(
-    flow: CompiledFlow, held: PhysicalPlan | None, renamed: Mapping[str, str]
+    flow: CompiledFlow, stored_plan: PhysicalPlan | None, renamed: Mapping[str, str]
 ) -> CompiledFlow:
     """Give the flow under the plan of the checkpoint, or under its own where that is impossible."""
     try:
-        return flow.under(carried_on(held, flow.physical_plan, renamed))
+        return flow.under(carried_on(stored_plan, flow.physical_plan, renamed))
     except InvalidPlanError:  # keys have changed, or an operator has come between two of them
         return flow
 
@@ -212,19 +212,16 @@ def remembered_load(
 
 
 def carried_on(
-    held: PhysicalPlan | None, given: PhysicalPlan, renamed: Mapping[str, str]
+    stored: PhysicalPlan | None, own: PhysicalPlan, renamed: Mapping[str, str]
 ) -> PhysicalPlan:
-    """Carry a physical plan on to the operators that a flow has now.
+    """Carry the plan of a checkpoint on to the operators that a flow has now.
 
-    held: The plan of the checkpoint, by the operators' names of that time; ``None`` if there is
-    none.
-    given: The plan of the flow by itself, which says where operators go that the other does not
-    know.
-    renamed: Old name → new name of operators.
+    It is by the operators' names of its time, `renamed` since; `own`, the plan of the flow by
+    itself, says where operators go that it does not know.
     """
-    now = {name for component in given.components for name in component.operators}
+    now = {name for component in own.components for name in component.operators}
     carried: list[ComponentPlan] = []
-    for component in () if held is None else held.components:
+    for component in () if stored is None else stored.components:
         names = (renamed.get(name, name) for name in component.operators)
         operators = tuple(name for name in names if name in now)
         if operators:
@@ -232,7 +229,7 @@ def carried_on(
             carried.append(ComponentPlan(name=name, operators=operators))
     home = {name: at for at, component in enumerate(carried) for name in component.operators}
     new = []
-    for component in given.components:
+    for component in own.components:
         unknown = tuple(name for name in component.operators if name not in home)
         beside = [home[name] for name in component.operators if name in home]
         if not beside:
@@ -245,7 +242,7 @@ def carried_on(
     if {c.name for c in carried} & {c.name for c in new} or len({c.name for c in carried}) < len(
         carried
     ):
-        return given  # a name that meant one thing means another now
+        return own  # a name that meant one thing means another now
     return PhysicalPlan(components=(*carried, *new))
 
 
@@ -254,7 +251,7 @@ def run_started(
     flow: CompiledFlow,
     log: CommitLog,
     recovery: Recovery,
-    given: Mapping[str, Assignment],  # see `first_assignments`
+    assignments: Mapping[str, Assignment],  # see `first_assignments`
     executors: Sequence[Executor],  # the executors
     *,
     run_id: str,  # the run
@@ -265,7 +262,7 @@ def run_started(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
         assignments=first_assignments(
-            flow, _inherited(flow, recovery.before, recorded), given, executors
+            flow, _inherited(flow, recovery.before, recorded), assignments, executors
         ),
         committed=log.latest_epoch,
         waiting={
@@ -296,7 +293,7 @@ def first_assignments(
     recorded: Mapping[str, Mapping[str, Any]],
     # component → what the user says; counts where nothing is recorded. The others are dealt out
     # evenly.
-    given: Mapping[str, Assignment],
+    assignments: Mapping[str, Assignment],
     executors: Sequence[Executor],  # the executors
 ) -> dict[str, Assignment]:
     """Choose the assignment of every component for the beginning of a run.
@@ -305,7 +302,7 @@ def first_assignments(
     number of key groups.
     """
     components = [component.name for component in flow.components]
-    unknown = sorted(given.keys() - set(components))
+    unknown = sorted(assignments.keys() - set(components))
     if unknown:
         raise InvalidPlanError(
             f"Assignments were given for components that do not exist: {unknown}.",
@@ -316,13 +313,13 @@ def first_assignments(
     for name in components:
         if name in recorded:
             chosen[name] = transplanted(Assignment.from_dict(recorded[name]), names, lanes)
-        elif name not in given:
+        elif name not in assignments:
             chosen[name] = even_assignment(flow.num_key_groups, names, lanes)
-        elif given[name].num_key_groups == flow.num_key_groups:
-            chosen[name] = given[name]
+        elif assignments[name].num_key_groups == flow.num_key_groups:
+            chosen[name] = assignments[name]
         else:
             raise InvalidPlanError(
-                f"The assignment of {name!r} has {given[name].num_key_groups} key groups.",
+                f"The assignment of {name!r} has {assignments[name].num_key_groups} key groups.",
                 remedy=f"The flow has {flow.num_key_groups}; place every one of them.",
             )
     return chosen

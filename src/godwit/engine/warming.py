@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["warm_states"]
 
-Held = dict["StateId", "npt.NDArray[int64]"]
+_Versions = dict["StateId", "npt.NDArray[int64]"]
 """State → shape ``(num_key_groups,)``: versions; -1 where there is none."""
 
 
@@ -33,7 +33,7 @@ def warm_states(
     instructor: Instructor,  # knows what brings a copy forward
     *,
     # state → shape ``(num_key_groups,)``: versions that the executor holds now
-    held: Callable[[StateId], npt.NDArray[int64]],
+    held_versions: Callable[[StateId], npt.NDArray[int64]],
     transfers: Iterable[PeerCopies],  # what peers are to send, each when its links are free
     # has a peer send its copies; returns, of each state, key group → version of what came
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
@@ -46,14 +46,14 @@ def warm_states(
 
     Raises `MigrationError` if a peer has sent what nobody has committed.
     """
-    versions: Held = {state: held(state).copy() for state in order.states}
+    versions: _Versions = {state: held_versions(state).copy() for state in order.states}
     nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
     deliveries = list(_delivered(transfers, fetch, versions, now_s))
     sent = {g for d in deliveries if not d.failure for g in d.key_groups}
     began_s = now_s()
     tables, reached = {}, []
     for state in order.states:
-        told, committed = instructor.catching_up(state, versions[state], order.key_groups)
+        instruction, committed = instructor.catching_up(state, versions[state], order.key_groups)
         if (versions[state] > committed).any():
             raise MigrationError(
                 f"A copy of {str(state)!r} came that is ahead of epoch {committed}, the last one "
@@ -61,9 +61,9 @@ def warm_states(
                 remedy="It does not count, and goes.",
                 state=str(state),
             )
-        found = tables[state] = bring(told, committed)
+        versions_now = tables[state] = bring(instruction, committed)
         # A key group that has no state at all is as warm as can be: its copy misses nothing.
-        reached.append({g: max(found.get(g, -1), committed) for g in order.key_groups})
+        reached.append({g: max(versions_now.get(g, -1), committed) for g in order.key_groups})
     reach = {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
     rest = tuple(g for g in nothing_here if g not in sent)
     if rest:
@@ -75,7 +75,7 @@ def warm_states(
 def _delivered(
     transfers: Iterable[PeerCopies],
     fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
-    versions: Held,
+    versions: _Versions,
     now_s: Callable[[], float],
 ) -> Iterator[Delivery]:
     """Have peers send, and note in `versions` what came."""

@@ -14,28 +14,11 @@ if TYPE_CHECKING:
 
     from godwit.cluster.simulated.components import Routed
     from godwit.cluster.simulated.holdings import Holdings
+    from godwit.cluster.simulated.workload import Batch
     from godwit.migration import EpochPlan
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = ["Batch", "ComponentWork", "EpochWork", "outcome_of", "slowest_lane_ms"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """Source rows of an epoch."""
-
-    number: int | None  # of the micro-batch; ``None``: an epoch without input
-    first: int  # first, last: Rows ``first <= r < last`` of the source
-    last: int
-    phase: int  # frequencies that they were drawn with
-    arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.Arrivals.pieces` says
-    # component that the source feeds → rows for each of its key groups; left out: none
-    rows_of: Mapping[str, np.ndarray]
-
-    @property
-    def rows(self) -> int:
-        """How many."""
-        return self.last - self.first
+__all__ = ["ComponentWork", "EpochWork", "outcome_of", "slowest_lane_ms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.simulated.components import Component, Routed
     from godwit.cluster.simulated.costs import CostModel
-    from godwit.cluster.simulated.epoch_work import Batch
-    from godwit.cluster.simulated.workload import Keys, Phase
+    from godwit.cluster.simulated.workload import Batch, Keys, Phase
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
@@ -98,20 +97,29 @@ class SimulatedFlow:
         cores: Mapping[str, int],
     ) -> EpochWork:
         """Say what an epoch does, and how long it takes."""
-        costs, done = self._costs, dict[str, ComponentWork]()
+        costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
         took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
         lane_ms = 0.0
         for level in self.levels:
             for component in level:
-                done[component.name] = self._component(
-                    component, batch, done, plans[component.name], copies=copies, speeds=speeds
+                works[component.name] = self._component(
+                    component,
+                    batch,
+                    works,
+                    plans[component.name],
+                    copies=copies,
+                    speeds=speeds,
                 )
-            slowest, total = slowest_lane_ms([done[c.name] for c in level], cores)
+            slowest, total = slowest_lane_ms([works[c.name] for c in level], cores)
             took_ms += slowest
             lane_ms += total
         return EpochWork(
-            epoch=epoch, batch=batch, components=done, took_s=took_ms / 1000, lane_ms=lane_ms
+            epoch=epoch,
+            batch=batch,
+            components=works,
+            took_s=took_ms / 1000,
+            lane_ms=lane_ms,
         )
 
     def expected_ms(self, rows: float, phase: int) -> Mapping[str, FloatArray]:
@@ -140,7 +148,7 @@ class SimulatedFlow:
         self,
         component: Component,
         batch: Batch,
-        done: Mapping[str, ComponentWork],
+        works: Mapping[str, ComponentWork],
         plan: EpochPlan,
         *,
         copies: Copies,
@@ -151,7 +159,7 @@ class SimulatedFlow:
         if component.feeds:
             routed = self.deal(
                 name,
-                [(feed, done[feed.upstream]) for feed in component.feeds],
+                [(feed, works[feed.upstream]) for feed in component.feeds],
                 plan.assignment,
                 phase.share,
                 self._rng,
@@ -201,24 +209,24 @@ class SimulatedFlow:
 
     def _astray(self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies) -> BoolArray:
         """Key groups whose lane expects state and finds none: their rows wait."""
-        assignment, held = plan.assignment, self.holdings[name]
+        assignment, holdings = plan.assignment, self.holdings[name]
         astray = np.zeros(assignment.num_key_groups, np.bool_)
         if self._on_loss is LossPolicy.LOAD:
             return astray
         for at, executor in enumerate(assignment.executors):
-            gone = touched & (assignment.executor_of == at) & (held.state_bytes > 0)
-            gone &= ~held.copy(executor).there
+            gone = touched & (assignment.executor_of == at) & (holdings.state_bytes > 0)
+            gone &= ~holdings.copy(executor).there
             for g in np.flatnonzero(gone).tolist():
                 expected = copies.reach(name, executor, g) >= 0
                 astray[g] = expected and g not in plan.load and g not in plan.suspended
         return astray
 
     def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
-        assignment, held = plan.assignment, self.holdings[name]
+        assignment, holdings = plan.assignment, self.holdings[name]
         missing = np.zeros(assignment.num_key_groups)
         for at, executor in enumerate(assignment.executors):
             here = assignment.executor_of == at
-            missing[here] = held.missing_bytes(executor)[here]
+            missing[here] = holdings.missing_bytes(executor)[here]
         return missing
 
     # -- a commit ---------------------------------------------------------------------------------

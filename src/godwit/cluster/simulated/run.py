@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from godwit.adapt import PlannerRunner
     from godwit.adapt.ports import Driven
-    from godwit.cluster.simulated.epoch_work import Batch, EpochWork
+    from godwit.cluster.simulated.epoch_work import EpochWork
     from godwit.cluster.simulated.scenario import Scenario
-    from godwit.cluster.simulated.workload import Source
+    from godwit.cluster.simulated.workload import Batch, Source
     from godwit.engine.loop import CommittedEpoch
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model import events
@@ -132,8 +132,8 @@ class Simulation:
                     for name, buffer in self.flow.buffers.items()
                 },
                 state_bytes={
-                    name: dict(enumerate(held.state_bytes.astype(np.int64).tolist()))
-                    for name, held in self.flow.holdings.items()
+                    name: dict(enumerate(holdings.state_bytes.astype(np.int64).tolist()))
+                    for name, holdings in self.flow.holdings.items()
                 },
             ),
             states={name: [(name, "state")] for name in self.flow.components},
@@ -145,8 +145,8 @@ class Simulation:
 
     def restart(self) -> None:
         """Let the driver die and a new one start on what is durable: every local store is empty."""
-        for held in self.flow.holdings.values():
-            held.copies.clear()
+        for holdings in self.flow.holdings.values():
+            holdings.copies.clear()
         self._copied_bytes = 0.0
         self._start_run()
 
@@ -288,8 +288,8 @@ class Simulation:
             at_s = min(until_s, self._warming.next_s())
             warmed = self._warming.advance(at_s, self._committed)
             self._now_s = max(self._now_s, at_s)
-            for order, made in warmed:
-                self.conductor.warmed(order, made)
+            for order, warmed_copies in warmed:
+                self.conductor.warmed(order, warmed_copies)
             if at_s >= until_s and not warmed:
                 break
         if self.executors.advance(until_s):
@@ -308,10 +308,10 @@ class Simulation:
 
     def _first_assignments(self) -> dict[str, Assignment]:
         cores = self._cores()
-        given = self.scenario.assignments
+        assignments = self.scenario.assignments
         return {
-            name: given[name]
-            if name in given
+            name: assignments[name]
+            if name in assignments
             else even_assignment(c.key_groups, list(cores), list(cores.values()))
             for name, c in self.flow.components.items()
         }
@@ -431,7 +431,7 @@ def controlled_by(
     if run_planner is None:
         settings = replace(settings, planning_limit=None)
 
-    def made(simulation: Simulation) -> Controller:
+    def controller(simulation: Simulation) -> Controller:
         return Controller(
             settings,
             topology=simulation.topology,
@@ -440,10 +440,10 @@ def controlled_by(
             clock=simulation,
             run_planner=run_planner,
             state_bytes={
-                name: dict(enumerate(held.state_bytes.astype(int).tolist()))
-                for name, held in simulation.flow.holdings.items()
+                name: dict(enumerate(holdings.state_bytes.astype(int).tolist()))
+                for name, holdings in simulation.flow.holdings.items()
             },
             past=simulation.history.events,
         )
 
-    return made
+    return controller

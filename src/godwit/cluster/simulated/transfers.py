@@ -218,10 +218,11 @@ def _whole(moves: Sequence[Move], links: Links[str]) -> None:
         orders[place] = StartWarming(
             component="",
             executor=place,
-            key_groups=tuple(g for held in sent.values() for g in held),
+            key_groups=tuple(g for groups in sent.values() for g in groups),
             attempt=place,
             peers=tuple(
-                PeerCopies(executor=source, key_groups=tuple(held)) for source, held in sent.items()
+                PeerCopies(executor=source, key_groups=tuple(groups))
+                for source, groups in sent.items()
             ),
         )
         peers.add(orders[place], sizes)
@@ -314,8 +315,8 @@ class Warming:
             if isinstance(order, StartWarming):
                 self._peers.forget(order)
         self._links.stop(executor)
-        for held in self.holdings.values():
-            held.copies.pop(executor, None)
+        for holdings in self.holdings.values():
+            holdings.copies.pop(executor, None)
         for name, other in self._jobs.items():
             if other.peer is not None and other.peer.executor == executor:
                 self._links.stop(name)
@@ -344,19 +345,19 @@ class Warming:
         """Let time pass up to `until_s` or to the next end; return what was warmed then."""
         self._begin_orders()
         until_s = min(until_s, self.next_s())
-        done: list[tuple[StartWarming, Warmed]] = []
+        ended: list[tuple[StartWarming, Warmed]] = []
         for executor in self._links.advance(until_s):
             job = self._jobs[executor]
             if job.peer is not None:
                 self._end_transfer(job, "")
             else:
                 del self._jobs[executor]
-                done.append((job.order, self._end(job)))
+                ended.append((job.order, self._end(job)))
         for executor, job in self._jobs.items():
             if job.starts_s <= self._links.now_s:
                 self._start_step(executor, job, committed)
         self._begin_orders()
-        return done
+        return ended
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -389,21 +390,21 @@ class Warming:
     def _start_step(self, executor: str, job: _Job, committed: int) -> None:
         """Let a step's bytes flow."""
         job.starts_s = float("inf")
-        held = self.holdings[job.order.component]
+        holdings = self.holdings[job.order.component]
         if job.peer is None:
             groups = list(job.order.key_groups)
-            size = float(held.missing_bytes(executor)[groups].sum())
+            size = float(holdings.missing_bytes(executor)[groups].sum())
             job.committed = max(committed, 0)
-            job.written_bytes = held.written_bytes[groups].copy()
+            job.written_bytes = holdings.written_bytes[groups].copy()
             self.read_bytes += size
             self._links.start(executor, _CHECKPOINT, executor, size)
             return
         groups = list(job.peer.key_groups)
-        source = held.copies.get(job.peer.executor)
+        source = holdings.copies.get(job.peer.executor)
         if source is None or not source.there[groups].all():
             self._end_transfer(job, "it does not hold all of them")
             return
-        size = float(held.copied_bytes[groups].sum())
+        size = float(holdings.copied_bytes[groups].sum())
         job.written_bytes = source.seen_bytes[groups].copy()
         self.sent_bytes += size
         self._links.start(executor, job.peer.executor, executor, size)
@@ -426,9 +427,9 @@ class Warming:
         )
 
     def _end(self, job: _Job) -> Warmed:
-        held = self.holdings[job.order.component]
+        holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)
-        held.bring_forward(job.order.executor, groups, job.written_bytes)
+        holdings.bring_forward(job.order.executor, groups, job.written_bytes)
         self._peers.forget(job.order)
         sent = {g for d in job.deliveries if not d.failure for g in d.key_groups}
         rest = tuple(sorted(job.nothing_here - sent))

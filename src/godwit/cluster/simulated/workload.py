@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from godwit.cluster.simulated.epoch_work import Batch
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
@@ -30,7 +29,17 @@ if TYPE_CHECKING:
 
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["Arrivals", "DrawnRows", "KeySpread", "Keys", "Phase", "Rate", "Source", "Surge"]
+__all__ = [
+    "Arrivals",
+    "Batch",
+    "DrawnRows",
+    "KeySpread",
+    "Keys",
+    "Phase",
+    "Rate",
+    "Source",
+    "Surge",
+]
 
 _GRID_S = 0.1
 
@@ -197,6 +206,24 @@ class KeySpread:
             seen = -np.expm1(rows * np.log1p(-within.clip(max=1 - 1e-12)))
             distinct[:, at] = np.bincount(self._home, weights=seen, minlength=self.key_groups)
         return Phase(share=share, distinct=distinct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Source rows of an epoch."""
+
+    number: int | None  # of the micro-batch; ``None``: an epoch without input
+    first: int  # first, last: Rows ``first <= r < last`` of the source
+    last: int
+    phase: int  # frequencies that they were drawn with
+    arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.Arrivals.pieces` says
+    # component that the source feeds → rows for each of its key groups; left out: none
+    rows_of: Mapping[str, np.ndarray]
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return self.last - self.first
 
 
 class Source(Protocol):

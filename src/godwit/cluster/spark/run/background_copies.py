@@ -95,7 +95,7 @@ class BackgroundCopies:
     def _warm(self, order: StartWarming) -> None:
         started = time.perf_counter()
         try:
-            made = self._warmed(order)
+            warmed = self._warmed(order)
         except Exception as error:  # noqa: BLE001  whatever it is, the conductor deals with it
             if not self._stopping.is_set():
                 with self._conducting.locked() as conductor:
@@ -107,23 +107,23 @@ class BackgroundCopies:
                 self._link_is_free.notify_all()
         spent_ms = (time.perf_counter() - started) * 1e3
         with self._conducting.locked() as conductor:
-            conductor.warmed(order, replace(made, duration_ms=spent_ms))
+            conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _warmed(self, order: StartWarming) -> Warmed:
         """Warm the copies; say what is there now, and how far it reaches in all its states."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 
-        def held(state: StateId) -> npt.NDArray[int64]:
+        def held_versions(state: StateId) -> npt.NDArray[int64]:
             with self._conducting.locked() as conductor:
                 return conductor.copies.held(order.executor, state, self._instructor.num_key_groups)
 
-        def bring(told: StateInstruction, committed: int) -> dict[int, int]:
+        def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             return warm_copies(
-                self._request(told.state, order.executor),
+                self._request(instruction.state, order.executor),
                 order.key_groups,
-                told,
-                layout=self._instructor.layout_of(told.state),
+                instruction,
+                layout=self._instructor.layout_of(instruction.state),
                 storage=self._instructor.storage,
                 committed=committed,
                 spark=self._spark.sparkContext,
@@ -147,7 +147,7 @@ class BackgroundCopies:
         return warm_states(
             order,
             self._instructor,
-            held=held,
+            held_versions=held_versions,
             transfers=self._transfers(order),
             fetch=fetch,
             bring=bring,

@@ -70,26 +70,38 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     watermarks = tuple(enumerate(flow.watermarks))
     index_of = {operator.name: index for index, operator in enumerate(flow.operators)}
-    for given in sorted(flow.inputs, key=lambda given: declared[given.operator]):
-        if not isinstance(given, SourceInput):
+    for source_input in sorted(
+        flow.inputs, key=lambda source_input: declared[source_input.operator]
+    ):
+        if not isinstance(source_input, SourceInput):
             continue
-        feed = next((f for f in feeds if f.source == given.source and f.maps == given.maps), None)
+        feed = next(
+            (f for f in feeds if f.source == source_input.source and f.maps == source_input.maps),
+            None,
+        )
         if feed is None:
-            feed = Feed(source=given.source, maps=given.maps)
+            feed = Feed(source=source_input.source, maps=source_input.maps)
             feeds.append(feed)
-        for column in [*given.schema, *([] if given.time is None else [given.time])]:
+        for column in [
+            *source_input.schema,
+            *([] if source_input.time is None else [source_input.time]),
+        ]:
             if column.name not in feed.columns:
                 slot = _free_slot(column.type, feed.types)
                 feed.columns[column.name] = slot
                 feed.types[slot] = column.type
         feed.inputs.append(
             FeedInput(
-                operator=index_of[given.operator],
-                slots=tuple(feed.columns[name] for name in given.columns),
-                schema=given.schema,
-                time=None if given.time is None or feed.inputs else feed.columns[given.time.name],
-                watermark=next(n for n, names in watermarks if flow.watermark_of(given) in names),
-                number=given.number,
+                operator=index_of[source_input.operator],
+                slots=tuple(feed.columns[name] for name in source_input.columns),
+                schema=source_input.schema,
+                time=None
+                if source_input.time is None or feed.inputs
+                else feed.columns[source_input.time.name],
+                watermark=next(
+                    n for n, names in watermarks if flow.watermark_of(source_input) in names
+                ),
+                number=source_input.number,
             )
         )
     return tuple(sorted(feeds, key=lambda feed: feed.source))
@@ -158,7 +170,7 @@ def read_feeds(
         if rows.num_rows == 0:
             continue
         rows = rows.combine_chunks()
-        for given in inputs:
-            columns = [rows[slot].chunk(0) for slot in given.slots]
-            times = None if given.time is None else rows[given.time].chunk(0)
-            yield given, pa.RecordBatch.from_arrays(columns, schema=given.schema), times
+        for feed_input in inputs:
+            columns = [rows[slot].chunk(0) for slot in feed_input.slots]
+            times = None if feed_input.time is None else rows[feed_input.time].chunk(0)
+            yield feed_input, pa.RecordBatch.from_arrays(columns, schema=feed_input.schema), times

@@ -114,11 +114,11 @@ class _LogPlan:
 
     def _lacks(self, path: str) -> bool:
         """Whether a file is torn, or one of the sources' that it counts on is missing."""
-        found = self._read(path)
-        if found is None or not path.startswith(f"{SPARK}/offsets/"):
-            return found is None
+        current = self._read(path)
+        if current is None or not path.startswith(f"{SPARK}/offsets/"):
+            return current is None
         lines = (0,) if self.layout is None else self.layout.lines
-        return bool(lacking_files(self.storage, found, lines, self.interval))
+        return bool(lacking_files(self.storage, current, lines, self.interval))
 
     @property
     def interval(self) -> int:
@@ -153,19 +153,19 @@ class _LogPlan:
             )
 
     def _summed_up(self, path: str) -> list[bytes] | None:
-        found = self._read(path)
-        if found is not None:
-            return found.splitlines()[1:]
+        current = self._read(path)
+        if current is not None:
+            return current.splitlines()[1:]
         directory, _, name = path.removeprefix(f"{SPARK}/").rpartition("/")
         return self._before(directory, int(name.removesuffix(".compact")))
 
     def _check_batch(self, batch: BatchRef) -> None:
         path = f"{SPARK}/offsets/{batch.number}"
-        found = None if self.layout is None else self.layout.pending.get(batch.number)
-        found = self._read(path) if found is None else found
+        current = None if self.layout is None else self.layout.pending.get(batch.number)
+        current = self._read(path) if current is None else current
         offsets = self._relined(batch)
-        if found is None or offsets_in(found) != offsets_in(offsets):
-            self._put_back(path, found, offsets)
+        if current is None or offsets_in(current) != offsets_in(offsets):
+            self._put_back(path, current, offsets)
         for name, content in sorted(_sources(batch).items()):
             self._check_source(name, content.splitlines()[1:])
 
@@ -212,8 +212,8 @@ class _LogPlan:
     def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
         """Lines of one entry of a source's log, as far as a record carries them."""
         name = f"{directory}/{entry}"
-        found = (_sources(batch).get(name) for batch in self.batches.values())
-        content = next((content for content in found if content is not None), None)
+        contents = (_sources(batch).get(name) for batch in self.batches.values())
+        content = next((content for content in contents if content is not None), None)
         return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
@@ -226,8 +226,8 @@ class _LogPlan:
         path = merged[min(later)] if later else f"{SPARK}/{name}"
         if not later and is_merged(entry, merged, self.interval):
             path = f"{SPARK}/{name}.compact"
-        found = self._read(path)
-        if found is not None and _of_entry(found, entry) == sorted(lines):
+        current = self._read(path)
+        if current is not None and _of_entry(current, entry) == sorted(lines):
             return
         whole = lines
         if path.endswith(".compact"):
@@ -241,7 +241,7 @@ class _LogPlan:
                 self._cannot(path, "It is gone, and so are entries that it summed up.")
                 return
             whole = [*earlier, *lines]
-        self._put_back(path, found, b"\n".join([b"v1", *whole]))
+        self._put_back(path, current, b"\n".join([b"v1", *whole]))
 
     def _before(self, directory: str, entry: int) -> list[bytes] | None:
         """Lines of all entries before one, from the last file that sums them up."""
@@ -249,9 +249,9 @@ class _LogPlan:
         merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
         lines: list[bytes] = []
         for number in range(max(merged, default=0), entry):
-            found = self._read(log.get(number, f"{SPARK}/{directory}/{number}"))
-            own = self._lines_of(directory, number) if found is None else found.splitlines()[1:]
-            if own is None or (found is None and number in merged):
+            current = self._read(log.get(number, f"{SPARK}/{directory}/{number}"))
+            own = self._lines_of(directory, number) if current is None else current.splitlines()[1:]
+            if own is None or (current is None and number in merged):
                 return None
             lines += own
         return lines
@@ -296,13 +296,13 @@ class _LogPlan:
         )
         return bool(sums == beside[8:])
 
-    def _put_back(self, path: str, found: bytes | None, content: bytes) -> None:
+    def _put_back(self, path: str, current: bytes | None, content: bytes) -> None:
         if not content:
             self._cannot(path, "It is gone, and the record does not carry it.")
             return
         problem = (
             "It is gone or torn, though its epoch is committed."
-            if found is None
+            if current is None
             else "It says something else than what its epoch has committed."
         )
         self.steps.append(RepairStep(path=path, problem=problem, action="write", content=content))

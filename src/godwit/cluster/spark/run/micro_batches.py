@@ -54,21 +54,21 @@ class MicroBatches:
 
         Raises `CheckpointMismatchError` if Spark's log and the checkpoint do not go together.
         """
-        done = -1 if last is None else last.number
-        if number > done + 1:
+        committed = -1 if last is None else last.number
+        if number > committed + 1:
             raise self._mismatch(
                 f"Spark's progress is at micro-batch {number}, but the last one in the checkpoint "
-                f"{self._storage.uri!r} is {done}: what is between them would be left out."
+                f"{self._storage.uri!r} is {committed}: what is between them would be left out."
             )
-        if number < done:  # Spark notes the end of a micro-batch before it begins the next
+        if number < committed:  # Spark notes the end of a micro-batch before it begins the next
             raise self._mismatch(
                 f"Spark's progress is at micro-batch {number}, but the checkpoint "
-                f"{self._storage.uri!r} has those up to {done}: their rows would be left out."
+                f"{self._storage.uri!r} has those up to {committed}: their rows would be left out."
             )
-        found = self._read(number)
-        if last is None or number > done:
-            return found
-        if found.digest != last.digest and not (self._is_former(last) and self._is_same(last)):
+        planned = self._read(number)
+        if last is None or number > committed:
+            return planned
+        if planned.digest != last.digest and not (self._is_former(last) and self._is_same(last)):
             raise self._mismatch(
                 f"Spark has planned micro-batch {number} anew and with other rows than those that "
                 f"the checkpoint {self._storage.uri!r} has committed for it: the new ones would be "

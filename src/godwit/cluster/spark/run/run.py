@@ -295,7 +295,7 @@ def open_run(
         )
         undo.callback(program.destroy)
         insist_on_placement(spark.sparkContext)
-        found = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
+        executors = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
         source = SourceRows()
@@ -307,7 +307,7 @@ def open_run(
         undo.callback(beside.close)
         cluster = SparkCluster(
             spark.sparkContext,
-            found,
+            executors,
             program=program,
             source=source,
             few=FewRows(source, schema),
@@ -320,7 +320,7 @@ def open_run(
         resumed = log.latest_epoch >= 0
         adapts = options.control or options.fusion or splitting_of(flow, options.splitting)
         past = past_decisions(storage) if adapts else []
-        started = run_started(flow, log, recovery, options.assignments, found, run_id=run_id)
+        started = run_started(flow, log, recovery, options.assignments, executors, run_id=run_id)
         conductor = Conductor(
             started,
             states={c.name: c.states for c in flow.components},
@@ -374,7 +374,7 @@ def open_run(
             cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
         )
         undo.callback(background.close)
-        made = Run(
+        opened = Run(
             epochs,
             cluster,
             conducting,
@@ -407,7 +407,7 @@ def open_run(
             spark=spark,
         )
         undo.pop_all()  # the run closes it all
-    return made
+    return opened
 
 
 def _policies(

@@ -120,10 +120,10 @@ class FewRows:
         batches = self._source.limited(rows, number, self._rows_at_most + 1)
         if batches is None:
             return None
-        found = sum(self._rows_of(batch) for batch in batches)
-        self._rows_expected = found
-        self._bytes_a_row = sum(map(len, batches)) / max(found, 1)
-        return None if found > self._rows_at_most else batches
+        num_rows = sum(self._rows_of(batch) for batch in batches)
+        self._rows_expected = num_rows
+        self._bytes_a_row = sum(map(len, batches)) / max(num_rows, 1)
+        return None if num_rows > self._rows_at_most else batches
 
     def _rows_of(self, batch: bytes) -> int:
         return int(pa.ipc.read_record_batch(pa.py_buffer(batch), self._schema).num_rows)

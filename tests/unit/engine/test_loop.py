@@ -1,0 +1,228 @@
+"""The epoch loop takes its steps in one order, and repeats what is cut short by a loss alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from godwit.engine.cluster import AttemptLostError
+from godwit.engine.loop import EpochLoop
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from godwit.engine.loop import CommittedEpoch
+    from godwit.migration import Conductor, EpochOutcome, EpochPlan
+
+
+class Outcome:
+    """As much of an outcome as the loop reads."""
+
+    rows_in, rows_out = 3, 2
+
+
+class Attempt:
+    """An attempt that notes what is asked of it, and fails where the story says."""
+
+    def __init__(self, story: Story, batch: str | None) -> None:
+        self.story, self.batch = story, batch
+
+    def run(self) -> None:
+        self.story.note(f"run {self.batch}")
+
+    def commit(self) -> None:
+        self.story.note("commit")
+        self.story.committed_epochs += 1
+
+    def outcome(self, _copies: object) -> EpochOutcome:
+        outcome: EpochOutcome = cast("Any", Outcome())
+        return outcome
+
+    def deliver(self) -> None:
+        self.story.note("deliver")
+
+    def remarks(self, _outcome: object) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
+        return [(events.RowsLeftOut, {})]
+
+
+class Story:
+    """Epochs, conductor, its lock and observer in one: a list of what happened, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.fails: dict[str, BaseException] = {}  # step → raised once there
+        self.held = 0  # times that epochs are held before they begin
+        self.waits = True
+        self.committed_epochs = 0
+        self.now = 0.0
+        self.loop: EpochLoop[str, Attempt] = EpochLoop(self, cast("Any", self), self)
+
+    def note(self, step: str) -> None:
+        self.steps.append(step)
+        error = self.fails.pop(step, None)
+        if error is not None:
+            raise error
+
+    # -- the work ---------------------------------------------------------------------------------
+
+    @property
+    def next_epoch(self) -> int:
+        return self.committed_epochs
+
+    def wait_while_held(self) -> bool:
+        self.note("wait")
+        return self.waits
+
+    def regroup(self, physical_plan: object) -> None:
+        assert physical_plan == "plan"
+
+    def plan_attempt(self, epoch: int, batch: str | None) -> Attempt:
+        self.note(f"plan {epoch}")
+        return Attempt(self, batch)
+
+    def now_s(self) -> float:
+        self.now += 1
+        return self.now
+
+    # -- the conductor, behind its lock -----------------------------------------------------------
+
+    def locked(self) -> AbstractContextManager[Conductor]:
+        lock: AbstractContextManager[Conductor] = cast("Any", self)
+        return lock
+
+    def __enter__(self) -> ConductorOf:
+        return ConductorOf(self)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def plan(
+        self, epoch: int, batch: str | None, plans: Mapping[str, EpochPlan], _conductor: object
+    ) -> Attempt:
+        assert plans == {}
+        return self.plan_attempt(epoch, batch)
+
+    # -- the observer -----------------------------------------------------------------------------
+
+    def committed(self, epoch: CommittedEpoch[Attempt]) -> None:
+        assert epoch.took_s > 0
+        self.note("observe the commit")
+
+    def delivered(self, _epoch: CommittedEpoch[Attempt]) -> None:
+        self.note("observe the delivery")
+
+
+class ConductorOf:
+    """The conductor of a story."""
+
+    plan, copies = "plan", None
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self.view = self.recent_load = self
+        self.components: dict[str, object] = {}
+
+    def due_summary(self) -> None: ...
+
+    def begin(self, _epoch: int) -> dict[str, EpochPlan] | None:
+        if self._story.held:
+            self._story.held -= 1
+            return None
+        return {}
+
+    def commit(self, _outcome: object) -> None:
+        self._story.note("conductor: commit")
+
+    def abort(self, epoch: int, reason: str) -> None:
+        self._story.note(f"conductor: abort {epoch}, {reason}")
+
+    def announce(self, kind: type[events.Event], **_values: object) -> None:
+        self._story.note(kind.__name__)
+
+
+WHOLE = [
+    "plan 0",
+    "run rows",
+    "commit",
+    "conductor: commit",
+    "observe the commit",
+    "deliver",
+    "observe the delivery",
+    "EpochCommitted",
+    "RowsLeftOut",
+]
+
+
+@pytest.fixture
+def story() -> Iterator[Story]:
+    made = Story()
+    yield made
+    assert not made.fails, "a failure that did not happen"
+
+
+def test_an_epoch_is_committed_before_anybody_hears_of_it_and_delivered_after(story: Story) -> None:
+    assert story.loop.run("rows") is not None
+    assert story.steps == WHOLE
+
+
+def test_steps_are_told_as_they_are_done(story: Story) -> None:
+    story.loop.at_step = lambda step, epoch: story.note(f"{step} {epoch}")
+    story.loop.run("rows")
+    own = [step for step in story.steps if step not in WHOLE]
+    assert own == ["planned 0", "staged 0", "committed 0", "delivered 0"]
+    assert story.steps.index("planned 0") < story.steps.index("run rows")
+    assert story.steps.index("commit") < story.steps.index("committed 0")
+    assert story.steps.index("committed 0") < story.steps.index("conductor: commit")
+
+
+@pytest.mark.parametrize("step", ["plan 0", "run rows", "commit"])
+def test_an_attempt_that_loses_an_executor_is_told_and_repeated_with_its_batch(
+    story: Story, step: str
+) -> None:
+    story.fails[step] = AttemptLostError("executor 1 was lost")
+    story.loop.run("rows")
+    cut = WHOLE.index(step) + 1
+    assert story.steps == [*WHOLE[:cut], "conductor: abort 0, executor 1 was lost", *WHOLE]
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt("wrong")])
+def test_any_other_error_is_told_and_raised(story: Story, error: BaseException) -> None:
+    story.fails["run rows"] = error
+    with pytest.raises(type(error)):
+        story.loop.run("rows")
+    assert story.steps == ["plan 0", "run rows", "conductor: abort 0, wrong"]
+
+
+@pytest.mark.parametrize("step", ["observe the commit", "deliver"])
+def test_what_fails_after_the_commit_is_no_failed_attempt(story: Story, step: str) -> None:
+    story.fails[step] = ValueError("wrong")
+    with pytest.raises(ValueError, match="wrong"):
+        story.loop.run("rows")
+    assert story.steps == WHOLE[: WHOLE.index(step) + 1]
+    assert story.next_epoch == 1
+
+
+def test_an_epoch_that_is_held_waits_or_is_given_up(story: Story) -> None:
+    story.held = 2
+    story.loop.run("rows")
+    assert story.steps == ["wait", "wait", *WHOLE]
+    story.steps.clear()
+    story.held, story.waits = 1, False
+    assert story.loop.run("rows") is None
+    assert story.steps == ["wait"]
+
+
+def test_a_loss_while_epochs_are_held_gives_the_epoch_up_where_nobody_waits(story: Story) -> None:
+    story.fails["run rows"] = AttemptLostError("executor 1 was lost")
+    story.waits = False
+    story.loop.at_step = lambda step, _: setattr(story, "held", int(step == "planned"))
+    assert story.loop.run("rows") is None
+    assert story.steps == ["plan 0", "run rows", "conductor: abort 0, executor 1 was lost", "wait"]
