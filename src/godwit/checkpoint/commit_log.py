@@ -112,7 +112,7 @@ class CommitLog:
             self.latest = self.load(latest)
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
-            self._insist_on_version(self.latest)
+            self._check_version(self.latest)
         # what brings each key group to its version as of `latest`, by the names of `flow`
         self.chains = self.replay(latest)
         self.flow = self.chains.flow  # the flow version that counts; -1 if there is none
@@ -213,7 +213,7 @@ class CommitLog:
             self._plans[number] = entry
         return entry
 
-    def _insist_on_version(self, record: CommitRecord) -> None:
+    def _check_version(self, record: CommitRecord) -> None:
         """Refuse a file of another history in the place of a flow version."""
         if record.flow_digest and record.flow_digest != self._version(record.flow)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
@@ -386,7 +386,7 @@ class CommitLog:
             for problem in link_problems(self.identity, record, before=before, digest=digest):
                 raise self._forked(commit_path(later), problem)
             before, digest = record, own_digest
-            self._insist_on_version(record)
+            self._check_version(record)
             if record.flow != chains.flow:
                 chains.become(record.flow, self.version(record.flow))
             for problem in chains.problems(record):

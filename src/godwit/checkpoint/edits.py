@@ -42,7 +42,7 @@ __all__ = ["drop_operator", "remove_key", "rename_operator"]
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
     """Let the next epoch find the state of `old` under `new`."""
     version = _current(log)
-    _insist_on(log, version, old)
+    _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
     existing = next((name for name in renamed.values() if version.operator(name) is not None), "")
     if existing or not new:
@@ -60,7 +60,7 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
     """Let the next epoch forget the state of an operator, and the rows that wait for it."""
     version = _current(log)
-    _insist_on(log, version, operator)
+    _check_operator(log, version, operator)
     if operator in version.operators and not reset:
         raise CheckpointError(
             f"Operator {operator!r} was part of the flow when it ran last, and would start empty "
@@ -81,7 +81,7 @@ def _current(log: CommitLog) -> FlowVersion:
     return edited(log.version(log.flow), log.edits())
 
 
-def _insist_on(log: CommitLog, version: FlowVersion, operator: str) -> None:
+def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
     current = version.operator(operator)
     if current is not None and current.part_of:
         raise CheckpointError(

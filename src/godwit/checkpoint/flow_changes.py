@@ -57,7 +57,7 @@ def changes_to(
         return FlowChanges(
             version=today, renamed={}, added=tuple(today.operators), returned=(), removed=()
         )
-    _insist_on_sources(today, stored, uri)
+    _check_sources(today, stored, uri)
     times = _times(today, stored, uri)
     names = {*stored.operators, *stored.kept}
     stored = edited(stored, edits)
@@ -144,7 +144,7 @@ def _origin(renamed: Mapping[str, str], name: str) -> str:
     return next((old for old, new in renamed.items() if new == name), name)
 
 
-def _insist_on_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
+def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
     """Refuse other sources; that a single one was renamed makes no difference to Spark."""
     if len(today.sources) == len(stored.sources) == 1 or today.sources == stored.sources:
         return

@@ -149,8 +149,6 @@ class JournalReader:
     What one look costs is bounded: it reads back from the end until it has enough, never more
     segments than a journal keeps; and a segment that has a successor is read once, since it does
     not change any more.
-
-    `storage`: the checkpoint; a query may be running on it.
     """
 
     def __init__(self, storage: CheckpointStorage) -> None:

@@ -206,20 +206,20 @@ class TableImage:
         index = self._index(slots)
         rows, at = index.first(hashes)
         if used:
-            self._insist_on_blocks(rows)
+            self._check_blocks(rows)
             wrong = self._differing(rows, keys)
             for _ in range(used):
                 if not wrong.size:
                     break
                 rows[wrong], at[wrong] = index.following(hashes[wrong], at[wrong])
-                self._insist_on_blocks(rows[wrong])
+                self._check_blocks(rows[wrong])
                 some = tuple(column.take(wrong) for column in keys)
                 wrong = wrong[self._differing(rows[wrong], some)]
             if wrong.size:
                 raise IndexError("The index leads to the same rows again and again.")
         return rows, Found(hashes=hashes, at=at, slots=slots)
 
-    def _insist_on_blocks(self, rows: Rows) -> None:
+    def _check_blocks(self, rows: Rows) -> None:
         """Raise if a slot of a damaged file names a row without blocks, which may not be read."""
         if rows.size and int(rows.max()) >= self.room.rows:
             raise IndexError("A slot of the index names a row that is not there.")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.values.codec import StateCodec
 
 __all__ = [
-    "StatesBroughtForward",
+    "PythonStateUpgrade",
     "changes_between",
     "nothing_beside",
     "read_plain",
@@ -238,36 +238,36 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
     return _lifted(value, description["type"], description["classes"])
 
 
-def let_go(
+def drop_fields(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
     """Return a state without fields that some version of its type did not have."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
-    _let_go(value, description["type"], description["classes"], gone)
+    _drop_fields(value, description["type"], description["classes"], gone)
     return msgspec.msgpack.encode(value)
 
 
-def _let_go(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
+def _drop_fields(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
     """Take fields out of what msgpack holds, wherever the type says that there is such a record."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
         for member in _members_of(value, node["of"], classes):
-            _let_go(value, member, classes, gone)
+            _drop_fields(value, member, classes, gone)
     elif node["kind"] == "class":
         fields = classes[node["name"]].get("fields", {})
         for name in gone.get(node["name"], ()):
             value.pop(name, None)
         for name in fields.keys() & (value if isinstance(value, dict) else {}):
-            _let_go(value[name], fields[name]["type"], classes, gone)
+            _drop_fields(value[name], fields[name]["type"], classes, gone)
     elif node["kind"] == "fixed":
         for part, of in zip(value, node["of"], strict=True):
-            _let_go(part, of, classes, gone)
+            _drop_fields(part, of, classes, gone)
     else:
         for part in value.values() if "key" in node else value:
-            _let_go(part, node["of"], classes, gone)
+            _drop_fields(part, node["of"], classes, gone)
 
 
 def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
@@ -387,7 +387,7 @@ def upgrade_between(
             )
         if not rewritten:
             return None
-    return StatesBroughtForward(
+    return PythonStateUpgrade(
         operator=operator,
         stored=stored.type,
         gone=written.gone,
@@ -398,7 +398,7 @@ def upgrade_between(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatesBroughtForward:
+class PythonStateUpgrade:
     """A `StateUpgrade` of Python state; every state is written anew."""
 
     operator: str  # whose state, for messages
@@ -421,7 +421,7 @@ class StatesBroughtForward:
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
         if self.gone:
-            blob = let_go(blob, self.stored, self.gone)
+            blob = drop_fields(blob, self.stored, self.gone)
         try:
             state = self._read(row, blob)
             (written,) = self.codec.encode([state])

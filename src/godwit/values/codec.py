@@ -315,7 +315,7 @@ class MsgpackCodec:
     def _encode_apart(self, state: Any) -> bytes:
         """Write a state that is not native among those that are."""
         blob = as_extension(self._encode_tagged(state))
-        _insist_same(state, self._tagged.decode(blob))
+        _check_same(state, self._tagged.decode(blob))
         return blob
 
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
@@ -327,7 +327,7 @@ class MsgpackCodec:
             blobs = each(self._encode_tagged, states)
         if self._runs_code:
             pairs = list(zip(states, blobs, strict=True))
-            each(lambda pair: _insist_same(pair[0], self._tagged.decode(pair[1])), pairs)
+            each(lambda pair: _check_same(pair[0], self._tagged.decode(pair[1])), pairs)
         return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
@@ -368,7 +368,7 @@ class MsgpackCodec:
         raise UnsupportedValueError(f"it is a {type(state).__qualname__}")
 
 
-def _insist_same(state: Any, read: Any) -> None:
+def _check_same(state: Any, read: Any) -> None:
     if not is_same(state, read):
         raise UnsupportedValueError(f"it comes back as something else, {read!r:.100}")
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from godwit.model.errors import StateEncodingError, UserFunctionError
-from godwit.values.changes import StatesBroughtForward, changes_between, read_plain
+from godwit.values.changes import PythonStateUpgrade, changes_between, read_plain
 from godwit.values.codec import MsgpackCodec, make_codec
 
 
@@ -147,7 +147,7 @@ def forward(old: Any, new: Any, states: list[Any], function: Any = None) -> list
     was, today = make_codec("o", "msgpack", old), make_codec("o", "msgpack", new)
     changes = changes_between(was.describe(), today.describe())
     assert isinstance(today, MsgpackCodec)
-    upgrade = StatesBroughtForward(
+    upgrade = PythonStateUpgrade(
         operator="o",
         stored=was.describe(),
         gone={},
