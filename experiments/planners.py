@@ -19,7 +19,7 @@ import numpy as np
 from experiments.drawing import figure
 from godwit.adapt import Control
 from godwit.cluster.simulated import Simulation, controlled_by
-from godwit.cluster.simulated.scenarios import Size, scenario
+from godwit.cluster.simulated.scenario import Size, scenario
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.planning.preview import table

@@ -16,7 +16,7 @@ from experiments.drawing import figure
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import Simulation, controlled_by
-from godwit.cluster.simulated.scenarios import SCENARIOS, Size, scenario
+from godwit.cluster.simulated.scenario import SCENARIOS, Size, scenario
 from godwit.planning.preview import table
 
 _POLICIES = ("static", "resource_centric", "executor_centric", "naive_executor_centric")

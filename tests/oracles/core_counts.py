@@ -1,4 +1,4 @@
-"""Every allocation of cores, tried: the oracle of the greedy core allocation."""
+"""Oracles of the core allocation: Erlang's formulas, and every allocation of cores, tried."""
 
 from __future__ import annotations
 
@@ -7,10 +7,67 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.cores.core_allocation import expected_latency_s
+from godwit.model.errors import InvalidProblemError
+from godwit.planning.cores.core_allocation import erlang_b
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from godwit.planning.cores.core_allocation import QueueingNetwork
+
+
+def erlang_c(offered_load: float, servers: int) -> float:
+    """Probability that a row has to wait in M/M/k; 1 where the queue is not stable.
+
+    Examples
+    --------
+    >>> round(erlang_c(2.0, 3), 6)
+    0.444444
+    """
+    if offered_load >= servers:
+        return 1.0
+    blocked = erlang_b(offered_load, servers)
+    return servers * blocked / (servers - offered_load * (1.0 - blocked))
+
+
+def mmk_latency_s(arrival_per_s: float, service_per_s: float, servers: int) -> float:
+    """Mean time from a row's arrival to the end of its processing in M/M/k, in seconds.
+
+    ``1/μ + C(a, k)/(k·μ - λ)``; infinite where ``k <= λ/μ``.
+
+    Examples
+    --------
+    >>> mmk_latency_s(5.0, 10.0, 1)
+    0.2
+    """
+    spare_per_s = servers * service_per_s - arrival_per_s
+    if servers < 1 or spare_per_s <= 0:
+        return float("inf")
+    return 1.0 / service_per_s + erlang_c(arrival_per_s / service_per_s, servers) / spare_per_s
+
+
+def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
+    """Mean latency of a row through the whole flow, in seconds (paper 5, equation 1).
+
+    ``E[T](k) = (1/λ_0) Σ_j λ_j E[T_j](k_j)``. An executor that nothing reaches adds nothing.
+
+    `network`: the rates. `cores`: shape ``(m,)``: k_j. Raises `InvalidProblemError` if `cores` has
+    not one entry per executor.
+    """
+    counts = np.asarray(cores, np.int64)
+    if counts.shape != network.arrival_per_s.shape:
+        raise InvalidProblemError(
+            f"cores has shape {counts.shape}; the network has "
+            f"{len(network.arrival_per_s)} executors.",
+            field="cores",
+        )
+    total = 0.0
+    for rate, service, k in zip(
+        network.arrival_per_s.tolist(), network.service_per_s.tolist(), counts.tolist(), strict=True
+    ):
+        if rate > 0:
+            total += rate * mmk_latency_s(rate, service, k)
+    return total / network.input_per_s
 
 
 def fewest_cores(network: QueueingNetwork, target_s: float, available: int) -> int | None:

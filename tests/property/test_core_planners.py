@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracles.core_counts import fewest_cores, least_latency_s
+from tests.oracles.core_counts import erlang_c, fewest_cores, least_latency_s
 
 from godwit.planning.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
     erlang_b,
-    erlang_c,
     plan_core_allocation,
 )
 from godwit.planning.cores.core_assignment import (

@@ -150,9 +150,9 @@ def _inspect(args: argparse.Namespace) -> int:
     if summary.states:
         console.print(_states(summary))
     for entry in journal:
-        told = _told(entry)
-        if told:
-            console.print(Text(printable(told)), soft_wrap=True)
+        line = _told(entry)
+        if line:
+            console.print(Text(printable(line)), soft_wrap=True)
     return 0
 
 
@@ -163,8 +163,8 @@ def _plan(summary: CheckpointSummary) -> str:
         for name, operators in summary.components.items()
         if operators != (name,)
     ]
-    told = "; ".join(shared) or "each operator is a component of its own"
-    return f"{summary.plan}: {told}"
+    text = "; ".join(shared) or "each operator is a component of its own"
+    return f"{summary.plan}: {text}"
 
 
 def _told(entry: dict[str, Any]) -> str:
@@ -278,8 +278,8 @@ def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
     if targets.unseen:
         checked += f"; targets not looked at: {printable(', '.join(targets.unseen))}"
     for refused in targets.refused:
-        told = f"A start is refused: {refused.problem} {refused.remedy}"
-        console.print(Text(printable(told)), soft_wrap=True)
+        text = f"A start is refused: {refused.problem} {refused.remedy}"
+        console.print(Text(printable(text)), soft_wrap=True)
     if report.ok:
         console.print(Text(f"{printable(path)}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
@@ -332,7 +332,7 @@ def add_copy_action(actions: Any) -> None:
 def _copy(args: argparse.Namespace) -> int:
     target = CheckpointStorage.open(args.target)
     source = CheckpointStorage.open(args.source)
-    made = copy_checkpoint(source, target, same_query=args.same_query)
+    report = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
     for left in carry_files(target, () if latest is None else latest.outputs, source=source):
         print(
@@ -340,10 +340,10 @@ def _copy(args: argparse.Namespace) -> int:
             "and has delivered them.",
             file=sys.stderr,
         )
-    upto = "before its first epoch" if made.epoch < 0 else f"as of epoch {made.epoch}"
+    upto = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
     print(
-        f"{printable(args.target)}: copied {upto}, {counted(made.files, 'file')} "
-        f"({human_bytes(made.file_bytes)}), query {made.query_id}"
+        f"{printable(args.target)}: copied {upto}, {counted(report.files, 'file')} "
+        f"({human_bytes(report.file_bytes)}), query {report.query_id}"
     )
     return 0
 
@@ -386,7 +386,7 @@ def add_edit_actions(actions: Any) -> None:
         "\"('ABC', 1)\"; the way out where one key's state cannot be read",
     )
     dropped.set_defaults(run=_drop)
-    kept = actions.add_parser(
+    offsets = actions.add_parser(
         "keep-offsets",
         help="let a source go on from where it was read, though it reads something else now",
         description="Let the next start take what SOURCE reads then for what it read before, up to "
@@ -394,9 +394,9 @@ def add_edit_actions(actions: Any) -> None:
         "known by their paths: at another path, all of them are read. No query may be running on "
         "the checkpoint.",
     )
-    kept.add_argument("path", metavar="PATH", help="the checkpoint")
-    kept.add_argument("source", metavar="SOURCE", help="the source's name in the flow")
-    kept.set_defaults(run=_keep_offsets)
+    offsets.add_argument("path", metavar="PATH", help="the checkpoint")
+    offsets.add_argument("source", metavar="SOURCE", help="the source's name in the flow")
+    offsets.set_defaults(run=_keep_offsets)
 
 
 def _rename(args: argparse.Namespace) -> int:
@@ -586,7 +586,7 @@ _LINE_EVERY_S = 5.0
 
 
 class Watcher(Protocol):
-    """Who is told how far a verification is."""
+    """Listener to the progress of a verification."""
 
     def begin(self, blocks: int | None, size_bytes: int | None) -> None:
         """Take what there is to check; None if that cannot be told."""

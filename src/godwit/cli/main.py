@@ -53,17 +53,17 @@ _COMMANDS = (
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line."""
-    made = argparse.ArgumentParser(
+    root = argparse.ArgumentParser(
         prog="godwit",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=f"godwit {__version__}")
-    made.add_argument(
+    root.add_argument("--version", action="version", version=f"godwit {__version__}")
+    root.add_argument(
         "--traceback", action="store_true", help="show where in the code an error comes from"
     )
-    commands = made.add_subparsers(dest="command", metavar="COMMAND")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND")
     for name, module, function, extra in _COMMANDS:
         try:
             add: Callable[[Any], None] = getattr(importlib.import_module(module), function)
@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
             _add_unavailable(commands, name, extra, error.name or "a package")
         else:
             add(commands)
-    return made
+    return root
 
 
 def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None:

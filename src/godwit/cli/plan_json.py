@@ -68,7 +68,7 @@ class TrafficJson(_Struct, frozen=True, kw_only=True):
 
 
 class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
-    """Which executor should own each key group."""
+    """Problem of the executor that should own each key group."""
 
     kind: Literal["assignment"] = "assignment"
     executors: Annotated[list[str], Meta(min_length=1, description="Names, each once.")]
@@ -133,7 +133,7 @@ class NetworkJson(_Struct, frozen=True, kw_only=True):
 
 
 class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
-    """How many cores each executor needs so that rows are fast enough."""
+    """Problem of the cores that each executor needs so that rows are fast enough."""
 
     kind: Literal["core_allocation"]
     network: NetworkJson
@@ -152,7 +152,7 @@ class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
 
 
 class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
-    """Which machine each executor's cores are on."""
+    """Problem of the machine that each executor's cores are on."""
 
     kind: Literal["core_assignment"]
     current: Annotated[
@@ -173,7 +173,7 @@ class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
 
 
 class FusionJson(ProblemJson, frozen=True, kw_only=True):
-    """Which operators share one component."""
+    """Problem of the operators that share one component."""
 
     kind: Literal["fusion"]
     operators: Annotated[list[str], _about("Names, each once.")]

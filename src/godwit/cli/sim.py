@@ -110,16 +110,16 @@ def _run(args: argparse.Namespace) -> int:
         load=args.load,
         duration_s=args.duration_s,
     )
-    made = scenario(args.scenario, size)
+    played = scenario(args.scenario, size)
     settings = Control(
         planner=args.planner,
         policy=args.policy,
         period=args.period,
-        scaling=None if args.no_scaling or made.cluster.pool.most is None else utilisation(),
+        scaling=None if args.no_scaling or played.cluster.pool.most is None else utilisation(),
     )
     runs: Mapping[str, History] = {
-        "left alone": Simulation(made, seed=args.seed).run(),
-        "controlled": Simulation(made, seed=args.seed, control=controlled_by(settings)).run(),
+        "left alone": Simulation(played, seed=args.seed).run(),
+        "controlled": Simulation(played, seed=args.seed, control=controlled_by(settings)).run(),
     }
     if args.json:
         print(json.dumps({name: history.summary() for name, history in runs.items()}, indent=2))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.cli.top_figures import ExecutorFigures, RunFigures, SourceFigures, Told
+    from godwit.cli.top_figures import EventLine, ExecutorFigures, RunFigures, SourceFigures
 
 __all__ = [
     "ASCII",
@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """What to draw with."""
+    """Characters to draw with."""
 
     ticks: str  # from low to high
     full: str  # of a bar
@@ -166,13 +166,13 @@ def _moving(figures: RunFigures) -> Text:
 
 
 def _source(source: SourceFigures, symbols: Symbols) -> Text:
-    told = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
+    parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
     if source.input_rows_per_s is not None:
-        told.append(f"{source.input_rows_per_s:,.0f} rows/s in")
+        parts.append(f"{source.input_rows_per_s:,.0f} rows/s in")
     if source.processed_rows_per_s is not None:
-        told.append(f"{source.processed_rows_per_s:,.0f} processed")
-    told += [f"{name} {value}" for name, value in source.metrics.items()]
-    said = ", ".join(told) or "says nothing of its lag"
+        parts.append(f"{source.processed_rows_per_s:,.0f} processed")
+    parts += [f"{name} {value}" for name, value in source.metrics.items()]
+    said = ", ".join(parts) or "says nothing of its lag"
     return Text(symbols.plain(f"source {source.description[:60]}: {said}"))
 
 
@@ -185,9 +185,9 @@ def _executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> 
     if len(executors) > max(room - 1, 1):
         shown = tuple(sorted(executors, key=lambda e: -e.busy_ms)[: max(room - 2, 1)])
     name_width = min(max(len(e.name) for e in shown), max(width // 3, 6))
-    most = max((e.busy_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
+    busiest_ms = max((e.busy_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
     for executor in shown:
-        yield _executor(executor, most, name_width, width, symbols)
+        yield _executor(executor, busiest_ms, name_width, width, symbols)
     if len(shown) < len(executors):
         less = f"and {counted(len(executors) - len(shown), 'executor')} with less load"
         unseen = figures.executors_left_out
@@ -195,7 +195,7 @@ def _executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> 
 
 
 def _executor(
-    executor: ExecutorFigures, most: float, name_width: int, width: int, symbols: Symbols
+    executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
 ) -> Text:
     name = Text(symbols.plain(executor.name))
     name.truncate(name_width, overflow="crop", pad=True)
@@ -210,16 +210,16 @@ def _executor(
     if state:
         detail = f" {state};{detail}"
     bar_width = max(min(_BAR, (width - name_width - len(figures)) // 2), 3)
-    bar = symbols.bar(index / most, bar_width)
+    bar = symbols.bar(index / busiest_ms, bar_width)
     style = "red" if executor.lost else "yellow" if executor.draining else "green"
     return Text.assemble(name, figures, (bar.ljust(bar_width), style), detail)
 
 
-def _told(title: str, told: tuple[Told, ...], symbols: Symbols) -> list[Text]:
-    if not told:
+def _told(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
+    if not shown:
         return []
     lines = [Text(f"last {title} (UTC)", style="bold")]
-    for one in told:
+    for one in shown:
         at = datetime.fromtimestamp(one.at_s, UTC).strftime("%H:%M:%S")
         style = "red" if one.kind in _ALARMING else ""
         lines.append(Text.assemble((f"{at} ", "dim"), (symbols.plain(one.line), style)))
@@ -274,7 +274,7 @@ _seconds.__name__ = "number of seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What one look at a checkpoint shows."""
+    """View of a checkpoint at one moment."""
 
     flow: str  # name of the flow
     # ``"running"``, ``"silent"`` (it may be gone, which cannot be told), ``"stopped"``,
@@ -322,10 +322,10 @@ class Viewer:
             return "running", ""
         if silent_s < 0:
             ago = f"the driver's clock is {_duration(-silent_s)} ahead of this machine's"
-        held = self._held()
-        if held:
+        owner = self._held()
+        if owner:
             return "running", ago
-        if held is None:
+        if owner is None:
             return "silent", f"{ago}; whether it lives cannot be told yet"
         return "died", f"{ago}, and nobody holds the checkpoint's lease"
 

@@ -1,4 +1,4 @@
-"""What `godwit top` shows, as values: a projection of the end of a checkpoint's journal.
+"""Figures of `godwit top`: a projection of the end of a checkpoint's journal.
 
 The journal may be of another version, damaged or made up: what is not understood is left out, every
 number is finite and every text short, so whoever draws the figures needs no check of its own.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EpochFigures",
+    "EventLine",
     "ExecutorFigures",
     "MigrationFigures",
     "RunFigures",
     "SourceFigures",
-    "Told",
     "figures_of",
 ]
 
@@ -70,7 +70,7 @@ class ExecutorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """How far behind a source the query is; see `godwit.cluster.spark.observe.progress_sources`."""
+    """Lag of the query behind a source; see `godwit.cluster.spark.observe.progress_sources`."""
 
     description: str
     behind: int | None
@@ -91,7 +91,7 @@ class MigrationFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class EventLine:
     """An event: when (seconds, on the driver's clock), its kind, and its line."""
 
     at_s: float
@@ -104,7 +104,7 @@ class RunFigures:
     """A run, as far as the end of the journal tells."""
 
     # the last event of the query's life (it started, stopped or failed), if it is in sight
-    last_word: Told | None
+    last_word: EventLine | None
     last_s: float | None  # when the journal was last told anything with a time; ``None`` if never
     epochs: tuple[EpochFigures, ...]  # the last ones, oldest first
     rows_per_s: float  # source rows over the last seconds in which there were epochs
@@ -122,10 +122,10 @@ class RunFigures:
     # under way; as Spark noted last
     migrations: tuple[MigrationFigures, ...]
     sources: tuple[SourceFigures, ...]
-    measured: Told | None  # what the controller measured last, if there is one
+    measured: EventLine | None  # what the controller measured last, if there is one
     # the controller's, and all else but epochs, oldest first
-    decisions: tuple[Told, ...]
-    events: tuple[Told, ...]
+    decisions: tuple[EventLine, ...]
+    events: tuple[EventLine, ...]
 
 
 def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
@@ -135,15 +135,15 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     them.
     """
     events = [v for entry in entries if isinstance(v := entry.get("event"), Mapping)]
-    told = [line for values in events if (line := _told(values)) is not None]
-    life = [line for line in told if line.kind in _LIFECYCLE]
+    lines = [line for values in events if (line := _told(values)) is not None]
+    life = [line for line in lines if line.kind in _LIFECYCLE]
     run = _last_run(entries)
     progress = [v for entry in run if isinstance(v := entry.get("progress"), Mapping)]
     latest: Mapping[str, Any] = progress[-1] if progress else {}
     run_events = [v for entry in run if isinstance(v := entry.get("event"), Mapping)]
     epochs = _epochs(entries)
     executors = _executors(progress, run_events)
-    times = [line.at_s for line in told]
+    times = [line.at_s for line in lines]
     times += [e.began_s + e.duration_ms / 1e3 for e in epochs]
     return RunFigures(
         last_word=life[-1] if life else None,
@@ -159,9 +159,9 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         suspended=_count(latest.get("suspendedKeyGroups")),
         migrations=_migrations(run_events),
         sources=_sources(run),
-        measured=next((line for line in reversed(told) if line.kind == "LoadMeasured"), None),
-        decisions=tuple(line for line in told if line.kind in _DECISIONS),
-        events=tuple(line for line in told if line.kind not in _ELSEWHERE),
+        measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
+        decisions=tuple(line for line in lines if line.kind in _DECISIONS),
+        events=tuple(line for line in lines if line.kind not in _ELSEWHERE),
     )
 
 
@@ -173,17 +173,17 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
     return entries
 
 
-def _told(values: Mapping[str, Any]) -> Told | None:
+def _told(values: Mapping[str, Any]) -> EventLine | None:
     try:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
     except (GodwitError, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError):
         return None  # of another version, or not ours
-    return Told(at_s=float(values["at_s"]), kind=_text(values["kind"]), line=_text(line))
+    return EventLine(at_s=float(values["at_s"]), kind=_text(values["kind"]), line=_text(line))
 
 
 def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
-    found: dict[int, EpochFigures] = {}
+    epochs: dict[int, EpochFigures] = {}
     for entry in entries:
         event, progress = entry.get("event"), entry.get("progress")
         if isinstance(progress, Mapping):
@@ -206,8 +206,8 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
             )
         else:
             continue
-        found.setdefault(figures.epoch, figures)
-    return tuple(found.values())
+        epochs.setdefault(figures.epoch, figures)
+    return tuple(epochs.values())
 
 
 def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
@@ -230,9 +230,9 @@ def _executors(
     there = dict(islice(_mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
     loaded = [p for p in progress if _count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
     for one in loaded:
-        told = _mapping(one.get("executors"))
-        for name in there.keys() & told.keys():
-            values = told[name]
+        states = _mapping(one.get("executors"))
+        for name in there.keys() & states.keys():
+            values = states[name]
             cpu_ms = _mapping(values).get("cpuMs")
             spent[name] = spent.get(name, 0.0) + _number(cpu_ms)
             busy_ms = _mapping(values).get("busyMs", cpu_ms)
@@ -313,8 +313,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    found = _maybe(value)
-    return 0.0 if found is None else found
+    number = _maybe(value)
+    return 0.0 if number is None else number
 
 
 def _maybe(value: Any) -> float | None:

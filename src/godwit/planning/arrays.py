@@ -66,13 +66,13 @@ def freeze_array(
     Raises `InvalidProblemError` if it does not hold numbers, has another shape, or loses something
     when converted.
     """
-    given = getattr(value, attribute)
+    values = getattr(value, attribute)
     try:
-        raw = np.asarray(given)
+        raw = np.asarray(values)
         with np.errstate(invalid="ignore"):  # what does not fit is refused below
             array = raw.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise wrong_value(name, type(given).__name__, f"give numbers: {error}") from None
+        raise wrong_value(name, type(values).__name__, f"give numbers: {error}") from None
     if shape is not None and array.shape != shape:
         raise wrong_value(name, f"shape {array.shape}", f"the shape must be {shape}")
     if ndim is not None and array.ndim != ndim:
@@ -97,6 +97,6 @@ def require_load(values: FloatArray, name: str) -> None:
 
 
 def is_contiguous(current: IntArray, n: int) -> bool:
-    """Whether each of `n` executors owns at most one range of key groups."""
+    """Return whether each of `n` executors owns at most one range of key groups."""
     starts = current[np.flatnonzero(np.diff(current, prepend=-1))]
     return int(np.bincount(starts, minlength=n).max()) <= 1

@@ -110,26 +110,30 @@ def plan_elb(
         If the range is missing or empty at 0.
     """
     start = clock()
-    wanted = _range(problem)
+    target_range = _range(problem)
     index = metrics.load_index(problem, problem.current)
     total = float(problem.weight.sum())
     available = problem.available
     in_use = available[np.bincount(problem.current, minlength=len(index))[available] > 0]
-    goal = wanted_executors(total / float(problem.speed[available].mean()), wanted.low, wanted.high)
+    goal = wanted_executors(
+        total / float(problem.speed[available].mean()), target_range.low, target_range.high
+    )
     most = problem.target_executors
     if not resize:
         goal = most
     used = _choose_executors(available, in_use, index, min(goal, most))
-    assignment, given = _give(problem, used, wanted, giving)
-    _take(problem, assignment, given, used)
+    assignment, moved = _give(problem, used, target_range, giving)
+    _take(problem, assignment, moved, used)
     after = metrics.load_index(problem, assignment)[used]
-    slack = 1e-9 * wanted.high
-    in_range = bool(((after >= wanted.low - slack) & (after <= wanted.high + slack)).all())
+    slack = 1e-9 * target_range.high
+    in_range = bool(
+        ((after >= target_range.low - slack) & (after <= target_range.high + slack)).all()
+    )
     solution = make_solution(
         problem,
         assignment,
         method="elb",
-        reason="" if in_range else _why(problem, goal, most, wanted),
+        reason="" if in_range else _why(problem, goal, most, target_range),
         objective=metrics.load_variance(problem, assignment),
         elapsed_s=clock() - start,
         details={
@@ -171,7 +175,7 @@ def _choose_executors(
 
 
 def _give(
-    problem: Problem, used: IntArray, wanted: _Range, giving: Literal["range", "mean"]
+    problem: Problem, used: IntArray, target_range: _Range, giving: Literal["range", "mean"]
 ) -> tuple[IntArray, IntArray]:
     """Phases 1 and 2: who gives, and what."""
     weight, speed = problem.weight, problem.speed
@@ -182,13 +186,13 @@ def _give(
     load = metrics.loads(problem, assignment)
     index = load[used] / speed[used]
     mean = float(weight.sum() / speed[used].sum())
-    giver = index > (wanted.high if giving == "range" else mean) * (1 + 1e-12)
-    if giving == "range" and (index < wanted.low).any():
+    giver = index > (target_range.high if giving == "range" else mean) * (1 + 1e-12)
+    if giving == "range" and (index < target_range.low).any():
         giver |= index > mean * (1 + 1e-12)
     order = np.lexsort((np.arange(len(weight)), -weight, assignment))
     first = np.searchsorted(assignment[order], np.arange(problem.num_executors + 1))
     takes = used[~giver]
-    widest = wanted.width * float(speed[takes].max(initial=0.0))
+    widest = target_range.width * float(speed[takes].max(initial=0.0))
     for e in used[giver].tolist():
         mine = order[first[e] : first[e + 1]]
         surplus = float(load[e]) - mean * float(speed[e])
@@ -199,27 +203,27 @@ def _give(
     return assignment, np.flatnonzero(out).astype(np.int32)
 
 
-def _take(problem: Problem, assignment: IntArray, given: IntArray, used: IntArray) -> None:
+def _take(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
     """Phase 3: heaviest first, each to the executor that is least loaded with it."""
     speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
-    left[given] = False
+    left[moved] = False
     load = np.bincount(assignment[left], weights=weight[left], minlength=problem.num_executors)
     load = load[used]
-    for k in given[np.lexsort((given, -weight[given]))].tolist():
+    for k in moved[np.lexsort((moved, -weight[moved]))].tolist():
         at = int(((load + weight[k]) / speed).argmin())
         load[at] += weight[k]
         assignment[k] = used[at]
 
 
-def _why(problem: Problem, goal: int, available: int, wanted: _Range) -> str:
+def _why(problem: Problem, goal: int, available: int, target_range: _Range) -> str:
     if goal > available:
         return f"{goal} executors are wanted; {available} are available"
     heaviest = float(problem.weight.max() / problem.speed[problem.available].min())
-    if heaviest > wanted.width:
+    if heaviest > target_range.width:
         return (
             f"the heaviest key group makes a load of {heaviest:.6g}, above (u - v)/2 = "
-            f"{wanted.width:.6g}"
+            f"{target_range.width:.6g}"
         )
     return "the range could not be met by the heuristic"
 
@@ -477,9 +481,9 @@ def _even_out(
 def _match(problem: Problem, group: IntArray) -> IntArray:
     """Executor of each set, keeping as many bytes as possible where they are."""
     n, available = problem.num_executors, problem.available
-    kept = np.zeros((len(available), n))
-    np.add.at(kept, (group, problem.current), problem.state_bytes + 1.0)
-    rows, columns = linear_sum_assignment(kept[:, available], maximize=True)
+    overlap = np.zeros((len(available), n))
+    np.add.at(overlap, (group, problem.current), problem.state_bytes + 1.0)
+    rows, columns = linear_sum_assignment(overlap[:, available], maximize=True)
     place = np.empty(len(available), np.int32)
     place[rows] = available[columns]
     return place

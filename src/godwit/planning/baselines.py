@@ -200,8 +200,8 @@ def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) 
         if surplus > 0:
             leaving = rng.choice(np.flatnonzero(problem.current == e), surplus, replace=False)
             homeless = np.concatenate((homeless, leaving))
-    wanted = np.repeat(owners, np.maximum(quota - counts, 0))
-    assignment[rng.permutation(homeless)] = wanted
+    receivers = np.repeat(owners, np.maximum(quota - counts, 0))
+    assignment[rng.permutation(homeless)] = receivers
     return assignment
 
 

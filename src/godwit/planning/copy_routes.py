@@ -1,4 +1,4 @@
-"""Where the copies that a plan needs would come from, and how long that would take.
+"""Routes of the copies that a plan needs, and the time that they would take.
 
 A plan says which key groups move; whether their state comes from the checkpoint or from executors
 that hold it is chosen when it is carried out, by what either way delivered of late.  What would be
@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRoute:
-    """What would come from one place to another."""
+    """Copies that would come from one place to another."""
 
     component: str  # whose key groups
     # the executor that would send; ``None`` for the checkpoint; the destination itself where copies
@@ -152,7 +152,7 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
     phases = sorted(
         _decomposed(pairs), key=lambda phase: min(of_pair[pair][0] for pair in phase[1])
     )
-    made = []
+    ordered = []
     for size, chosen in phases:
         cut: list[tuple[int, int]] = []
         for pair in chosen:
@@ -165,13 +165,13 @@ def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], .
                 cut.append((index, sent))
                 if not sizes[index]:
                     waiting.pop(0)
-        made.append(
+        ordered.append(
             TransferPhase(
                 size_bytes=size,
                 pieces=tuple(Piece(move=moves[i], size_bytes=n) for i, n in sorted(cut)),
             )
         )
-    return tuple(made)
+    return tuple(ordered)
 
 
 def busiest_link_bytes(moves: Iterable[Move]) -> int:

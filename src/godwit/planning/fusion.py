@@ -184,7 +184,7 @@ class _Components:
         return float(sum(values.get(a, 1.0) for a in sorted(attributes)))
 
     def waits_between(self, a: int, b: int) -> bool:
-        """Whether a third component is fed by `a` and feeds `b`, which forbids fusing them."""
+        """Return whether `a` feeds a third component that feeds `b`, which forbids fusion."""
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
@@ -241,7 +241,7 @@ def _merge_greedily(components: _Components, score: Score) -> None:
     source, target, of = components.source, components.target, components.of
     heap = [(-points(at), at) for at in range(len(source))]
     heapq.heapify(heap)
-    held: dict[int, list[tuple[float, int]]] = {}
+    waiting: dict[int, list[tuple[float, int]]] = {}
     while heap:
         negative, at = heapq.heappop(heap)
         a, b = of[source[at]], of[target[at]]
@@ -251,11 +251,11 @@ def _merge_greedily(components: _Components, score: Score) -> None:
         if now != -negative:  # less is common than when it was scored
             heapq.heappush(heap, (-now, at))
         elif components.waits_between(a, b):
-            held.setdefault(a, []).append((negative, at))
-            held.setdefault(b, []).append((negative, at))
+            waiting.setdefault(a, []).append((negative, at))
+            waiting.setdefault(b, []).append((negative, at))
         else:
             components.fuse(a, b)
-            for entry in held.pop(a, []) + held.pop(b, []):
+            for entry in waiting.pop(a, []) + waiting.pop(b, []):
                 heapq.heappush(heap, entry)
 
 
@@ -269,14 +269,14 @@ def _grow(components: _Components, rng: np.random.Generator) -> None:
     while alone:
         c, waiting = of[at], set(alone)
         while True:
-            best, most = -1, 0
+            best, greatest = -1, 0
             for stream in sorted(s for o in components.members[c] for s in leaving[o]):
                 b = of[target[stream]]
                 if b == c or target[stream] not in waiting:
                     continue
                 size = len(components.common(c, b))
-                if size > most and not components.waits_between(c, b):
-                    best, most = b, size
+                if size > greatest and not components.waits_between(c, b):
+                    best, greatest = b, size
             if best < 0:
                 break
             c = components.fuse(c, best)

@@ -123,7 +123,7 @@ def collocation_factor(problem: Problem, assignment: IntArray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitKeys:
-    """Where the rows of split key groups go."""
+    """Executors that the rows of split key groups go to."""
 
     # shape ``(m,)``: executors that get rows of each key group
     first: IntArray

@@ -1,4 +1,4 @@
-"""What is known of a planner before it runs: what it asks, refuses and takes.
+"""Description of a planner: the problems it takes and refuses, and its options.
 
 Invariant: a planner's function is called only with a problem of its kind that it does not refuse,
 and with options that exist and have values of the right type.
@@ -165,7 +165,7 @@ def port(kind: type | Callable[[object], bool], remedy: str) -> Reader:
 
 
 Requirement = Callable[[Problem], str]
-"""Why a planner cannot take a problem, in a few words; empty if it can."""
+"""Reason why a planner cannot take a problem, in a few words; empty if it can."""
 
 
 def one_range_each(problem: Problem) -> str:
@@ -188,8 +188,8 @@ def two_windows(problem: Problem) -> str:
 def a_load_range(problem: Problem) -> str:
     """There must be a range that loads should be in."""
     limits = problem.limits
-    given = limits.load_low is not None and limits.load_high is not None
-    return "" if given else "limits.load_low and limits.load_high are not given"
+    complete = limits.load_low is not None and limits.load_high is not None
+    return "" if complete else "limits.load_low and limits.load_high are not given"
 
 
 def none_draining(problem: Problem) -> str:
@@ -214,7 +214,7 @@ def arbitrary_maps(problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """What is known of a planner before it runs."""
+    """Description of a planner."""
 
     name: str  # as in ``godwit plan NAME``
     module: str  # where its function is, below ``godwit.planning``
@@ -235,11 +235,11 @@ class Planner:
 
     @property
     def plans_intervals(self) -> bool:
-        """Whether every executor gets one range of key groups."""
+        """Return whether every executor gets one range of key groups."""
         return self.module.startswith("intervals.")
 
     def refusal(self, problem: Problem) -> str:
-        """Why this planner cannot take `problem`; empty if it can."""
+        """Return why this planner cannot take `problem`; empty if it can."""
         reasons = [check(problem) for check in self.requires]
         reasons += [
             f"it does not keep limits.{name}"
@@ -292,7 +292,7 @@ class Planner:
                 value=self.name,
             )
         known = inspect.signature(function).parameters
-        given = {}
+        arguments = {}
         for name, value in options.items():
             port = _PORTS.get(name) if name in known else None
             reader = port or self.takes.get(name)
@@ -303,15 +303,15 @@ class Planner:
                     field=f"options.{name}",
                     value=value,
                 )
-            given[name] = reader(value, f"options.{name}")
-        return function(problem, **given)
+            arguments[name] = reader(value, f"options.{name}")
+        return function(problem, **arguments)
 
 
 _PORTS = {
     "clock": port(callable, "Give a function that returns seconds."),
     "rng": port(np.random.Generator, "Give a numpy.random.Generator."),
 }
-"""What programs may hand in and JSON cannot."""
+"""Options that programs may pass and JSON cannot."""
 
 ASKED: Mapping[str, type] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""What a plan would do, before it is done.
+"""Preview of a plan: its effects, before it is carried out.
 
 A preview is derived from a solution alone: load before and after per executor, moves, bytes, the
 pause each way of migrating would cause, and how far the plan is from the bound.  It is data;

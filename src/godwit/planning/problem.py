@@ -1,4 +1,4 @@
-"""What a planner is asked: which executor should own each key group, and at what price.
+"""Problem of a planner: which executor should own each key group, and at what price.
 
 A planner is a pure function ``plan_<method>(problem, **options) -> Solution``.  This file holds the
 question (`Problem`); `godwit.planning.solution` holds the answer, and
@@ -37,7 +37,7 @@ __all__ = ["NO_TRAFFIC", "Clock", "FloatArray", "IntArray", "Limits", "Problem",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a plan may cost and how even it must be; ``None`` means no limit.
+    """Limits on a plan's cost and imbalance; ``None`` means no limit.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ class Problem:
 
     @property
     def homogeneous(self) -> bool:
-        """Whether all executors that are not draining have the same capacity."""
+        """Return whether all executors that are not draining have the same capacity."""
         capacity = self.capacity[self.available]
         return bool((capacity == capacity[0]).all())
 

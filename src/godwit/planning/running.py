@@ -78,7 +78,7 @@ def problem_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentFacts:
-    """What is known of one component."""
+    """Assignment, loads and state sizes of one component."""
 
     assignment: Assignment  # where its m key groups are
     load: FloatArray  # shape ``(windows, m)``: load of each key group in past windows, oldest first

@@ -89,22 +89,22 @@ def move_order(
     queues: dict[int, list[int]] = {}
     for k in moved[np.lexsort((moved, -relief))][::-1].tolist():
         queues.setdefault(int(current[k]), []).append(k)
-    held = np.bincount(current, weights=load, minlength=len(speed)).tolist()
-    heap = [(bool(draining[e]), -held[e] / speed[e], e) for e in queues]
+    loads = np.bincount(current, weights=load, minlength=len(speed)).tolist()
+    heap = [(bool(draining[e]), -loads[e] / speed[e], e) for e in queues]
     heapq.heapify(heap)
     order = []
     while heap:
         _, negative_index, e = heapq.heappop(heap)
-        if not queues[e] or -held[e] / speed[e] != negative_index:
+        if not queues[e] or -loads[e] / speed[e] != negative_index:
             continue  # whatever changed its load has pushed it anew
         k = queues[e].pop()
         order.append(k)
         destination, weight = int(after[k]), float(load[k])
-        held[e] -= weight
-        held[destination] += weight
+        loads[e] -= weight
+        loads[destination] += weight
         for changed in (e, destination):
             if queues.get(changed):
-                entry = (bool(draining[changed]), -held[changed] / speed[changed], changed)
+                entry = (bool(draining[changed]), -loads[changed] / speed[changed], changed)
                 heapq.heappush(heap, entry)
     return np.asarray(order, np.int32)
 
@@ -135,7 +135,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Status(StrEnum):
-    """How sure a planner is of its assignment."""
+    """Certainty of a planner about its assignment."""
 
     OPTIMAL = "optimal"
     """Within all limits, and proved best for the planner's objective."""
@@ -253,7 +253,7 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def illegalities(problem: Problem, assignment: IntArray) -> list[str]:
-    """Why `assignment` could not be carried out at all, one sentence each; empty if it could."""
+    """Return why `assignment` could not be carried out, a sentence each; empty if it could."""
     m, n = problem.num_key_groups, problem.num_executors
     if assignment.shape != (m,):
         return [f"the assignment has shape {assignment.shape}, not ({m},)"]

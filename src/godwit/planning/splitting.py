@@ -37,7 +37,7 @@ _LEAST_SAVED: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormCosts:
-    """What a windowed aggregate does and costs in one period, p in the paper.
+    """Work and costs of a windowed aggregate in one period, p in the paper.
 
     CPU time and latencies are in milliseconds.
 
@@ -77,54 +77,6 @@ class FormCosts:
                 remedy="Count them among the migrations.",
             )
 
-    @classmethod
-    def of_paper(
-        cls,
-        *,
-        rows: float,
-        row_ms: float,
-        windows: float,
-        partials: float,
-        key_groups: int,
-        partial_ms: float,
-        migrations: float,
-        move_latency_ms: float,
-    ) -> FormCosts:
-        """Give the paper's own model: T_p, E, W, PW_p, number of key groups, K_1, MK_p and L.
-
-        A combined component changes a state for every window; a key group has PW_p copies of what
-        is handed on of one; whatever is split migrates without state.
-
-        Examples
-        --------
-        >>> costs = FormCosts.of_paper(
-        ...     rows=1000,
-        ...     row_ms=0.01,
-        ...     windows=2,
-        ...     partials=5,
-        ...     key_groups=10,
-        ...     partial_ms=0.1,
-        ...     migrations=3,
-        ...     move_latency_ms=20,
-        ... )
-        >>> round(costs.split_ms, 3), round(costs.combined_ms, 3)
-        (15.3, 21.5)
-        >>> costs.split_latency_ms, costs.combined_latency_ms
-        (0.0, 60)
-        """
-        return cls(
-            rows=rows,
-            row_ms=row_ms,
-            combined_states=windows,
-            partials=partials,
-            key_groups=key_groups,
-            partial_ms=partial_ms,
-            migrations=migrations,
-            turn_ms=partial_ms,
-            move_ms=partial_ms * partials,
-            move_latency_ms=move_latency_ms,
-        )
-
     @property
     def split_ms(self) -> float:
         """T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, state that moves all the same, and stages."""
@@ -157,7 +109,7 @@ class FormCosts:
         return self.split_ms if form == "split" else self.combined_ms
 
     def latency_ms(self, form: Form) -> float:
-        """How long migrations take in a form."""
+        """Time that migrations take in a layout."""
         return self.split_latency_ms if form == "split" else self.combined_latency_ms
 
     @property
@@ -169,7 +121,7 @@ class FormCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a form should be, and what it is worth."""
+    """Choice of a layout, and its worth."""
 
     form: Form  # the form
     changes: bool  # whether it is another one than today's
@@ -184,21 +136,6 @@ def choose_form(costs: FormCosts, today: Form, max_latency_ms: float = math.inf)
 
     `costs`: of one period. `today`: the form that was in use. `max_latency_ms`: how long the
     migrations of a period may take, all together.
-
-    Examples
-    --------
-    >>> calm = FormCosts.of_paper(
-    ...     rows=1000,
-    ...     row_ms=0.01,
-    ...     windows=1,
-    ...     partials=5,
-    ...     key_groups=10,
-    ...     partial_ms=0.1,
-    ...     migrations=0,
-    ...     move_latency_ms=20,
-    ... )
-    >>> choose_form(calm, "split").form
-    'combined'
     """
     other: Form = "combined" if today == "split" else "split"
     within = {form: costs.latency_ms(form) <= max_latency_ms for form in (today, other)}
@@ -219,7 +156,7 @@ def choose_form(costs: FormCosts, today: Form, max_latency_ms: float = math.inf)
 
 
 def _is_worth(costs: FormCosts, today: Form, other: Form) -> bool:
-    """Whether the other form saves enough, of what tells the two apart and of all."""
+    """Return whether the other form saves enough, of what tells the two apart and of all."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms

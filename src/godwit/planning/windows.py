@@ -148,7 +148,7 @@ class Spans:
         return float(np.sum(np.asarray(self.runs)[inside[:-1]]))
 
     def keys(self, span: Span) -> float:
-        """How many keys a window probably has."""
+        """Estimate the number of keys of a window."""
         first, end = span
         if self._whole[end] > self._whole[first]:
             return self.all_keys
@@ -169,13 +169,13 @@ class Spans:
 
     def parts_of(self, window: Span, built: Built) -> tuple[Span, ...]:
         """Parts of a window as positions of panes, runs pane by pane."""
-        found: list[Span] = []
+        panes: list[Span] = []
         for part in built.parts[window]:
             if isinstance(part, int):
-                found += [(pane, pane + 1) for pane in range(*self.panes_of(part))]
+                panes += [(pane, pane + 1) for pane in range(*self.panes_of(part))]
             else:
-                found.append(self.panes_of(part))
-        return tuple(found)
+                panes.append(self.panes_of(part))
+        return tuple(panes)
 
 
 _EQUAL = 1e-9
@@ -185,7 +185,7 @@ def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
     """Search for the cheapest windows to build, auxiliary ones included.
 
     `tilings`: how windows are built of others. `most_nodes`: after so many the best that was found
-    is returned. Returns what to build, and what no plan is cheaper than.
+    is returned. Returns what to build, and a lower bound of the cost.
     """
     best = min(tilings.built(), chained(tilings.spans), key=lambda built: built.keys)
     nothing: frozenset[Span] = frozenset()
@@ -203,8 +203,8 @@ def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
             keys, left = tilings.relaxed(*choice)
             if keys < best.keys - _EQUAL:
                 heapq.heappush(nodes, (keys, next(order), *choice, left))
-        found = tilings.built(chosen | {span for span, times in used.items() if times > 1})
-        best = min(best, found, key=lambda built: built.keys)
+        candidate = tilings.built(chosen | {span for span, times in used.items() if times > 1})
+        best = min(best, candidate, key=lambda built: built.keys)
     return best, min(best.keys, nodes[0][0] if nodes else best.keys)
 
 
@@ -310,7 +310,7 @@ class WindowCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCounts:
-    """What a stretch of epochs does, either way."""
+    """Work of a stretch of epochs, shared or duplicated."""
 
     # keys and panes, and keys and windows, that change; once for every epoch that changes them
     pane_entries: float = 0.0
@@ -457,7 +457,7 @@ class ConsolidationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationStep:
-    """How one window is built."""
+    """Parts that one window is built from."""
 
     window: Span  # positions of its panes
     parts: tuple[Span, ...]  # in order of time: windows built by earlier steps, or single panes
@@ -466,7 +466,7 @@ class ConsolidationStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationPlan:
-    """How all windows are built."""
+    """Plan of the parts that all windows are built from."""
 
     # one for every window that was asked for and every auxiliary one, parts before what is made of
     # them
@@ -514,15 +514,15 @@ def plan_consolidation(
     spans = Spans.of(problem.pane_keys, float(problem.all_keys or 0.0), problem.windows)
     tilings = Tilings(spans=spans, overlapping=problem.overlapping)
     direct, bound = tilings.direct(), spans.least
-    found = [direct]
+    plans = [direct]
     if len(problem.windows) <= _MOST_TILED:
-        found.append(tilings.built())
+        plans.append(tilings.built())
     if auxiliary and len(problem.windows) <= _MOST_SEARCHED:
         best, bound = cheapest(tilings, most_nodes)
-        found.append(best)
+        plans.append(best)
     elif auxiliary:
-        found.append(chained(spans))
-    best = min(found, key=lambda built: built.keys)
+        plans.append(chained(spans))
+    best = min(plans, key=lambda built: built.keys)
     return ConsolidationPlan(
         steps=tuple(_steps(best, spans)),
         keys=best.keys,

@@ -1,4 +1,4 @@
-"""Where results go: ``gw.sinks.parquet(...)``, ``gw.sinks.postgres(...)`` and the others.
+"""Sinks of results: ``gw.sinks.parquet(...)``, ``gw.sinks.postgres(...)`` and the others.
 
 Each function makes a sink for ``flow.sink(name, stream, sink)``.  Nothing is touched until the
 query starts; then every sink checks its target before the first epoch.

@@ -91,7 +91,7 @@ class CarriedFiles:
         return self._storage.read(_path(target, file)) if self.has(target, file) else None
 
     def has(self, target: str, file: WrittenFile) -> bool:
-        """Whether a file that was written for a target was carried."""
+        """Return whether a file that was written for a target was carried."""
         return _path(target, file) in self._paths
 
     def forget(self) -> None:

@@ -25,7 +25,7 @@ class CommittedEpochs(Protocol):
         """Digest of a retained epoch, and whose history it is."""
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """How a point lies to this history."""
+        """Relation of a point to this history."""
 
     def shared_with(self, point: HistoryPoint) -> int:
         """Last epoch in common with the history of a point, as far as is known; -1 for none."""

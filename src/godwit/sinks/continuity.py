@@ -76,7 +76,7 @@ WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """What a checkpoint knows of a sink."""
+    """Position of a sink, as its checkpoint knows it."""
 
     before: int  # last epoch before the latest that had something for it; -1 if none had
     stays: bool  # whether it is known to write where it wrote in the latest epoch
@@ -91,7 +91,7 @@ def way_of(on_divergence: OnDivergence, sink: str) -> Way:
 
 
 def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Whether an epoch at a target is one of the checkpoint's, as far as its record is there.
+    """Return whether an epoch at a target is one of the checkpoint's, if its record is there.
 
     A point without a digest, as earlier versions left it, goes by its number.
     """
@@ -265,7 +265,7 @@ _DELTA = "_delta_log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReport:
-    """What was found at the targets."""
+    """Report on the targets of a checkpoint."""
 
     findings: tuple[Finding, ...]  # what an epoch that is yet to be delivered lacks
     # targets that do not go on from the checkpoint, which a start on them refuses. That is as it
@@ -325,7 +325,7 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
 
         from godwit.sinks.delta_table import held_epoch  # noqa: PLC0415
 
-        held = held_epoch(
+        recorded = held_epoch(
             DeltaTable(sink.target),
             record.query_id,
             sink.writer,
@@ -334,7 +334,7 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
     except Exception as error:  # the library also raises bare Exceptions
         msg = f": {type(error).__name__}"
         raise _UnseenError(msg) from error
-    return None if held is None or held.point.epoch < 0 else held.point
+    return None if recorded is None or recorded.point.epoch < 0 else recorded.point
 
 
 def _not_continued(

@@ -110,7 +110,7 @@ class DeltaSink(Sink):
 
     @property
     def rejects(self) -> Sink | None:
-        """Where rows go that the table cannot take."""
+        """Sink of the rows that the table cannot take."""
         return self._rejects
 
     def row_check(self) -> RowCheck:
@@ -127,7 +127,7 @@ class DeltaSink(Sink):
 
     @property
     def target(self) -> str | None:
-        """Where lanes write; nowhere if rows are merged."""
+        """Writer that lanes use; none if rows are merged."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
@@ -221,9 +221,9 @@ class DeltaSink(Sink):
                 f"cannot read the log of {self._shown_path}: {error_text(error)}",
                 "Check the path and the credentials.",
             ) from self._secrets.cause(error)
-        held = self._held
-        self._generation = "" if held is None else held.generation
-        self._base = -1 if held is None else held.point.epoch
+        recorded = self._held
+        self._generation = "" if recorded is None else recorded.generation
+        self._base = -1 if recorded is None else recorded.point.epoch
         self._seen = self._table.version()
 
     @property
@@ -352,8 +352,8 @@ class DeltaSink(Sink):
 
     def _insist_on_what_was_delivered(self, epoch: int) -> None:
         """Refuse to go on after epochs that somebody has taken from the table in this run."""
-        held, context = -1 if self._held is None else self._held.version, self._context
-        if restored_since(self._table, self._seen, held, context.query_id, context.writer):
+        version, context = -1 if self._held is None else self._held.version, self._context
+        if restored_since(self._table, self._seen, version, context.query_id, context.writer):
             raise self._error(
                 f"{self._shown_path} was restored to a version before the last epoch that was "
                 "delivered to it in this run",
@@ -378,7 +378,7 @@ class DeltaSink(Sink):
             yield from self._file_writer().write_files(table, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Whether the files that lanes wrote are there; false if they went with a whole table."""
+        """Return whether the lanes' files are there; false if they went with a whole table."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         if gone and self._is_new and went_with_target(gone, self._opening):

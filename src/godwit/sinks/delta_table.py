@@ -34,7 +34,6 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from godwit.checkpoint.ownership import HistoryPoint
-from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.file_systems import force_file, force_names, local_path
 from godwit.sinks.parquet_files import are_worth_files, partitioned, write_file
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.model.secrets import Secrets
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
 
 
 _PLAIN_FEATURES: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
-"""What a table may ask of writers whose rows are data files that a commit adds."""
+"""Features that a table may ask of writers whose rows are data files that a commit adds."""
 
 _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones compute columns
 _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
@@ -84,13 +84,13 @@ def check_table(table: DeltaTable, schema: pa.Schema, error: _MakeError) -> None
 
 
 def _check_columns(table: DeltaTable, schema: pa.Schema, error: _MakeError) -> None:
-    found = {field.name: field.type for field in table.schema().fields}
-    wanted = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    existing = {field.name: field.type for field in table.schema().fields}
+    expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     differences = [
-        f"{name} ({_type_name(wanted.get(name))} in the rows, {_type_name(found.get(name))} "
+        f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
         f"in the table)"
-        for name in sorted(found.keys() | wanted.keys())
-        if found.get(name) != wanted.get(name)
+        for name in sorted(existing.keys() | expected.keys())
+        if existing.get(name) != expected.get(name)
     ]
     if differences:
         raise error(
@@ -116,7 +116,7 @@ def _check_constraints(table: DeltaTable, error: _MakeError) -> None:
 
 
 def takes_plain_files(table: DeltaTable) -> bool:
-    """Whether a file's columns, and partition values in text, are all that the table asks for."""
+    """Return whether plain files, with partition values in text, meet the table's demands."""
     protocol = table.protocol()
     if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
         return False
@@ -176,24 +176,24 @@ class HeldEpoch:
 
 def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
     """Describe an epoch for the log of the table."""
-    told = {**asdict(point), "writer": writer, "generation": generation}
-    return {_KEY: json.dumps(told, sort_keys=True)}
+    fields = {**asdict(point), "writer": writer, "generation": generation}
+    return {_KEY: json.dumps(fields, sort_keys=True)}
 
 
 def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> HeldEpoch | None:
     """Read an epoch of a writer out of a commit; ``None`` if it is somebody else's."""
     try:
-        told = json.loads(commit[_KEY])
-        if (told["query_id"], told["writer"]) != (query_id, writer):
+        fields = json.loads(commit[_KEY])
+        if (fields["query_id"], fields["writer"]) != (query_id, writer):
             return None
         return HeldEpoch(
             point=HistoryPoint(
                 query_id=query_id,
-                history=str(told["history"]),
-                epoch=int(told["epoch"]),
-                digest=str(told["digest"]),
+                history=str(fields["history"]),
+                epoch=int(fields["epoch"]),
+                digest=str(fields["digest"]),
             ),
-            generation=str(told["generation"]),
+            generation=str(fields["generation"]),
             version=int(commit["version"]),
         )
     except (KeyError, TypeError, ValueError):
@@ -225,14 +225,14 @@ def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | None:
     """Version that a ``RESTORE`` went back to; ``None`` if the log does not say."""
-    told = commit.get("operationParameters") or {}
-    if told.get("version") is not None:
-        return int(told["version"])
+    parameters = commit.get("operationParameters") or {}
+    if parameters.get("version") is not None:
+        return int(parameters["version"])
     try:
         moment = (
-            int(told["datetime"])
-            if told.get("datetime") is not None
-            else int(dt.datetime.fromisoformat(str(told["timestamp"])).timestamp() * 1000)
+            int(parameters["datetime"])
+            if parameters.get("datetime") is not None
+            else int(dt.datetime.fromisoformat(str(parameters["timestamp"])).timestamp() * 1000)
         )
     except (KeyError, ValueError):
         return None
@@ -254,11 +254,11 @@ def held_epoch(table: DeltaTable, query_id: str, writer: str, application: str) 
     for commit in _commits_back(table):
         if commit.get("operation") == "RESTORE":
             restore = max(restore, int(commit["version"]))
-        found = _own_epoch(commit, query_id, writer)
-        if found is not None:
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is not None:
             if restore < 0:
-                return found
-            return HeldEpoch(point=found.point, generation=f"r{restore}", version=found.version)
+                return epoch
+            return HeldEpoch(point=epoch.point, generation=f"r{restore}", version=epoch.version)
     if restore < 0:  # by an earlier version, whose commits do not say so
         return HeldEpoch(point=_unknown(query_id, recorded), generation="", version=-1)
     if any(_own_epoch(commit, query_id, writer) for commit in table.history()):
@@ -271,24 +271,24 @@ def version_to_restore(
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
     """Find the version of a table that has nothing of a writer but what is shared.
 
-    Returns the version; ``None`` if the log does not say. Returns the writer's last epoch in it; -1
-    if it has none. Returns a commit of somebody else that would be undone too.
+    Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
+    has none), and a commit of somebody else that would be undone too.
     """
     version: int | None = None
     left = -1
     others: list[Mapping[str, Any]] = []
     undone: list[Mapping[str, Any]] = []
     for commit in _commits_back(table):
-        found = _own_epoch(commit, query_id, writer)
-        if found is None:
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is None:
             if commit.get("operation") not in _MAINTENANCE:
                 others.append(commit)
             continue
         undone, others = [*undone, *others], []
-        if is_shared(found.point):
-            version, left = found.version, found.point.epoch
+        if is_shared(epoch.point):
+            version, left = epoch.version, epoch.point.epoch
             break
-        version = found.version - 1  # before our first epoch, if none is shared
+        version = epoch.version - 1  # before our first epoch, if none is shared
     return version, left, undone[0] if undone else None
 
 
@@ -297,7 +297,7 @@ def _unknown(query_id: str, epoch: int) -> HistoryPoint:
 
 
 def restored_since(table: DeltaTable, seen: int, held: int, query_id: str, writer: str) -> bool:
-    """Whether somebody has taken a writer's last epoch from a table by a ``RESTORE``.
+    """Return whether somebody has taken a writer's last epoch from a table by a ``RESTORE``.
 
     `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
     have committed an epoch since. `held`: version of the writer's last epoch as of then.
@@ -307,9 +307,9 @@ def restored_since(table: DeltaTable, seen: int, held: int, query_id: str, write
         return False
     targets: list[int] = []
     for commit in table.history(table.version() - seen):
-        found = _own_epoch(commit, query_id, writer)
-        if found is not None:
-            held = found.version
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is not None:
+            held = epoch.version
             break
         if commit.get("operation") == "RESTORE":
             target = _restored_version(commit, table)
@@ -365,19 +365,19 @@ class DeltaLaneWriter:
         try:
             for number, part in enumerate(partitioned(rows, self.partition_by)):
                 path = f"godwit-{name}-{attempt}-{number:05d}.zstd.parquet"
-                size = write_file(filesystem, f"{root}/{path}", part.rows, "zstd")
+                file = write_file(
+                    filesystem,
+                    root,
+                    path,
+                    part.rows,
+                    partition=part,
+                    compression="zstd",
+                    delivered=path,
+                    facts={"statistics": _statistics(part.rows)},
+                )
                 if local := local_path(filesystem, f"{root}/{path}"):
                     force_file(local)
-                written.append(
-                    WrittenFile(
-                        path=path,
-                        delivered=path,
-                        rows=part.rows.num_rows,
-                        size_bytes=size,
-                        partition=part.values,
-                        facts={"statistics": _statistics(part.rows)},
-                    )
-                )
+                written.append(file)
             if local := local_path(filesystem, root):
                 force_names([local])
         except OSError as error:
@@ -430,8 +430,8 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
         nulls[name] = column.null_count
         if not _is_plain(column.type):
             continue
-        found = pc.min_max(column)
-        low, high = (_plain(found[end].as_py()) for end in ("min", "max"))
+        extremes = pc.min_max(column)
+        low, high = (_plain(extremes[end].as_py()) for end in ("min", "max"))
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return {"minValues": least, "maxValues": greatest, "nullCount": nulls}

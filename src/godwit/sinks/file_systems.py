@@ -52,7 +52,7 @@ def open_file_system(
         return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
     uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
     try:
-        found, inner = pafs.FileSystem.from_uri(uri)
+        opened, inner = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
         raise SinkError(
@@ -61,7 +61,7 @@ def open_file_system(
             "and password, / is written %2F, @ %40 and : %3A.",
             path=shown_uri(path),
         ) from secrets.cause(error)
-    return found, inner.rstrip("/")
+    return opened, inner.rstrip("/")
 
 
 def destination_of(path: str) -> str:
@@ -97,14 +97,14 @@ def _is_uri(path: str) -> bool:
 
 
 def renames_directories(filesystem: pafs.FileSystem) -> bool:
-    """Whether `filesystem` renames a directory in one step."""
+    """Return whether `filesystem` renames a directory in one step."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return renames_directories(filesystem.base_fs)
     return filesystem.type_name.removeprefix("py::") in {"local", "hdfs"}
 
 
 def exists(filesystem: pafs.FileSystem, path: str) -> bool:
-    """Whether there is a file or directory at `path`."""
+    """Return whether there is a file or directory at `path`."""
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
 
 
@@ -113,7 +113,7 @@ _CANNOT_FORCE_DIRECTORIES: Final = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, e
 
 
 def local_path(filesystem: pafs.FileSystem, path: str) -> Path | None:
-    """Where `path` is on this machine's disks; None if it is elsewhere or that cannot be told."""
+    """Return `path` on this machine's disks; None if it is elsewhere or cannot be known."""
     if isinstance(filesystem, pafs.SubTreeFileSystem):
         return local_path(filesystem.base_fs, f"{filesystem.base_path}/{path}")
     return Path(path) if isinstance(filesystem, pafs.LocalFileSystem) else None

@@ -132,12 +132,12 @@ def check_directory(
 
     Raises `SinkError`: made by `error`.
     """
-    found = _read_marker(filesystem, root, mine, error)
-    if found is None:  # somebody has emptied the directory
+    marker = _read_marker(filesystem, root, mine, error)
+    if marker is None:  # somebody has emptied the directory
         take_directory(filesystem, root, mine, error)
-        found = {"columns": {}}
-    columns = {**found["columns"], **mine["columns"]}
-    if columns != found["columns"]:
+        marker = {"columns": {}}
+    columns = {**marker["columns"], **mine["columns"]}
+    if columns != marker["columns"]:
         _write_marker(filesystem, root, {**mine, "columns": columns})
 
 
@@ -151,21 +151,21 @@ def _read_marker(
     with filesystem.open_input_stream(marker) as stream:
         text = stream.read()
     try:
-        found = json.loads(text)
+        theirs = json.loads(text)
     except ValueError as cause:
         raise error(
             f"{marker} cannot be read: {cause}",
             "Use another path, or remove the directory to write it anew.",
         ) from cause
-    if not isinstance(found, dict) or not isinstance(found.get("columns"), dict):
+    if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
         raise _refusal({}, mine, error)
     # Directories of earlier releases name the zone of the session that began them.
-    then = found["columns"].items()
-    then = found["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
+    then = theirs["columns"].items()
+    then = theirs["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
     now = mine["columns"]
-    if {**found, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
-        raise _refusal(found, mine, error)
-    return found
+    if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
+        raise _refusal(theirs, mine, error)
+    return theirs
 
 
 def _strangers(filesystem: pafs.FileSystem, root: str) -> list[str]:
@@ -174,17 +174,17 @@ def _strangers(filesystem: pafs.FileSystem, root: str) -> list[str]:
 
 
 def folds_case(filesystem: pafs.FileSystem, root: str) -> bool:
-    """Whether names that differ by case are one there, as the name of the marker tells."""
+    """Return whether names that differ by case are one there, as the name of the marker tells."""
     return exists(filesystem, f"{root}/{_MARKER.upper()}")
 
 
 def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
-    """Whether a directory with this ``_godwit.json`` is that sink's of that query."""
+    """Return whether a directory with this ``_godwit.json`` is that sink's of that query."""
     try:
-        found = json.loads(marker)
+        fields = json.loads(marker)
     except ValueError:
         return False
-    return isinstance(found, dict) and (found.get("query_id"), found.get("sink")) == (
+    return isinstance(fields, dict) and (fields.get("query_id"), fields.get("sink")) == (
         query_id,
         sink,
     )
@@ -212,8 +212,8 @@ def _claim(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> str 
             return None
     rivals = [
         path
-        for path, found in _written_beside(filesystem, root)
-        if not belongs_to(json.dumps(found).encode(), mine["query_id"], mine["sink"])
+        for path, marker in _written_beside(filesystem, root)
+        if not belongs_to(json.dumps(marker).encode(), mine["query_id"], mine["sink"])
     ]
     if rivals or exists(filesystem, f"{root}/{_MARKER}"):
         filesystem.delete_file(own)
@@ -265,10 +265,10 @@ def _written_beside(filesystem: pafs.FileSystem, root: str) -> Iterator[tuple[st
             continue
         try:
             with filesystem.open_input_stream(info.path) as stream:
-                found = json.loads(stream.read())
+                marker = json.loads(stream.read())
         except (FileNotFoundError, ValueError):
             continue  # it is in its place by now, or its writer died
-        yield info.path, found
+        yield info.path, marker
 
 
 def _finish_marker(filesystem: pafs.FileSystem, root: str) -> bool:
@@ -362,8 +362,8 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
     """Read what `write_point` wrote; ``None`` if it is not there or says nothing."""
     try:
         with filesystem.open_input_stream(path) as stream:
-            found = json.loads(stream.read())
-        point = HistoryPoint(**found)
+            fields = json.loads(stream.read())
+        point = HistoryPoint(**fields)
     except (FileNotFoundError, ValueError, TypeError):
         return None
     return point if type(point.epoch) is int else None
@@ -371,10 +371,10 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
 
 def epoch_point(filesystem: pafs.FileSystem, root: str, epoch: int) -> HistoryPoint:
     """Read which epoch of which history a delivered epoch is, by its ``_SUCCESS``."""
-    found = read_point(filesystem, f"{root}/epoch={epoch}/_SUCCESS")
-    if found is None or found.epoch != epoch:  # an earlier version wrote it
+    point = read_point(filesystem, f"{root}/epoch={epoch}/_SUCCESS")
+    if point is None or point.epoch != epoch:  # an earlier version wrote it
         return HistoryPoint(query_id="", history="", epoch=epoch, digest="")
-    return found
+    return point
 
 
 def last_point(filesystem: pafs.FileSystem, root: str) -> HistoryPoint | None:

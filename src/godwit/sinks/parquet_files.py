@@ -33,13 +33,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.sinks.row_checks import ColumnCheck, KnownYears, NoNanoseconds, RowChecks, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import Rejections, RowCheck
     from godwit.sinks.sink import EpochOutput, SinkContext
 
@@ -227,7 +227,7 @@ LANE_BYTES: Final = 2**20
 
 
 def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
-    """Whether a lane's rows make files of a sensible size, on average a sixteenth of that."""
+    """Return whether a lane's rows make files of at least a sixteenth of `lane_bytes` each."""
     return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
 
 
@@ -252,8 +252,8 @@ def partitioned(
     for directory, positions in partition_directories(keys, folds=folds):
         places.setdefault(directory, []).append(positions)  # twice: of null, and of empty texts
     parts = []
-    for directory, found in places.items():
-        positions = np.sort(np.concatenate(found))
+    for directory, parts_of_directory in places.items():
+        positions = np.sort(np.concatenate(parts_of_directory))
         values = keys.slice(int(positions[0]), 1)
         texts = {name: _text(values.column(name)[0]) for name in partition_by}
         parts.append(Partition(directory, texts, rows.select(columns).take(pa.array(positions))))
@@ -278,11 +278,29 @@ def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
     yield from file_slices(rows.slice(half))
 
 
-def write_file(filesystem: pafs.FileSystem, path: str, rows: pa.Table, compression: str) -> int:
-    """Write a file and return its size; the caller makes it durable."""
-    with filesystem.open_output_stream(path) as stream:
+def write_file(
+    filesystem: pafs.FileSystem,
+    root: str,
+    path: str,
+    rows: pa.Table,
+    *,
+    partition: Partition,
+    compression: str,
+    delivered: str,
+    facts: dict[str, Any] | None = None,
+) -> WrittenFile:
+    """Write rows of a partition to a file below `root`; the caller makes it durable."""
+    with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
-        return int(stream.tell())
+        size = int(stream.tell())
+    return WrittenFile(
+        path=path,
+        delivered=delivered,
+        rows=rows.num_rows,
+        size_bytes=size,
+        partition=partition.values,
+        facts=facts or {},
+    )
 
 
 def files_there(
@@ -290,8 +308,8 @@ def files_there(
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
     """Find the files that lanes wrote for an epoch.
 
-    Returns list of (WrittenFile, FileInfo) Those that are there. Returns paths of those that are
-    gone; where there are any, the epoch must not be delivered.
+    Returns those that are there, and paths of those that are gone; where there are any, the epoch
+    must not be delivered.
     """
     infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
     there = [
@@ -303,7 +321,7 @@ def files_there(
 
 
 def went_with_target(gone: Sequence[str], opening: str) -> bool:
-    """Whether files are gone because somebody has removed the target as a whole.
+    """Return whether files are gone because somebody has removed the target as a whole.
 
     That is so if the target is new since the opening, and none of them was written since.
     """
@@ -336,7 +354,7 @@ class ShortDirectoryName:
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """Problem of a value that breaks the rule."""
         return f"would name a directory of more than {_LONGEST_NAME} bytes"
 
     def bad(self, values: pa.Array) -> pa.BooleanArray | None:
@@ -372,7 +390,7 @@ class PartitionedRows:
 
         Raises `SinkError` if the rows are of too many partitions.
         """
-        found = self.checks(rows)
+        rejected = self.checks(rows)
         keys = pa.Table.from_batches([rows.select(list(self.partition_by))])
         partitions = keys.group_by(list(self.partition_by)).aggregate([]).num_rows
         if partitions > self.max_partitions:
@@ -384,7 +402,7 @@ class PartitionedRows:
                 sink=self.sink,
                 partitions=partitions,
             )
-        return found
+        return rejected
 
 
 def file_row_check(

@@ -39,7 +39,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.checkpoint.ownership import HistoryPoint
-from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.continuity import is_shared, too_few_left
@@ -96,6 +95,7 @@ from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.committed import CommittedEpochs
 
@@ -151,18 +151,18 @@ class ParquetLaneWriter:
                     numbers[folded(part.directory)] += 1
                     name = f"part-{place:05d}{f'-{number}' if number else ''}.parquet"
                     inner = f"{part.directory}/{name}".removeprefix("/")
-                    path = f"{root}/{attempt}/{inner}"
-                    filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
-                    size = write_file(filesystem, path, sliced, self.compression)
-                    written.append(
-                        WrittenFile(
-                            path=f"{attempt}/{inner}",
-                            delivered=f"epoch={epoch}/{inner}",
-                            rows=sliced.num_rows,
-                            size_bytes=size,
-                            partition=part.values,
-                        )
+                    path = f"{attempt}/{inner}"
+                    filesystem.create_dir(f"{root}/{path}".rsplit("/", 1)[0], recursive=True)
+                    file = write_file(
+                        filesystem,
+                        root,
+                        path,
+                        sliced,
+                        partition=part,
+                        compression=self.compression,
+                        delivered=f"epoch={epoch}/{inner}",
                     )
+                    written.append(file)
             if local := local_path(filesystem, f"{root}/{attempt}"):
                 force_tree(local)
                 force_names([local.parent, local.parent.parent])
@@ -223,7 +223,7 @@ class ParquetSink(Sink):
 
     @property
     def rejects(self) -> Sink | None:
-        """Where rows go that cannot be written."""
+        """Sink of the rows that cannot be written."""
         return self._rejects
 
     def row_check(self) -> RowCheck:
@@ -241,7 +241,7 @@ class ParquetSink(Sink):
 
     @property
     def target(self) -> str:
-        """Where lanes write."""
+        """Writer that lanes use."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
@@ -317,9 +317,9 @@ class ParquetSink(Sink):
         gone: list[int] = []
         try:
             for epoch in reversed(delivered_epochs(self._fs, self._root)):
-                found = epoch_point(self._fs, self._root, epoch)
-                if is_shared(found, epochs):
-                    last = found
+                point = epoch_point(self._fs, self._root, epoch)
+                if is_shared(point, epochs):
+                    last = point
                     break
                 gone.append(epoch)
             left = -1 if last is None else last.epoch
@@ -492,10 +492,10 @@ class ParquetSink(Sink):
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
-        kept = delivered_epochs(self._fs, self._root)[-keep:]
+        newest = delivered_epochs(self._fs, self._root)[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in epochs_begun(self._fs, self._root):
-            if epoch < kept[0]:
+            if epoch < newest[0]:
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 
     def _marker(self) -> dict[str, Any]:

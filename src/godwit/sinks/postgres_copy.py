@@ -60,7 +60,7 @@ class UnwritableRowsError(Exception):
 
 
 def may_be_about_a_row(error: psycopg.Error | UnwritableRowsError) -> bool:
-    """Whether what a row holds may be what was refused; another row might have passed."""
+    """Return whether what a row holds may be what was refused; another row might have passed."""
     if isinstance(error, UnwritableRowsError):
         return True
     return error.sqlstate is not None and not error.sqlstate.startswith(_IN_TROUBLE)
@@ -123,7 +123,7 @@ def error_text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresType:
-    """How PostgreSQL stores an Arrow type."""
+    """PostgreSQL type of an Arrow type."""
 
     name: str  # type of a column that Godwit creates
     # names (``pg_type.typname``) of the types that an existing column may have: those that hold

@@ -142,14 +142,14 @@ class DeliveredEpochs:
 
     def _take_along(self, connection: Connection) -> None:
         """Let the row follow a table that was renamed, moved, restored, or known by its schema."""
-        found = self._own_row(connection)
-        if found is None or (found.schema, found.target, found.oid) == (
+        row = self._own_row(connection)
+        if row is None or (row.schema, row.target, row.oid) == (
             *(self._schema, self._table),
             self.oid,
         ):
             return
-        self._delete(connection, found)
-        self._write(connection, found.epoch, found.history, found.digest)
+        self._delete(connection, row)
+        self._write(connection, row.epoch, row.history, row.digest)
 
     def _own_row(self, connection: Connection) -> _Row | None:
         rows = self._rows(connection, self._schema)
@@ -201,8 +201,8 @@ class DeliveredEpochs:
             else "SELECT '', NULL::bigint, epoch, '', '' FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
         )
-        found = connection.execute(self._statement(statement, schema)).fetchall()
-        return [_Row(schema, *row) for row in found]
+        rows = connection.execute(self._statement(statement, schema)).fetchall()
+        return [_Row(schema, *row) for row in rows]
 
     def _statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
         """Fill in a statement, without parameters: beside any, a % in a name is taken for one."""
@@ -276,8 +276,8 @@ class DeliveredEpochs:
 
         Waits while another transaction holds the claim.
 
-        Returns whether it was not recorded before. Returns the epoch that was recorded before it;
-        -1 if none was.
+        Returns whether it was not recorded before, and the epoch that was recorded before it; -1
+        if none was.
         """
         claimed = connection.execute(
             self._statement(
@@ -303,7 +303,7 @@ class DeliveredEpochs:
         return True, -1 if claimed[0] is None else int(claimed[0])
 
     def other_writers(self, connection: Connection) -> bool:
-        """Whether another query or sink has written to the table too."""
+        """Return whether another query or sink has written to the table too."""
         row = connection.execute(
             self._statement(
                 "SELECT EXISTS (SELECT FROM {epochs} WHERE target IN ({target}, '') "
@@ -390,7 +390,7 @@ class PostgresSink(Sink):
 
     @property
     def rejects(self) -> Sink | None:
-        """Where rows go that the table cannot take."""
+        """Sink of the rows that the table cannot take."""
         return self._rejects
 
     def row_check(self) -> RowCheck:

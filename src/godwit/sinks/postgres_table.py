@@ -112,12 +112,12 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
     'host=host dbname=db'
     """
     parameters = _parameters(dsn)
-    told = {
+    server = {
         name: str(parameters[name])
         for name in ("host", "hostaddr", "port", "dbname", "service", "options")
         if parameters.get(name) is not None
     }
-    return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in told.items()))
+    return secrets_of_dsn(dsn).hide(" ".join(f"{name}={value}" for name, value in server.items()))
 
 
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
@@ -293,8 +293,8 @@ class TargetTable:
         """
         columns = self._columns(connection)
         labels: dict[str, tuple[str, ...]] = {
-            name: tuple(found)
-            for name, found in connection.execute(
+            name: tuple(definition)
+            for name, definition in connection.execute(
                 """
                 SELECT a.attname, array_agg(e.enumlabel::text ORDER BY e.enumsortorder)
                 FROM pg_attribute a
@@ -480,7 +480,7 @@ class TargetTable:
 
 
 def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
-    """Whether the column would silently round values of `dtype`, or elements of them."""
+    """Return whether the column would silently round values of `dtype`, or elements of them."""
     if column.modifier < 0:
         return False
     type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'

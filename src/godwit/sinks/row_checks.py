@@ -43,11 +43,11 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class Rule(Protocol):
-    """What a target asks of the values of a column; picklable."""
+    """Rule of a target about the values of a column; picklable."""
 
     @property
     def reason(self) -> str:
-        """What is wrong with a value that will not do, as in "holds a zero byte"."""
+        """Problem of a value that breaks the rule, as in "holds a zero byte"."""
 
     def bad(self, values: pa.Array) -> pa.BooleanArray | None:
         """Mark the values that will not do; ``None`` if the rule is not about such values."""
@@ -141,7 +141,7 @@ class UpToCharacters:
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """Problem of a value that breaks the rule."""
         return f"has more than the {self.limit} characters that the target's column holds"
 
     def bad(self, values: pa.Array) -> pa.BooleanArray | None:
@@ -159,7 +159,7 @@ class OneOf:
 
     @property
     def reason(self) -> str:
-        """What is wrong."""
+        """Problem of a value that breaks the rule."""
         shown = ", ".join(map(repr, self.texts[:5]))
         return f"is none of the target's {len(self.texts)} values ({shown}, ...)"
 
@@ -204,8 +204,8 @@ class ColumnCheck:
             for rule in self.rules:
                 bad = rule.bad(leaf)
                 if bad is not None and pc.any(bad).as_py():
-                    found = _true(bad)
-                    at = found if parents is None else np.unique(parents[found])
+                    positions = _true(bad)
+                    at = positions if parents is None else np.unique(parents[positions])
                     yield rows[at], rule.reason
 
 

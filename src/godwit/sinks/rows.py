@@ -1,4 +1,4 @@
-"""What several sinks do to an epoch's rows on their way out: fit, gather, keep the last of a key.
+"""Steps that several sinks take with an epoch's rows: fit, gather, keep the last of a key.
 
 Everything streams: an epoch may be larger than the driver's memory, so only key columns are ever
 held as a whole, and only where a target cannot take one key twice.
@@ -46,7 +46,7 @@ GATHERED_BYTES = 32 * 2**20
 
 
 def is_whole(output: EpochOutput, context: SinkContext) -> bool:
-    """Whether the rows of an epoch are the whole result, and replace what was there."""
+    """Return whether the rows of an epoch are the whole result, and replace what was there."""
     return context.complete if output.complete is None else output.complete
 
 
@@ -99,8 +99,8 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
     chosen = unique[0] if keys is None else column_names(keys)
     require_columns(context, chosen, "keys")
     if unique and set(chosen) < set(unique[0]) and not any(set(u) <= set(chosen) for u in unique):
-        least = unique[-1]
-        missing = [name for name in least if name not in chosen]
+        narrowest = unique[-1]
+        missing = [name for name in narrowest if name not in chosen]
         raise SinkError(
             f"Sink {context.name!r}: rows that have the same {listing(chosen)} would replace one "
             f"another, though they are different results, which {listing(unique[0])} tell apart.",
@@ -255,22 +255,22 @@ def gather(
 
     An epoch comes as one batch per lane and more, which would make as many tiny row groups.
     """
-    held: list[pa.RecordBatch] = []
+    batches_held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        if held and held_bytes + batch.nbytes > 2 * size_bytes:
-            yield pa.concat_batches(held)
-            held, held_rows, held_bytes = [], 0, 0
-        held.append(batch)
+        if batches_held and held_bytes + batch.nbytes > 2 * size_bytes:
+            yield pa.concat_batches(batches_held)
+            batches_held, held_rows, held_bytes = [], 0, 0
+        batches_held.append(batch)
         held_rows += batch.num_rows
         held_bytes += batch.nbytes
         if held_rows >= rows or held_bytes >= size_bytes:
-            yield pa.concat_batches(held)
-            held, held_rows, held_bytes = [], 0, 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(batches_held)
+            batches_held, held_rows, held_bytes = [], 0, 0
+    if batches_held:
+        yield pa.concat_batches(batches_held)
 
 
 def halved(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -330,7 +330,7 @@ def without_replaced_rows(
     del key_batches
     start = 0
     for batch in fit(output, schema, sink):
-        kept = mask[start : start + batch.num_rows]
+        part = mask[start : start + batch.num_rows]
         start += batch.num_rows
         alike = _canonical(batch, keys)
-        yield alike if kept.all() else alike.filter(pa.array(kept))
+        yield alike if part.all() else alike.filter(pa.array(part))

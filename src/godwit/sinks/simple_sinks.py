@@ -68,7 +68,7 @@ class MemorySink(Sink):
         rows = pa.Table.from_batches(batches, schema=context.schema)
         with self._lock:
             if output.epoch in self._epochs:
-                kept = {e: rows for e, rows in self._epochs.items() if e < output.epoch}
+                earlier = {e: rows for e, rows in self._epochs.items() if e < output.epoch}
                 _logger.warning(
                     "Memory sink %r: epochs %d to %d were of another history of the query, and "
                     "are kept no more.",
@@ -76,7 +76,7 @@ class MemorySink(Sink):
                     output.epoch,
                     max(self._epochs),
                 )
-                self._epochs = kept
+                self._epochs = earlier
             self._epochs[output.epoch] = rows
             self._points[output.epoch] = output.point
         self._refresh_view()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracles.core_counts import mmk_latency_s
 
 from godwit.adapt import PoolView
 from godwit.adapt.resizing import Pace
@@ -22,7 +23,6 @@ from godwit.adapt.scaling import (
     utilisation,
 )
 from godwit.model.errors import InvalidControlError
-from godwit.planning.cores.core_allocation import mmk_latency_s
 
 NOW_S = 100.0
 

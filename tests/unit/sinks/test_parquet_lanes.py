@@ -170,7 +170,7 @@ def test_a_machine_that_does_not_see_the_directory_leaves_rows_to_the_driver(
 def test_a_lane_that_cannot_write_refuses_its_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
+    def full(*_: object, **__: object) -> int:
         raise OSError(28, "No space left on device")
 
     writer = opened(tmp_path).lane_writer()

@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 
     from godwit.cli.advise.stages import StageRun
 
-__all__ = ["Advice", "Batches", "Partition", "StageAdvice", "WhatIf", "longest_first_s", "what_if"]
+__all__ = [
+    "Advice",
+    "Batches",
+    "PartitionWork",
+    "StageAdvice",
+    "WhatIf",
+    "longest_first_s",
+    "what_if",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +55,12 @@ class WhatIf:
 
     @property
     def saved_by_moving_s(self) -> float:
-        """What placing whole partitions freely would have saved."""
+        """Seconds that placing whole partitions freely would have saved."""
         return max(0.0, self.as_run_s - self.moved_s)
 
     @property
     def saved_by_splitting_s(self) -> float:
-        """What dividing the work at will would have saved, at most."""
+        """Seconds that dividing the work at will would have saved, at most."""
         return max(0.0, self.as_run_s - self.mean_s)
 
 
@@ -94,7 +102,7 @@ _WORTH = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
-class Partition:
+class PartitionWork:
     """One state partition, summed over micro-batches."""
 
     # time and CPU time of its tasks, in seconds
@@ -151,7 +159,7 @@ class StageAdvice:
     # likewise; the sum over micro-batches of what each would have saved
     saved_by_moving_s: float = 0.0
     saved_by_splitting_s: float = 0.0
-    partitions: dict[int, Partition] = field(default_factory=dict)  # number → what it did
+    partitions: dict[int, PartitionWork] = field(default_factory=dict)  # number → what it did
     executors: dict[str, float] = field(default_factory=dict)  # name → time of tasks there
     # micro-batches in order; those that would have saved most, worst first
     drawn: list[Batches] = field(default_factory=list)
@@ -162,19 +170,19 @@ class StageAdvice:
         tasks = run.tasks.values()
         as_run_s = (max(t.finish_ms for t in tasks) - min(t.launch_ms for t in tasks)) / 1e3
         slots = run.slots or _most_at_once(run)
-        made = what_if(as_run_s, [t.took_s for t in tasks], slots)
+        comparison = what_if(as_run_s, [t.took_s for t in tasks], slots)
         self.slots = (min(self.slots[0] or slots, slots), max(self.slots[1], slots))
         self.batches += 1
-        self.as_run_s += made.as_run_s
-        self.moved_s += made.moved_s
-        self.bound_s += made.bound_s
-        self.mean_s += made.mean_s
-        self.longest_s += made.longest_s
-        self.work_s += made.work_s
-        self.saved_by_moving_s += made.saved_by_moving_s
-        self.saved_by_splitting_s += made.saved_by_splitting_s
+        self.as_run_s += comparison.as_run_s
+        self.moved_s += comparison.moved_s
+        self.bound_s += comparison.bound_s
+        self.mean_s += comparison.mean_s
+        self.longest_s += comparison.longest_s
+        self.work_s += comparison.work_s
+        self.saved_by_moving_s += comparison.saved_by_moving_s
+        self.saved_by_splitting_s += comparison.saved_by_splitting_s
         for number, task in run.tasks.items():
-            partition = self.partitions.setdefault(number, Partition())
+            partition = self.partitions.setdefault(number, PartitionWork())
             partition.work_s += task.took_s
             partition.cpu_s += task.cpu_s
             partition.shuffle_rows += task.shuffle_rows
@@ -182,24 +190,24 @@ class StageAdvice:
             partition.state_rows, partition.state_bytes = task.state_rows, task.state_bytes
             spent = self.executors.get(task.executor, 0.0)
             self.executors[task.executor] = spent + task.took_s
-        self._keep(run.batch, made)
+        self._keep(run.batch, comparison)
 
-    def _keep(self, batch: int, made: WhatIf) -> None:
+    def _keep(self, batch: int, comparison: WhatIf) -> None:
         self.drawn.append(
             Batches(
                 first=batch,
                 last=batch,
                 count=1,
-                as_run_s=made.as_run_s,
-                moved_s=made.moved_s,
-                mean_s=made.mean_s,
+                as_run_s=comparison.as_run_s,
+                moved_s=comparison.moved_s,
+                mean_s=comparison.mean_s,
             )
         )
         if len(self.drawn) > _DRAWN:
             pairs = zip(self.drawn[::2], self.drawn[1::2], strict=False)
             last = self.drawn[-1:] if len(self.drawn) % 2 else []
             self.drawn = [one.merged(other) for one, other in pairs] + last
-        self.worst.append((batch, made.as_run_s, made.saved_by_splitting_s))
+        self.worst.append((batch, comparison.as_run_s, comparison.saved_by_splitting_s))
         self.worst = sorted(self.worst, key=lambda one: -one[2])[:_WORST]
 
     @property
@@ -278,10 +286,10 @@ class Advice:
 
 def _most_at_once(run: StageRun) -> int:
     """Count how many tasks ran at once, where Spark does not say how many could."""
-    moments = [(t.launch_ms, 1) for t in run.tasks.values()]
-    moments += [(t.finish_ms, -1) for t in run.tasks.values()]
-    running = most = 0
-    for _, change in sorted(moments):
+    changes = [(t.launch_ms, 1) for t in run.tasks.values()]
+    changes += [(t.finish_ms, -1) for t in run.tasks.values()]
+    running = greatest = 0
+    for _, change in sorted(changes):
         running += change
-        most = max(most, running)
-    return max(most, 1)
+        greatest = max(greatest, running)
+    return max(greatest, 1)

@@ -182,13 +182,13 @@ def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> No
         ),
         soft_wrap=True,
     )
-    told = ", ".join(
+    figures = ", ".join(
         f"{batch} ({saved_s:.1f} of {as_run_s:.1f} s)"
         for batch, as_run_s, saved_s in stage.worst
         if saved_s > 0
     )
-    if told:
-        line = f"  Micro-batches that would have saved most: {told}."
+    if figures:
+        line = f"  Micro-batches that would have saved most: {figures}."
         console.print(Text(line), soft_wrap=True)
 
 
@@ -197,8 +197,8 @@ def _title(reader: StageReader, stage: StageAdvice) -> str:
     return f"{(figures and figures.name) or stage.query[:8]}: {stage.label}"
 
 
-def _range(least: int, most: int) -> str:
-    return str(least) if least == most else f"{least} to {most}"
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _draw(reader: StageReader, advice: Advice, path: Path) -> None:

@@ -165,19 +165,19 @@ def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
         )
     # A compacted file stands for itself and all before it.
     compacted = max((n for n, plain, _ in numbered if not plain), default=0)
-    kept = [
+    current = [
         (number, file)
         for number, plain, file in numbered
         if number > compacted or (number == compacted and not plain)
     ]
     notes = [
         f"Of the rolled log {path}, file {missing} is missing."
-        for (before, _), (after, _) in pairwise(kept)
+        for (before, _), (after, _) in pairwise(current)
         for missing in range(before + 1, min(after, before + 10))
     ]
     if compacted:
         notes.append(f"The rolled log {path} was compacted: what Spark dropped is missing.")
-    return [file for _, file in kept], notes
+    return [file for _, file in current], notes
 
 
 def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ _MOST_QUERIES: Final = 1000
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""What Spark counts by; more digits than it has are none of Spark's."""
+"""Integers of Spark; more digits than a long has are none of Spark's."""
 
 
 class _Accumulable(msgspec.Struct):
@@ -112,7 +112,7 @@ class TaskRun:
 
     @property
     def took_s(self) -> float:
-        """What it took, in seconds."""
+        """Duration in seconds."""
         return (self.finish_ms - self.launch_ms) / 1e3
 
 
@@ -131,7 +131,7 @@ class StageRun:
 
 @dataclass(slots=True, kw_only=True)
 class QueryFigures:
-    """What a query's progress says."""
+    """Figures of a query's progress."""
 
     name: str = ""  # its name; empty if it has none
     # micro-batches, and what they took altogether, in seconds
@@ -331,8 +331,8 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
 
 
 def _summed(accumulables: list[_Accumulable], name: str) -> int:
-    found = [a.update for a in accumulables if a.name == name and a.update is not None]
-    return sum(msgspec.convert(update, _Long, strict=False) for update in found)
+    updates = [a.update for a in accumulables if a.name == name and a.update is not None]
+    return sum(msgspec.convert(update, _Long, strict=False) for update in updates)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -113,11 +113,11 @@ def add_demo_command(subparsers: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def _at_least(least: int) -> Any:
+def _at_least(minimum: int) -> Any:
     def number(text: str) -> int:
         value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is less than {minimum}")
         return value
 
     number.__name__ = "number"
@@ -199,20 +199,21 @@ def _run_scenario(args: argparse.Namespace, work_dir: Path, console: Console) ->
     return status
 
 
-def _prepared(given: Path | None) -> Path:
+def _prepared(directory: Path | None) -> Path:
     """Directory to work in, with nothing in it but its marker."""
-    if given is None:
+    if directory is None:
         work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
     else:
-        work_dir = given.absolute()
+        work_dir = directory.absolute()
         if work_dir.exists() and not work_dir.is_dir():
             raise GodwitError(
-                f"--work-dir {given} is not a directory.", remedy="Name a new or empty directory."
+                f"--work-dir {directory} is not a directory.",
+                remedy="Name a new or empty directory.",
             )
         if work_dir.is_dir() and any(work_dir.iterdir()):
             if not (work_dir / _MARKER).exists():
                 raise GodwitError(
-                    f"--work-dir {given} holds something that no demo wrote.",
+                    f"--work-dir {directory} holds something that no demo wrote.",
                     remedy="Name a new or empty directory.",
                 )
             shutil.rmtree(work_dir)

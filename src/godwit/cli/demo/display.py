@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from godwit.cli.demo.recording import EpochFigures, Recording
+    from godwit.cli.demo.recording import DemoEpoch, Recording
 
 __all__ = ["LivePage", "PlainLines", "sparkline"]
 
 _TICKS = "▁▂▃▄▅▆▇█"
 _BAR = 40
-# Told as marks or shown as numbers anyway; a line for each would drown the others.
+# Shown as marks or as numbers anyway; a line for each would drown the others.
 _TOO_FINE = (
     events.FilesCollected,
     events.WarmingStarted,
@@ -40,7 +40,7 @@ def sparkline(values: list[float], width: int) -> str:
     return "".join(_TICKS[min(7, int(value / top * 8))] for value in shown)
 
 
-def _summary(figures: EpochFigures) -> str:
+def _summary(figures: DemoEpoch) -> str:
     return (
         f"in flight {figures.in_flight}, waiting {figures.waiting}, suspended {figures.suspended}"
     )
@@ -68,7 +68,7 @@ class PlainLines:
         """Print a line."""
         self._print(text)
 
-    def epoch(self, figures: EpochFigures, recording: Recording) -> None:
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
         """Print an epoch's figures."""
         owned = " ".join(f"{name}:{count}" for name, count in figures.key_groups.items())
         share = recording.rows / max(recording.rows_in_all, 1)
@@ -113,7 +113,7 @@ class LivePage:
         """Show a line."""
         self._add(Text(text, style="bold"))
 
-    def epoch(self, figures: EpochFigures, recording: Recording) -> None:  # noqa: ARG002  the port's
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:  # noqa: ARG002  the port's
         """Show the figures from now on."""
         self._recording = recording
 
@@ -156,13 +156,13 @@ class LivePage:
             (sparkline([e.duration_ms for e in recording.epochs[1:]], _BAR), "cyan"),
         )
         places = Table(box=None, padding=(0, 1), show_header=False)
-        most = max([*latest.key_groups.values(), 1])
+        greatest = max([*latest.key_groups.values(), 1])
         for name in recording.executors:
             count = latest.key_groups.get(name)
             if count is None:
                 places.add_row(f"executor {name}", Text("dead", style="red"), "")
             else:
-                bar = Text("█" * round(count / most * _BAR), style="green")
+                bar = Text("█" * round(count / greatest * _BAR), style="green")
                 idle = Text("idle", style="yellow")
                 places.add_row(f"executor {name}", bar if count else idle, f"{count} key groups")
         busy = bool(latest.in_flight or latest.waiting or latest.suspended)

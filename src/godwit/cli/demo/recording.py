@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from godwit.model import events
 
-__all__ = ["Comparison", "EpochFigures", "Mark", "Recording", "compare", "newest_rows"]
+__all__ = ["Comparison", "DemoEpoch", "Mark", "Recording", "compare", "newest_rows"]
 
 
 Key = tuple[Any, ...]
@@ -26,7 +26,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How a result compares with the batch query's."""
+    """Comparison of a result with the batch query's."""
 
     what: str  # which result
     rows: int  # rows of the batch query
@@ -34,7 +34,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Return whether nothing differs."""
         return not self.differences
 
 
@@ -82,7 +82,7 @@ def _by_key(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochFigures:
+class DemoEpoch:
     """One committed epoch."""
 
     epoch: int  # its number
@@ -113,7 +113,7 @@ class Recording:
     started_s: float  # when the stream began, on the clock of the events
     rows_in_all: int  # rows that there are to stream
     # in the order in which they happened
-    epochs: list[EpochFigures] = field(default_factory=list)
+    epochs: list[DemoEpoch] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     told: list[events.Event] = field(default_factory=list)
 
@@ -134,13 +134,13 @@ class Recording:
 
     def add_epoch(
         self, progress: Mapping[str, Any], status: Mapping[str, Any], at_s: float
-    ) -> EpochFigures:
+    ) -> DemoEpoch:
         """Note an epoch, from what the query says of it."""
         owned = dict.fromkeys(status["executors"], 0)
         for places in progress["keyGroups"].values():
             for executor, count in places.items():
                 owned[executor] = owned.get(executor, 0) + count
-        figures = EpochFigures(
+        figures = DemoEpoch(
             epoch=progress["epoch"],
             at_s=at_s - self.started_s,
             rows=progress["numInputRows"],

@@ -59,7 +59,7 @@ __all__ = [
     "KEY_GROUPS",
     "ROW_MS",
     "SCENARIOS",
-    "Scenario",
+    "DemoScenario",
     "ScenarioRun",
     "ScenarioSettings",
     "figures_of",
@@ -85,7 +85,7 @@ _SCHEMA: Final = pa.schema([("k", pa.int32()), ("v", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class DemoScenario:
     """One way in which a stream shifts."""
 
     # what it is called, and what happens, in a sentence
@@ -119,7 +119,7 @@ class Scenario:
 SCENARIOS: Final = {
     made.name: made
     for made in (
-        Scenario(
+        DemoScenario(
             name="skew",
             story="Six rows of ten are of a few hot keys on one executor; every few seconds they "
             "become others, on another executor.",
@@ -128,7 +128,7 @@ SCENARIOS: Final = {
             rows_per_s=1400,
             jumps=3,
         ),
-        Scenario(
+        DemoScenario(
             name="surge",
             story="The rate rises fourfold for a third of the time, and falls again.",
             executors=2,
@@ -136,7 +136,7 @@ SCENARIOS: Final = {
             rows_per_s=600,
             surge=4.0,
         ),
-        Scenario(
+        DemoScenario(
             name="straggler",
             story="After a third of the time one of the executors becomes three times slower.",
             executors=4,
@@ -149,11 +149,11 @@ SCENARIOS: Final = {
 
 
 def write_files(
-    scenario: Scenario, directory: Path, *, seconds: float, seed: int
+    scenario: DemoScenario, directory: Path, *, seconds: float, seed: int
 ) -> list[tuple[float, Path, int]]:
     """Write everything that comes in.
 
-    Returns of each file: when it comes in, in seconds from the start; its path; its rows.
+    Returns for each file: when it comes in, in seconds from the start; its path; its rows.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
@@ -178,7 +178,9 @@ def write_files(
     return files
 
 
-def _hot_keys(scenario: Scenario, keys: npt.NDArray[np.int32]) -> Sequence[npt.NDArray[np.int32]]:
+def _hot_keys(
+    scenario: DemoScenario, keys: npt.NDArray[np.int32]
+) -> Sequence[npt.NDArray[np.int32]]:
     """Choose for each jump keys of one executor, each in a key group of its own."""
     if not scenario.jumps:
         return ()
@@ -199,17 +201,17 @@ _FILES_PER_EPOCH = FILES_PER_S  # what comes in within a second, so that an epoc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioSettings:
-    """What is asked for."""
+    """Settings of a scenario's run."""
 
     work_dir: Path  # everything is written here
-    scenario: Scenario  # what shifts
+    scenario: DemoScenario  # what shifts
     seconds: float = 60.0  # for how long rows come in
     seed: int = 1  # of the rows
 
 
 @dataclass(slots=True, kw_only=True)
 class ScenarioRun:
-    """What one run left behind; of each epoch one value in each list."""
+    """Record of one run; of each epoch one value in each list."""
 
     controlled: bool  # whether a controller was on
     recording: Recording  # its epochs, marks and events
@@ -271,7 +273,7 @@ def _started(
     )
 
 
-def _control(scenario: Scenario) -> gw.Control:
+def _control(scenario: DemoScenario) -> gw.Control:
     return gw.Control(
         period="3 seconds",
         respect="1 second",  # of the number of executors that the scenario begins with
@@ -308,10 +310,10 @@ def _slowdown(slow_file: str) -> float:
     now_s = time.monotonic()
     if now_s - looked_s >= _LOOK_S:
         try:
-            name, told = Path(slow_file).read_text().split()
+            name, slowdown = Path(slow_file).read_text().split()
         except FileNotFoundError:
-            name, told = "", "1"
-        factor = float(told) if name == current_executor("") else 1.0
+            name, slowdown = "", "1"
+        factor = float(slowdown) if name == current_executor("") else 1.0
         _looked[slow_file] = (now_s, factor)
     return factor
 
@@ -401,10 +403,12 @@ class _Feed:
         if not isinstance(event, events.EpochCommitted):
             self._audience.event(event, recording)
             return
-        made = next(p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch)
-        figures = recording.add_epoch(made, self._query.status, event.at_s)
-        self.run.imbalance.append(imbalance(made["executors"]))
-        self.run.executors.append(len(made["executors"]))
+        progress = next(
+            p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch
+        )
+        figures = recording.add_epoch(progress, self._query.status, event.at_s)
+        self.run.imbalance.append(imbalance(progress["executors"]))
+        self.run.executors.append(len(progress["executors"]))
         self.run.moved_bytes.append(self._moved_bytes)
         self.run.behind_rows.append(self._released - recording.rows)
         self._audience.epoch(figures, recording)
@@ -518,17 +522,17 @@ def _tell(console: Console, runs: Sequence[ScenarioRun]) -> None:
     ):
         table.add_column(column, justify="right")
     for run in runs:
-        made = figures_of(run)
+        figures = figures_of(run)
         table.add_row(
             "on" if run.controlled else "off",
-            f"{made['rows_per_s']:,.0f}",
-            f"{made['epoch_s_median']:.2f} s",
-            f"{made['epoch_s_99th']:.2f} s",
-            f"{made['rows_behind_at_most']:,.0f}",
-            f"{made['busiest_over_mean_median']:.2f}",
-            f"{made['executors_at_most']:.0f}",
-            human_bytes(made["moved_bytes"]),
-            f"{made['decisions']:.0f}",
+            f"{figures['rows_per_s']:,.0f}",
+            f"{figures['epoch_s_median']:.2f} s",
+            f"{figures['epoch_s_99th']:.2f} s",
+            f"{figures['rows_behind_at_most']:,.0f}",
+            f"{figures['busiest_over_mean_median']:.2f}",
+            f"{figures['executors_at_most']:.0f}",
+            human_bytes(figures["moved_bytes"]),
+            f"{figures['decisions']:.0f}",
         )
     console.print(table)
     for run in runs:
@@ -547,7 +551,7 @@ def _tell(console: Console, runs: Sequence[ScenarioRun]) -> None:
 _RUN_COLOURS = {False: "#e07a5f", True: "#2a6f97"}
 
 
-def scenario_figure(scenario: Scenario, runs: Sequence[ScenarioRun]) -> Figure:
+def scenario_figure(scenario: DemoScenario, runs: Sequence[ScenarioRun]) -> Figure:
     """Draw epoch time, rows behind, imbalance, executors and bytes moved over time."""
     figure = Figure(figsize=(10, 11), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from godwit.cli.demo.recording import EpochFigures
+    from godwit.cli.demo.recording import DemoEpoch
     from godwit.cluster.spark.query.query import Migration, Query
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
@@ -62,7 +62,7 @@ _PLANE, _ROUTE = ("tailnum", "year"), ("origin", "dest")
 def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
     """Start the stream, on input that is still empty.
 
-    Returns its key groups are on all executors but the last, which is still to come. Returns the
+    Its key groups are on all executors but the last, which is still to come. Returns it with the
     sink that keeps the delays by route in memory.
     """
     folder = settings.work_dir
@@ -213,7 +213,7 @@ class Script:
             self._release()
 
     def _dry(self) -> bool:
-        """Whether everything released is committed, and what follows from it has had its time."""
+        """Return whether everything released is committed and its effects have had their time."""
         quiet_s = time.monotonic() - self._quiet_since
         if self.recording.rows >= self._rows_released:
             return self._settled() or (bool(self._unread) and quiet_s > _IDLE_S)
@@ -228,10 +228,10 @@ class Script:
         self._quiet_since = time.monotonic()
         recording.told.append(event)
         if isinstance(event, events.EpochCommitted):
-            made = next(
+            progress = next(
                 p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch
             )
-            figures = recording.add_epoch(made, self._query.status, event.at_s)
+            figures = recording.add_epoch(progress, self._query.status, event.at_s)
             self._look_whether_recovered(event.at_s)
             self._audience.epoch(figures, recording)
             return
@@ -308,9 +308,9 @@ class Script:
         return self._moves is not None and self._unfinished == 0
 
     def _settled(self) -> bool:
-        """Whether the deeds are done and their consequences are over."""
-        done = self._moved() and (not self._settings.kill or self._recovered)
-        return done and self._calm()
+        """Return whether the deeds are done and their consequences are over."""
+        finished = self._moved() and (not self._settings.kill or self._recovered)
+        return finished and self._calm()
 
     def _over(self) -> bool:
         return not self._unread and self._dry()
@@ -338,7 +338,7 @@ def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the demo is asked for."""
+    """Settings of the demo."""
 
     work_dir: Path  # everything is written here
     executors: int = 3  # number of executor processes
@@ -350,12 +350,12 @@ class Settings:
 
 
 class Audience(Protocol):
-    """Who is told what happens, as it happens."""
+    """Audience of the events, as they happen."""
 
     def say(self, text: str) -> None:
         """Take a line for people."""
 
-    def epoch(self, figures: EpochFigures, recording: Recording) -> None:
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
         """Take the figures of an epoch that was just committed."""
 
     def event(self, event: Event, recording: Recording) -> None:
@@ -364,7 +364,7 @@ class Audience(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it ended."""
+    """Outcome of the demo."""
 
     recording: Recording  # what was measured
     comparisons: tuple[Comparison, ...]  # each result against the batch query
@@ -373,7 +373,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every result is exact and the checkpoint is whole."""
+        """Return whether every result is exact and the checkpoint is whole."""
         return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
 
 

@@ -183,11 +183,11 @@ def _plan(problem: Problem, settings: _Settings) -> Solution:
         even_enough=settings.even_enough,
     )
     today = aims.reached(problem.current)
-    best, best_reached, made = _Attempt(assignment=problem.current), today, 0
+    best, best_reached, attempts = _Attempt(assignment=problem.current), today, 0
     for attempt in search.attempts(
         settings.max_partition_load, settings.partition_step, settings.pairs
     ):
-        made += 1
+        attempts += 1
         reached = aims.reached(attempt.assignment)
         moves = int(np.count_nonzero(attempt.assignment != problem.current))
         if aims.worth_moving(reached, today, moves) and reached < best_reached:
@@ -201,7 +201,7 @@ def _plan(problem: Problem, settings: _Settings) -> Solution:
         objective=metrics.load_distance(problem, best.assignment),
         elapsed_s=clock() - start,
         details={
-            "attempts": made,
+            "attempts": attempts,
             "max_partition_load": best.share,
             "units": best.units,
             "pinned": list(best.pinned),
@@ -323,15 +323,15 @@ def _split(
     by_load = float(weight[members].sum()) / most_load if most_load > 0 else 0.0
     by_bytes = _ratio(float(problem.state_bytes[members].sum()), limits.max_bytes)
     by_moves = _ratio(float(len(members)), limits.max_moves)
-    wanted = math.ceil(min(max(by_load, by_bytes, by_moves) * (1 - 1e-12), len(members)))
-    if wanted <= 1:
+    parts = math.ceil(min(max(by_load, by_bytes, by_moves) * (1 - 1e-12), len(members)))
+    if parts <= 1:
         return [members]
     costs = {"load": weight, "bytes": problem.state_bytes, "moves": np.ones(len(weight))}
     by = max((by_load, "load"), (by_bytes, "bytes"), (by_moves, "moves"))[1]
-    part = graph.partition(members, costs[by], wanted)
+    part = graph.partition(members, costs[by], parts)
     return [
         smaller
-        for p in range(wanted)
+        for p in range(parts)
         for smaller in _split(problem, graph, members[part == p], share)
     ]
 

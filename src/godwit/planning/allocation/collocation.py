@@ -164,7 +164,7 @@ def pin_pairs(
 def _ways_to_meet(
     index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
 ) -> list[tuple[int, int]]:
-    """Which of two units goes to the other's executor, the better way first.
+    """Order two units by which goes to the other's executor, the better way first.
 
     They meet at the partition's executor if one of them is a single key group, otherwise at the
     less loaded one.
@@ -185,12 +185,12 @@ _NOISE = 1e-9
 _LEAST_EXCESS, _LEAST_LEFT, _LEAST_DISTANCE, _LEAST_PAIRS = 1e-6, 1, 1e-3, 1e-1 / PAIR_WORTH
 """By how much an aim must get better; a tenth of a per cent of the mean for load distances."""
 _LEAST_APART = 0.03
-"""What a move must gain at least in senders' traffic, where nothing else is gained."""
+"""Least gain of a move in senders' traffic, where nothing else is gained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Reached:
-    """How far an assignment is from each aim; less is better, the first that differs decides."""
+    """Distance of an assignment from each aim; less is better, the first that differs decides."""
 
     excess: float  # sum of what is above limits on use, in shares of the limit
     left: int  # key groups on draining executors
@@ -242,27 +242,29 @@ class Aims:
         )
 
     def is_balanced(self, reached: Reached) -> bool:
-        """Whether an assignment is within the limits and within ``max_load_distance``."""
+        """Return whether an assignment is within the limits and within ``max_load_distance``."""
         return reached.excess == 0 and reached.distance <= self._most
 
-    def worth_moving(self, found: Reached, today: Reached, moves: int) -> bool:
-        """Whether `found` is better than `today` by enough to move so many key groups for it.
+    def worth_moving(self, after_plan: Reached, today: Reached, moves: int) -> bool:
+        """Return whether `after_plan` is better than `today` by enough to move so many key groups.
 
         Bringing pairs together is not worth it where the load gets no more even and as much other
         traffic is parted.
         """
         for after, before, least in (
-            (found.excess, today.excess, _LEAST_EXCESS),
-            (found.left, today.left, _LEAST_LEFT),
-            (found.distance, today.distance, _LEAST_DISTANCE),
+            (after_plan.excess, today.excess, _LEAST_EXCESS),
+            (after_plan.left, today.left, _LEAST_LEFT),
+            (after_plan.distance, today.distance, _LEAST_DISTANCE),
         ):
             if after > before + _NOISE or after <= before - least:
                 return after < before
-        if found.pairs > today.pairs + _NOISE:
+        if after_plan.pairs > today.pairs + _NOISE:
             return False
-        if found.pairs <= today.pairs - _LEAST_PAIRS:
-            return found.uneven < today.uneven - _NOISE or found.apart < today.apart - _NOISE
-        return found.apart <= today.apart - _LEAST_APART * max(moves, 3)
+        if after_plan.pairs <= today.pairs - _LEAST_PAIRS:
+            return (
+                after_plan.uneven < today.uneven - _NOISE or after_plan.apart < today.apart - _NOISE
+            )
+        return after_plan.apart <= today.apart - _LEAST_APART * max(moves, 3)
 
 
 def _apart(assignment: IntArray, traffic: ScoredPairs | Traffic) -> float:
@@ -327,28 +329,31 @@ def _best_step(
     bound = np.triu(most_of + most_of.T, 1)
     between = [np.empty((0, 0))] * len(stays)
     best: list[tuple[int, int]] = []
-    most = 0.0
+    greatest = 0.0
     for at in np.argsort(-bound, axis=None, kind="stable").tolist():
         a, b = divmod(at, len(stays))
-        if bound[a, b] <= most or not go_on():
+        if bound[a, b] <= greatest or not go_on():
             break
         for own, other in ((a, b), (b, a)):
             alone = gain[members[own], other]
-            if most_of[own, other] > most:
+            if most_of[own, other] > greatest:
                 alone = np.where(
                     placement.permits_moves(members[own], other, limit=limit), alone, -np.inf
                 )
-                if alone.max() > most:
-                    best, most = [(int(members[own][alone.argmax()]), other)], float(alone.max())
+                if alone.max() > greatest:
+                    best, greatest = (
+                        [(int(members[own][alone.argmax()]), other)],
+                        float(alone.max()),
+                    )
         if not (stays[a] and stays[b] and len(members[a]) and len(members[b])):
             continue
         if not between[a].size:
             between[a] = traffic[members[a]].toarray()
         both = gain[members[a], b][:, None] + gain[members[b], a] - 2 * between[a][:, members[b]]
-        if both.max() <= most:
+        if both.max() <= greatest:
             continue
         both[~placement.permits_exchanges(members[a], members[b], limit=limit)] = -np.inf
-        if both.max() > most:
+        if both.max() > greatest:
             u, v = divmod(int(both.argmax()), both.shape[1])
-            best, most = [(int(members[a][u]), b), (int(members[b][v]), a)], float(both.max())
-    return best, most
+            best, greatest = [(int(members[a][u]), b), (int(members[b][v]), a)], float(both.max())
+    return best, greatest

@@ -46,7 +46,7 @@ class KeyGroupGraph:
 
     @property
     def talks(self) -> bool:
-        """Whether there is any traffic between key groups."""
+        """Return whether there is any traffic between key groups."""
         return self._heaviest > 0
 
     def between(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
@@ -84,7 +84,7 @@ class KeyGroupGraph:
         largest = float(mine.max())
         vertex = np.maximum(1, np.rint(mine / largest * _SCALE if largest > 0 else mine + 1))
         edge = np.maximum(1, np.rint(inner.data / self._heaviest * _SCALE))
-        _, found = pymetis.part_graph(
+        _, parts_of = pymetis.part_graph(
             parts,
             pymetis.CSRAdjacency(inner.indptr.tolist(), inner.indices.tolist()),
             vweights=vertex.astype(np.int64).tolist(),
@@ -92,7 +92,7 @@ class KeyGroupGraph:
             recursive=parts <= 8,
             options=pymetis.Options(seed=1),
         )
-        part = np.asarray(found, np.int32)
+        part = np.asarray(parts_of, np.int32)
         return part if len(np.unique(part)) == parts else _deal(mine, parts)
 
 
@@ -111,11 +111,11 @@ def _deal(weight: FloatArray, parts: int) -> IntArray:
     """Heaviest first to the lightest part: for graphs without edges, where no cut is better."""
     part = np.empty(len(weight), np.int32)
     load = np.zeros(parts)
-    held = np.zeros(parts, np.int64)
+    counts = np.zeros(parts, np.int64)
     for k in np.argsort(-weight, kind="stable").tolist():
         # An empty part goes first, so that none stays empty when weights are zero.
-        to = int(np.lexsort((load, held > 0))[0])
+        to = int(np.lexsort((load, counts > 0))[0])
         part[k] = to
         load[to] += weight[k]
-        held[to] += 1
+        counts[to] += 1
     return part

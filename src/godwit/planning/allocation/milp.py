@@ -60,7 +60,7 @@ _SHAKES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AllocationResult:
-    """Where the units go."""
+    """Placement of the units, and how good it is."""
 
     place: IntArray  # shape ``(U,)``: executor of each unit
     objective: float  # d, in the problem's unit of load
@@ -250,7 +250,7 @@ def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
 def _worth_moving(
     model: AllocationModel, place: IntArray, start: IntArray, least_gain: float
 ) -> bool:
-    """Whether `place` gains enough to leave `start` for it; draining is not asked about."""
+    """Return whether `place` gains enough to leave `start` for it; draining is not asked about."""
     excess, before = model.excess(place), model.excess(start)
     return excess < before or (
         excess == before and _lower(model, place, start, by=max(least_gain, _CLOSE_ENOUGH))
@@ -260,7 +260,7 @@ def _worth_moving(
 def _lower(
     model: AllocationModel, place: IntArray, than: IntArray, *, by: float = _PROGRESS
 ) -> bool:
-    """Whether `place` is better, in d or in both sides together, by as much as is asked for.
+    """Return whether `place` is better, in d or in both sides together, by as much as is asked for.
 
     What is asked for by default is enough to put draining off.
     """
@@ -288,18 +288,18 @@ def _search_neighbourhoods(
             search = AllocationSearch(model, place)
             search.shake(limits.rng)
             search.improve()
-            found = search.place
+            candidate = search.place
         else:
             # Neighbourhoods grow slowly: small ones are solved in milliseconds.
             size = min(3 + failures // _SHAKES, 10, len(model.speed))
-            found = _replan_some(model, best, size, limits, left)
-        if _better(model, found, best):
-            best, place, failures = found, found, 0
+            candidate = _replan_some(model, best, size, limits, left)
+        if _better(model, candidate, best):
+            best, place, failures = candidate, candidate, 0
             continue
         failures += 1
         # Wandering among plans that are as good leads to better ones than always starting at one.
-        if max(model.over_under(found)) <= d and model.within_room(found):
-            place = found
+        if max(model.over_under(candidate)) <= d and model.within_room(candidate):
+            place = candidate
     return best, rounds
 
 

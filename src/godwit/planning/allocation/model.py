@@ -127,7 +127,7 @@ def _sums(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverLimits:
-    """How long to look for a better plan."""
+    """Limits on the search for a better plan."""
 
     # seconds for the whole plan, by `clock`; infinite: nothing in the plan depends on time
     time_limit_s: float = 5.0
@@ -210,12 +210,12 @@ class AllocationModel:
         return int(self.units.count[away].sum()), float(self.units.state_bytes[away].sum())
 
     def within_budget(self, place: IntArray) -> bool:
-        """Whether `place` keeps to both budgets."""
+        """Return whether `place` keeps to both budgets."""
         moves, size = self.spent(place)
         return moves <= self.max_moves and size <= self.max_bytes * (1 + 1e-9)
 
     def within_room(self, place: IntArray) -> bool:
-        """Whether no executor that stays uses more than it may, and those to empty are empty."""
+        """Return whether no executor uses more than it may, and those to empty are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
@@ -280,16 +280,16 @@ def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) ->
     """
     first: Solution | None = None
     for narrowed in choose_executors(problem):
-        found = plan(narrowed)
+        solution = plan(narrowed)
         if narrowed is problem:
-            return found
+            return solution
         moved = make_solution(
             problem,
-            found.assignment,
-            method=found.method,
-            objective=found.objective,
-            elapsed_s=found.elapsed_s,
-            details=found.details,
+            solution.assignment,
+            method=solution.method,
+            objective=solution.objective,
+            elapsed_s=solution.elapsed_s,
+            details=solution.details,
         )
         if moved.status is not Status.INFEASIBLE:
             return moved

@@ -34,7 +34,7 @@ __all__ = ["AllocationSearch", "Placement"]
 
 
 class Placement:
-    """Where the units are, with what follows from it.
+    """Placement of units, with what follows from it.
 
     `model`: units and limits. `place`: shape ``(U,)``: executor of each unit; within the budgets.
     `movable`: shape ``(U,)``: units that are not pinned.
@@ -93,7 +93,7 @@ class Placement:
     # -- what may change --------------------------------------------------------------------------
 
     def _full(self, moves: int, *, spend: bool) -> bool:
-        """Whether the budget has no room for so many more units to leave home."""
+        """Return whether the budget has no room for so many more units to leave home."""
         return not spend or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
@@ -249,11 +249,13 @@ class AllocationSearch(Placement):
     def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, spend=spend) else True)
-        held = self.place == h
+        on_executor = self.place == h
         # One with too much is helped only by what leaves it, one with too little by what comes.
         if float(self._deviation()[h]) > 0:
-            return self._best_leaving(h, np.flatnonzero(held & candidate), limit, spend=spend)
-        return self._best_coming(h, np.flatnonzero(~held & candidate), limit, spend=spend)
+            return self._best_leaving(
+                h, np.flatnonzero(on_executor & candidate), limit, spend=spend
+            )
+        return self._best_coming(h, np.flatnonzero(~on_executor & candidate), limit, spend=spend)
 
     def _best_leaving(self, h: int, mine: IndexArray, limit: float, *, spend: bool) -> _Step | None:
         if not len(mine):
@@ -290,8 +292,11 @@ class AllocationSearch(Placement):
         return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
 
     def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
-        held = self.place == h
-        mine, others = np.flatnonzero(held & self.movable), np.flatnonzero(~held & self.movable)
+        on_executor = self.place == h
+        mine, others = (
+            np.flatnonzero(on_executor & self.movable),
+            np.flatnonzero(~on_executor & self.movable),
+        )
         if not self._full(2, spend=spend):
             return self._best_pair(h, mine, others, limit, spend=spend)
         # Then one of the two must have moved already: a few per cent of all pairs.

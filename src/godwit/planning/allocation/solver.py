@@ -190,7 +190,7 @@ _OPTIMAL, _INFEASIBLE = 0, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SolverResult:
-    """What HiGHS found."""
+    """Result of HiGHS."""
 
     # shape ``(U,)``: executor of every unit of the model; ``None`` if nothing was found
     place: IntArray | None
@@ -282,10 +282,10 @@ class _Program:
             constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, limit))
         for r in range(model.usage.shape[1]):
             used = matrix(model.usage[self.unit, r], at, count)
-            held = np.bincount(
+            pinned_load = np.bincount(
                 self.place[fixed], weights=model.usage[fixed, r], minlength=len(model.speed)
             )
-            room = (model.room[:, r] - held)[self.executors][stay]
+            room = (model.room[:, r] - pinned_load)[self.executors][stay]
             constraints.append(LinearConstraint(pick @ used, -np.inf, room))
         return constraints
 

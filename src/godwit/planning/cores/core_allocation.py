@@ -38,11 +38,7 @@ __all__ = [
     "CoreAllocationProblem",
     "QueueingNetwork",
     "erlang_b",
-    "erlang_c",
-    "expected_latency_s",
-    "mmk_latency_s",
     "plan_core_allocation",
-    "solve_traffic_equations",
 ]
 
 
@@ -136,101 +132,10 @@ def erlang_b(offered_load: float, servers: int) -> float:
     return blocked
 
 
-def erlang_c(offered_load: float, servers: int) -> float:
-    """Probability that a row has to wait in M/M/k; 1 where the queue is not stable.
-
-    Examples
-    --------
-    >>> round(erlang_c(2.0, 3), 6)
-    0.444444
-    """
-    if offered_load >= servers:
-        return 1.0
-    blocked = erlang_b(offered_load, servers)
-    return servers * blocked / (servers - offered_load * (1.0 - blocked))
-
-
-def mmk_latency_s(arrival_per_s: float, service_per_s: float, servers: int) -> float:
-    """Mean time from a row's arrival to the end of its processing in M/M/k, in seconds.
-
-    ``1/μ + C(a, k)/(k·μ - λ)``; infinite where ``k <= λ/μ``.
-
-    Examples
-    --------
-    >>> mmk_latency_s(5.0, 10.0, 1)
-    0.2
-    """
-    spare_per_s = servers * service_per_s - arrival_per_s
-    if servers < 1 or spare_per_s <= 0:
-        return float("inf")
-    return 1.0 / service_per_s + erlang_c(arrival_per_s / service_per_s, servers) / spare_per_s
-
-
-def expected_latency_s(network: QueueingNetwork, cores: npt.ArrayLike) -> float:
-    """Mean latency of a row through the whole flow, in seconds (paper 5, equation 1).
-
-    ``E[T](k) = (1/λ_0) Σ_j λ_j E[T_j](k_j)``. An executor that nothing reaches adds nothing.
-
-    `network`: the rates. `cores`: shape ``(m,)``: k_j. Raises `InvalidProblemError` if `cores` has
-    not one entry per executor.
-    """
-    counts = np.asarray(cores, np.int64)
-    if counts.shape != network.arrival_per_s.shape:
-        raise InvalidProblemError(
-            f"cores has shape {counts.shape}; the network has "
-            f"{len(network.arrival_per_s)} executors.",
-            field="cores",
-        )
-    total = 0.0
-    for rate, service, k in zip(
-        network.arrival_per_s.tolist(), network.service_per_s.tolist(), counts.tolist(), strict=True
-    ):
-        if rate > 0:
-            total += rate * mmk_latency_s(rate, service, k)
-    return total / network.input_per_s
-
-
-def solve_traffic_equations(external_per_s: npt.ArrayLike, routing: npt.ArrayLike) -> FloatArray:
-    """Arrival rate of every station of an open Jackson network: ``λ = external + λ·R``.
-
-    `external_per_s`: shape ``(m,)``: rows that reach each executor from outside, gamma in the
-    books. `routing`: shape ``(m, m)``: rows that one row processed at i sends on to j, on average,
-    R_ij. Rows of the matrix may sum to more than 1: an operator may emit more rows than it takes.
-    Returns shape ``(m,)``: λ. Raises `InvalidProblemError` if shapes differ, a value is negative,
-    or rows circulate without leaving.
-
-    Examples
-    --------
-    >>> solve_traffic_equations([10.0, 0.0], [[0.0, 0.5], [0.0, 0.0]]).tolist()
-    [10.0, 5.0]
-    """
-    external = np.asarray(external_per_s, np.float64)
-    passed_on = np.asarray(routing, np.float64)
-    if external.ndim != 1 or passed_on.shape != (len(external), len(external)):
-        raise InvalidProblemError(
-            f"routing has shape {passed_on.shape} for external_per_s of shape {external.shape}.",
-            field="routing",
-        )
-    if not (np.isfinite(external).all() and np.isfinite(passed_on).all()) or (
-        min(external.min(initial=0.0), passed_on.min(initial=0.0)) < 0
-    ):
-        raise InvalidProblemError(
-            "external_per_s and routing must be finite and not negative.", field="routing"
-        )
-    if max(np.abs(np.linalg.eigvals(passed_on)), default=0.0) >= 1:
-        raise InvalidProblemError(
-            "Rows circulate in the flow without leaving it: routing has spectral radius of 1 or "
-            "more.",
-            field="routing",
-        )
-    rates = np.linalg.solve(np.eye(len(external)) - passed_on.T, external)
-    return np.maximum(np.asarray(rates, np.float64), 0.0)
-
-
 _ROUNDING = 1e-12
-"""How far above the time of serving a target must be, as a share of it, to be one."""
+"""Share of the serving time by which a target must exceed it."""
 _NOTHING_LEFT = 1e-6
-"""Where the target is unreachable, cores are added until waiting is this share of serving."""
+"""Share of serving down to which waiting is brought where the target is unreachable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,19 +246,19 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     network = problem.network
     arrival = network.arrival_per_s.tolist()
     service = network.service_per_s.tolist()
-    least = np.where(
+    stable = np.where(
         network.arrival_per_s > 0, network.least_stable_cores, problem.idle_cores
     ).astype(np.int64)
-    needed, available = int(least.sum()), problem.available_cores
+    needed, available = int(stable.sum()), problem.available_cores
     if needed > available:
         return CoreAllocation(
-            cores=_share_too_few(least, available),
+            cores=_share_too_few(stable, available),
             latency_s=float("inf"),
             status="infeasible",
             reason=f"Stability alone needs {needed} cores; there are {available}.",
         )
     stations = {
-        j: _Station(arrival[j], service[j], int(least[j]))
+        j: _Station(arrival[j], service[j], int(stable[j]))
         for j in range(len(arrival))
         if arrival[j] > 0
     }
@@ -363,7 +268,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     reachable = target > served * (1 + _ROUNDING)
     least_waiting = target - served if reachable else served * _NOTHING_LEFT
     _grow(stations, spare=available - needed, until=least_waiting)
-    cores = least.copy()
+    cores = stable.copy()
     for j, station in stations.items():
         cores[j] = station.cores
     waiting = sum(s.waiting for s in stations.values())
@@ -396,10 +301,10 @@ def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
             total = sum(s.waiting for s in stations.values())
 
 
-def _share_too_few(least: IntArray, available: int) -> IntArray:
-    cores = np.zeros_like(least)
+def _share_too_few(stable: IntArray, available: int) -> IntArray:
+    cores = np.zeros_like(stable)
     left = available
-    for j in np.argsort(least, kind="stable").tolist():
-        cores[j] = min(int(least[j]), left)
+    for j in np.argsort(stable, kind="stable").tolist():
+        cores[j] = min(int(stable[j]), left)
         left -= int(cores[j])
     return cores

@@ -1,4 +1,4 @@
-"""Which machine's cores each executor uses, after it was decided how many it needs.
+"""Machines whose cores each executor uses, after it was decided how many it needs.
 
 Problem: from today's matrix of cores (machine x executor) to one in which executor j has at least
 k_j cores, moving little state between machines, and keeping executors that exchange much data on
@@ -91,14 +91,14 @@ class CoreAssignmentProblem:
             ("data_bytes_per_s", (m,)),
             ("home", (m,)),
         ):
-            given = np.asarray(getattr(self, name), np.float64)
-            if given.shape != size:
-                raise wrong_value(name, f"shape {given.shape}", f"the shape must be {size}")
-            require_load(given, name)
+            values = np.asarray(getattr(self, name), np.float64)
+            if values.shape != size:
+                raise wrong_value(name, f"shape {values.shape}", f"the shape must be {size}")
+            require_load(values, name)
             whole = name not in {"state_bytes", "data_bytes_per_s"}
-            if whole and ((given != np.floor(given)) | (given > np.iinfo(np.int32).max)).any():
+            if whole and ((values != np.floor(values)) | (values > np.iinfo(np.int32).max)).any():
                 raise wrong_value(name, "a number that does not fit", "give whole numbers in range")
-            array = given.astype(np.int64) if whole else given.copy()
+            array = values.astype(np.int64) if whole else values.copy()
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         if self.home.max() >= n:
@@ -106,12 +106,12 @@ class CoreAssignmentProblem:
             raise wrong_value(
                 f"home[{j}]", int(self.home[j]), f"machines are numbered 0 to {n - 1}"
             )
-        held = self.current.sum(axis=1)
-        if (held > self.machine_cores).any():
-            i = int((held > self.machine_cores).argmax())
+        used = self.current.sum(axis=1)
+        if (used > self.machine_cores).any():
+            i = int((used > self.machine_cores).argmax())
             raise wrong_value(
                 f"current[{i}]",
-                int(held[i]),
+                int(used[i]),
                 f"machine {i} has {int(self.machine_cores[i])} cores; do not hold more",
             )
 
@@ -158,13 +158,13 @@ def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
 
     Core after core goes from whoever has most of them; ties: the lower executor.
     """
-    available, wanted = int(problem.machine_cores.sum()), int(problem.cores.sum())
-    if wanted <= available:
+    available, needed = int(problem.machine_cores.sum()), int(problem.cores.sum())
+    if needed <= available:
         return problem.cores, ""
     cores = problem.cores.copy()
-    for _ in range(wanted - available):
+    for _ in range(needed - available):
         cores[int(cores.argmax())] -= 1
-    return cores, f"{wanted} cores are needed; the machines have {available}"
+    return cores, f"{needed} cores are needed; the machines have {available}"
 
 
 def plan_core_assignment(
@@ -252,7 +252,7 @@ class _Attempt:
         """-1 for a free core, an executor, or None."""
         if self._free[i] > 0:
             return -1
-        best, least = None, np.inf
+        best, lowest_cost = None, np.inf
         for other in np.flatnonzero(self._x[i]).tolist():
             if other == j:
                 continue
@@ -262,13 +262,13 @@ class _Attempt:
             cost = self._leaving(i, other)
             if self._total[other] <= self._needed[other]:
                 cost += self._state[other]
-            if cost < least:
-                best, least = other, cost
+            if cost < lowest_cost:
+                best, lowest_cost = other, cost
         return best
 
     def _any_donor(self, j: int) -> tuple[int, int]:
         total, state = self._total[j], self._state[j]
-        best_i, best_donor, least = -1, -1, np.inf
+        best_i, best_donor, lowest_cost = -1, -1, np.inf
         column = self._x[:, j].tolist()
         for i, (cost, donor) in enumerate(self._cheapest):
             if cost == np.inf:
@@ -276,22 +276,22 @@ class _Attempt:
             arriving = state * (total - column[i]) / (total * (total + 1)) if total else 0.0
             # Prefer the home machine among equals: its data stays local.
             price = cost + arriving
-            closer = price == least and i == self._home[j]
-            if price < least or closer:
-                best_i, best_donor, least = i, donor, price
+            closer = price == lowest_cost and i == self._home[j]
+            if price < lowest_cost or closer:
+                best_i, best_donor, lowest_cost = i, donor, price
         return best_i, best_donor
 
     def _find_spare(self, i: int) -> tuple[float, int]:
         """Cheapest core of machine i that nobody needs: (cost, owner or -1)."""
         if self._free[i] > 0:
             return 0.0, -1
-        best, least = -1, np.inf
+        best, lowest_cost = -1, np.inf
         for j in np.flatnonzero(self._x[i]).tolist():
             if self._total[j] > self._needed[j]:
                 cost = self._leaving(i, j)
-                if cost < least:
-                    best, least = j, cost
-        return least, best
+                if cost < lowest_cost:
+                    best, lowest_cost = j, cost
+        return lowest_cost, best
 
     def _leaving(self, i: int, j: int) -> float:
         """C⁻_ij: bytes that executor j moves when it loses a core of machine i."""

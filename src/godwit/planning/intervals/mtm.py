@@ -146,11 +146,11 @@ def _with_ssm(
 ) -> tuple[IntArray, FloatArray]:
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
-    found = cheapest_step(cuts, reach, problem.target_executors, kept)
-    if found is None:
+    next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)
+    if next_cuts is None:
         return rows, later
-    ahead = _look_ahead(projected, found[None])
-    return np.concatenate((rows, found[None])), np.concatenate((later, ahead))
+    ahead = _look_ahead(projected, next_cuts[None])
+    return np.concatenate((rows, next_cuts[None])), np.concatenate((later, ahead))
 
 
 def _look_ahead(projected: ProjectedCost, rows: IntArray) -> FloatArray:

@@ -140,7 +140,7 @@ def _shortest_path(
     problem: Problem, targets: Sequence[int], reaches: list[IntArray]
 ) -> tuple[list[IntArray], list[float]] | None:
     everything = float(problem.state_bytes.sum())
-    kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+    state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
     now = line_of(problem, np.inf, use=False)
     layers = [
         partitionings(reach, n, at_most=MAX_PARTITIONINGS)
@@ -156,17 +156,17 @@ def _shortest_path(
         cuts = np.array([0, *(y for _, y, _ in last)], np.int32)
         kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.kept)[0, 0]
         return [cuts], [everything - float(kept_now)]
-    ends = [best_cuts(lay_out(_no_repeats(row), reach=reaches[-1], kept=kept), targets[-1])
+    ends = [best_cuts(lay_out(_no_repeats(row), reach=reaches[-1], kept=state_before), targets[-1])
             for row in layers[-1]]  # fmt: skip
     if ends[0] is None:  # the bound does not depend on where one comes from
         return None
     final = [np.array([0, *(y for _, y, _ in end or ())], np.int32) for end in ends]
     cost = np.array(
-        [everything - _kept(row, f, kept) for row, f in zip(layers[-1], final, strict=True)]
+        [everything - _kept(row, f, state_before) for row, f in zip(layers[-1], final, strict=True)]
     )
     choices: list[IntArray] = []
     for i in range(len(layers) - 2, -1, -1):
-        to_go = everything - kept_bytes(layers[i], layers[i + 1], kept) + cost
+        to_go = everything - kept_bytes(layers[i], layers[i + 1], state_before) + cost
         choices.append(to_go.argmin(axis=1).astype(np.int32))
         cost = to_go.min(axis=1)
     first = everything - kept_bytes(present_cuts(problem)[None], layers[0], now.kept)[0]
@@ -174,9 +174,9 @@ def _shortest_path(
     cuts_of_steps, moved = [layers[0][at]], [float(first[at])]
     for i, choice in enumerate(reversed(choices)):
         at = int(choice[at])
-        moved.append(everything - _kept(cuts_of_steps[-1], layers[i + 1][at], kept))
+        moved.append(everything - _kept(cuts_of_steps[-1], layers[i + 1][at], state_before))
         cuts_of_steps.append(layers[i + 1][at])
-    moved.append(everything - _kept(cuts_of_steps[-1], final[at], kept))
+    moved.append(everything - _kept(cuts_of_steps[-1], final[at], state_before))
     return [*cuts_of_steps, final[at]], moved
 
 
@@ -184,8 +184,8 @@ def _no_repeats(cuts: IntArray) -> IntArray:
     return cuts[np.concatenate(([True], np.diff(cuts) > 0))]
 
 
-def _kept(old: IntArray, new: IntArray, kept: FloatArray) -> float:
-    return float(kept_bytes(old[None], new[None], kept)[0, 0])
+def _kept(old: IntArray, new: IntArray, state_before: FloatArray) -> float:
+    return float(kept_bytes(old[None], new[None], state_before)[0, 0])
 
 
 def match_intervals(problem: Problem, cuts: IntArray) -> IntArray:

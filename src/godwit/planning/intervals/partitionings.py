@@ -148,18 +148,18 @@ def estimate_transitions(
     """
     if len(log) == 0:
         raise _wrong("log", [], "Give at least one number of executors.")
-    wanted = tuple(sorted(set(log))) if sizes is None else tuple(sizes)
-    place = {n: i for i, n in enumerate(wanted)}
+    rows = tuple(sorted(set(log))) if sizes is None else tuple(sizes)
+    place = {n: i for i, n in enumerate(rows)}
     for i, n in enumerate(log):
         if n not in place:
-            raise _wrong(f"log[{i}]", n, f"Give one of the sizes {wanted}.")
-    counts = np.zeros((len(wanted), len(wanted)))
+            raise _wrong(f"log[{i}]", n, f"Give one of the sizes {rows}.")
+    counts = np.zeros((len(rows), len(rows)))
     for before, after in itertools.pairwise(log):
         if stays or before != after:
             counts[place[before], place[after]] += 1
     silent = counts.sum(axis=1) == 0
     counts[np.flatnonzero(silent), np.flatnonzero(silent)] = 1
-    return Transitions(sizes=wanted, probability=counts / counts.sum(axis=1, keepdims=True))
+    return Transitions(sizes=rows, probability=counts / counts.sum(axis=1, keepdims=True))
 
 
 def count_partitionings(reach: IntArray, parts: int) -> int:

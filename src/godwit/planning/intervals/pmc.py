@@ -131,8 +131,8 @@ class Sample:
 
     def _tighter(self, now: IntArray) -> None:
         weight, sizes = self._problem.weight, self._transitions.sizes
-        least, most = least_bound(self._problem), float(weight.sum())
-        for limit in np.geomspace(least, most, 4 * len(sizes)).tolist():
+        lowest, highest = least_bound(self._problem), float(weight.sum())
+        for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():
             reach = reach_of(weight, limit)
             for parts in sizes:
                 cuts = cheapest_step(now, reach, parts, self._kept)
@@ -248,7 +248,7 @@ def best_next(
     """Evaluate the right-hand side for partitionings `rows` of size index `size`.
 
     Returns shapes ``(a,)`` and ``(a, sizes)``: costs, and the row chosen for every next size (-1
-    where the. Returns probability is 0).
+    where the probability is 0).
     """
     total = np.zeros(len(rows))
     chosen = np.full((len(rows), len(space.cuts)), -1, np.int32)
@@ -326,10 +326,10 @@ def projected_cost(
         for r, n in zip(reaches, transitions.sizes, strict=True)
     )
     space = Space.of(problem, transitions, cuts=cuts, gamma=gamma)
-    found = _solve(space, tolerance=tolerance, block_map=block_map)
+    solved = _solve(space, tolerance=tolerance, block_map=block_map)
     return ProjectedCost.of(
-        problem, space, cost=found.cost, exact=True, error_bytes=found.error_bytes,
-        sweeps=found.sweeps,
+        problem, space, cost=solved.cost, exact=True, error_bytes=solved.error_bytes,
+        sweeps=solved.sweeps,
         elapsed_s=clock() - began,
     )  # fmt: skip
 
@@ -379,24 +379,24 @@ def approximate_projected_cost(
         space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
         if len(sample) >= num_partitionings:
             break
-        found = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map)
+        solved = _solve(space, tolerance=max(tolerance, 1e-3), block_map=block_map)
         goal = len(sample) + -(-(num_partitionings - len(sample)) // left)
-        visits = _visits(space, found.chosen)
-        for cuts in _offers(sample, space, found, visits, block_map):
+        visits = _visits(space, solved.chosen)
+        for cuts in _offers(sample, space, solved, visits, block_map):
             if len(sample) < goal:
                 sample.spread(cuts)
         sample.grow(space.cuts, visits, goal)
     space = Space.of(problem, transitions, cuts=sample.cuts, gamma=gamma)
-    found = _solve(space, tolerance=tolerance, block_map=block_map)
+    solved = _solve(space, tolerance=tolerance, block_map=block_map)
     measured = on_average = None
     if total <= check_partitionings:
         exact = projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, block_map=block_map
         )
-        measured, on_average = _errors(space, found.cost, exact)
+        measured, on_average = _errors(space, solved.cost, exact)
     return ProjectedCost.of(
-        problem, space, cost=found.cost, exact=False, error_bytes=found.error_bytes,
-        sweeps=found.sweeps,
+        problem, space, cost=solved.cost, exact=False, error_bytes=solved.error_bytes,
+        sweeps=solved.sweeps,
         elapsed_s=clock() - began, measured_error=measured, measured_mean_error=on_average,
         partitionings_in_all=total,
     )  # fmt: skip
@@ -428,7 +428,7 @@ class _Found:
 
 
 def _offers(
-    sample: Sample, space: Space, found: _Found, visits: FloatArray, block_map: BlockMap
+    sample: Sample, space: Space, solved: _Found, visits: FloatArray, block_map: BlockMap
 ) -> list[IntArray]:
     """Partitionings beyond the sample that would lower its costs, those that lower them most first.
 
@@ -441,20 +441,20 @@ def _offers(
     often = np.split(visits + 1 / bounds[-1], bounds[1:-1])
     offers: list[tuple[float, int, IntArray]] = []
     for j, parts in enumerate(space.transitions.sizes):
-        leads = np.unique(found.chosen[:, j])
+        leads = np.unique(solved.chosen[:, j])
         leads = leads[leads >= 0]
         most = np.argsort(-often[j][leads], kind="stable")[: max(1, CANDIDATES // (6 * parts))]
         around = sample.around(j, space.cuts[j][leads[most]])
         if len(around) == 0:
             continue
-        look_ahead = _LookAhead(space=space, size=j, rows=around, cost=found.cost)
+        look_ahead = _LookAhead(space=space, size=j, rows=around, cost=solved.cost)
         blocks = row_blocks([len(around)], max(counts))
         ahead = np.concatenate(block_map(look_ahead, blocks))
         worth = np.zeros(len(around))
         for i in np.flatnonzero(space.transitions.probability[:, j]).tolist():
             rows = space.cuts[i]
             value, at = _cheapest(rows, around, space.gamma * ahead, space.kept)
-            today, _ = _cheapest(rows, space.cuts[j], space.gamma * found.cost[j], space.kept)
+            today, _ = _cheapest(rows, space.cuts[j], space.gamma * solved.cost[j], space.kept)
             gain = np.where(value < today * (1 - 1e-9), today - value, 0.0)
             np.add.at(worth, at, space.transitions.probability[i, j] * often[i] * gain)
         offers += [(-worth[k], j, around[k]) for k in np.flatnonzero(worth > 0).tolist()]

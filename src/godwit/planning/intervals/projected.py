@@ -128,10 +128,10 @@ class ProjectedCost:
         Raises `InvalidProblemError` if the table does not hold it.
         """
         size = self.size_index(parts)
-        found = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
-        if len(found) == 0:
+        rows = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
+        if len(rows) == 0:
             raise _wrong("cuts", cuts.tolist(), "The table does not hold this partitioning.")
-        return float(self.cost[size][found[0]])
+        return float(self.cost[size][rows[0]])
 
     def refuse_unless_fits(self, problem: Problem, *, max_drift: float = 0.0) -> None:
         """Refuse a problem that the costs were not computed for.

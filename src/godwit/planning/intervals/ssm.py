@@ -204,8 +204,7 @@ def best_cuts(line: Line, parts: int) -> list[tuple[int, int, int]] | None:
     """Cut the line into at most `parts` intervals with the greatest gain.
 
     Returns triples ``(x, y, owner)``: intervals [x, y) from left to right, and a key group whose
-    executor. Returns keeps the interval, or -1 where nobody does; None if there is no plan within
-    the bound.
+    executor keeps the interval, or -1 where nobody does; None if there is no plan within the bound.
     """
     m = len(line.reach) - 1
     if (line.reach[:-1] == np.arange(m)).any():
@@ -358,9 +357,9 @@ def least_bound(problem: Problem) -> float:
     best = _greedy_maximum(total, high, parts)
     while True:
         middle = (low + high) / 2
-        found = _greedy_maximum(total, middle, parts)
-        if found < np.inf:
-            best = min(best, found)
+        largest = _greedy_maximum(total, middle, parts)
+        if largest < np.inf:
+            best = min(best, largest)
             high = min(middle, best)
         else:
             low = middle

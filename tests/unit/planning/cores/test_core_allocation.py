@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from tests.oracles.core_counts import expected_latency_s
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.cores.core_allocation import (
     CoreAllocationProblem,
     QueueingNetwork,
-    expected_latency_s,
     plan_core_allocation,
 )
 

