@@ -68,64 +68,34 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:
-    """One component as a station of the queueing network.
+    """One component as a station of the queueing network."""
 
-    Attributes
-    ----------
-    arrival_per_s
-        Rows that reach it, as the sources offer them.
-    service_per_s
-        Rows that one lane of a standard executor processes; 0 where nothing was processed.
-    """
-
-    arrival_per_s: float
+    arrival_per_s: float  # rows that reach it, as the sources offer them
+    # rows that one lane of a standard executor processes; 0 where nothing was processed
     service_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSituation:
-    """Measurements that a scaling model decides by, balanced as the plan would balance them.
+    """Measurements that a scaling model decides by, balanced as the plan would balance them."""
 
-    Attributes
-    ----------
-    now_s, started_s
-        The time, and when the run began, by the controller's clock.
-    executors
-        Executors that stay: those that are to leave do not count.
-    least, most
-        Limits on their number.
-    lanes
-        Standard lanes of one executor: its lanes times its speed, the mean over those that stay.
-    offered
-        Lanes of standard executors that the rows that arrive would keep busy.
-    evenness
-        Load index of the busiest executor under the plan over the mean, at least 1.
-    arrival_per_s
-        Source rows a second.
-    stations
-        Component → its station.
-    epoch_s, fixed_s
-        Mean time of an epoch, and what of it is spent on no key group.
-    waits_for_epochs
-        Whether rows wait for the end of an epoch.
-    backlog_rows
-        Rows that the sources held back at last, since they give no more than so many at once;
-        ``None`` where they do not say.
-    """
-
-    now_s: float
+    now_s: float  # now_s, started_s: The time, and when the run began, by the controller's clock
     started_s: float
-    executors: int
-    least: int
+    executors: int  # executors that stay: those that are to leave do not count
+    least: int  # least, most: Limits on their number
     most: int
+    # standard lanes of one executor: its lanes times its speed, the mean over those that stay
     lanes: float
-    offered: float
-    evenness: float
-    arrival_per_s: float
-    stations: Mapping[str, Station]
+    offered: float  # lanes of standard executors that the rows that arrive would keep busy
+    evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
+    arrival_per_s: float  # source rows a second
+    stations: Mapping[str, Station]  # component → its station
+    # epoch_s, fixed_s: Mean time of an epoch, and what of it is spent on no key group
     epoch_s: float
     fixed_s: float
-    waits_for_epochs: bool = True
+    waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
+    # rows that the sources held back at last, since they give no more than so many at once;
+    # ``None`` where they do not say
     backlog_rows: int | None = None
 
 
@@ -133,33 +103,19 @@ class ScalingSituation:
 class WantedExecutors:
     """Number of executors that there should be.
 
-    Attributes
-    ----------
-    executors
-        Fewer are too few.
-    comfortable
-        More are too many: between the two nothing changes, so that noise changes nothing.
-    reason
-        In a few words.
-    numbers
-        What it rests on: name (with its unit) → value.
-    unattainable
-        Why even `executors` will not do; empty where they do.
-    aim
-        How many to ask for where there are too few, such that noise asks for no more soon after;
-        ``None``: halfway between the two.
-
-    Raises
-    ------
-    InvalidControlError
-        If a number of executors is none, a reason no text, or what it rests on no numbers.
+    Raises `InvalidControlError` if a number of executors is none, a reason no text, or what it
+    rests on no numbers.
     """
 
-    executors: int
+    executors: int  # fewer are too few
+    # more are too many: between the two nothing changes, so that noise changes nothing
     comfortable: int
-    reason: str
+    reason: str  # in a few words
+    # what it rests on: name (with its unit) → value
     numbers: Mapping[str, float] = field(default_factory=dict)
-    unattainable: str = ""
+    unattainable: str = ""  # why even `executors` will not do; empty where they do
+    # how many to ask for where there are too few, such that noise asks for no more soon after;
+    # ``None``: halfway between the two
     aim: int | None = None
 
     def __post_init__(self) -> None:
