@@ -160,7 +160,7 @@ class Driver:
             plans = self.conductor.begin(epoch)
         assert plans is not None
         with self.part("instruct"):
-            told = self.times.told(clock_us=0, silence_us=0, components=plans)
+            told = self.times.epoch_times(clock_us=0, silence_us=0, components=plans)
             instruction = self.instructor.epoch(
                 epoch,
                 plans,

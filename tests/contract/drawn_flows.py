@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.engine.lane.messages import LaneReport
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["play"]
@@ -77,7 +77,7 @@ class _DrawnRun(WindowsApart):
         super().__init__(directory)
         self.taken: list[Rows] = []
         self.left_out: Counter[str] = Counter()
-        self.told: list[tuple[int | None, int, dict[str, OperatorTime]]] = []
+        self.told: list[tuple[int | None, int, dict[str, EpochTime]]] = []
 
     def compiled(self) -> CompiledFlow:
         """Compile the flow; every run has its columns and results in another order and zone."""
@@ -128,7 +128,7 @@ class _DrawnRun(WindowsApart):
         return fed
 
     def noted(
-        self, number: int | None, told: Mapping[str, OperatorTime], reports: Sequence[LaneReport]
+        self, number: int | None, told: Mapping[str, EpochTime], reports: Sequence[LaneReport]
     ) -> None:
         self.told.append((number, self.clock_us, dict(told)))
         for name, found in arrivals_of(reports).items():

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["OneProcess"]
@@ -390,7 +390,7 @@ class OneProcess:
             copies=self.conductor.copies,
             executors=self._there,
             times=(
-                told := self._times.told(
+                told := self._times.epoch_times(
                     clock_us=self.clock_us, silence_us=self.clock_us, components=plans
                 )
             ),
@@ -444,7 +444,7 @@ class OneProcess:
         return fed
 
     def noted(
-        self, number: int | None, told: Mapping[str, OperatorTime], reports: Sequence[LaneReport]
+        self, number: int | None, told: Mapping[str, EpochTime], reports: Sequence[LaneReport]
     ) -> None:
         """Take note of what operators were told, and said, in an epoch; nothing here."""
 

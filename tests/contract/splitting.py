@@ -12,7 +12,7 @@ from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, lay
 from godwit.cluster.spark.run.deciding import Deciding
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted
-from godwit.operators.windows.in_two import ConsolidatePart
+from godwit.operators.windows.two_phase import ConsolidatePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,7 +32,7 @@ from godwit.engine.lane.messages import EpochInstruction, LaneReport
 from godwit.engine.lane.wire import due_at, ship, ship_arrivals
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
-from godwit.operators.windows.moments import NO_TIME, Arrivals, OperatorTime
+from godwit.operators.windows.event_time import NO_TIME, Arrivals, EpochTime
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class OneProcess:
         self.copies = Copies()
         self.event_times: EventTimes | None = None
         self.clock_us = 0
-        self._told: dict[str, OperatorTime] = {}
+        self._told: dict[str, EpochTime] = {}
         self.log = log or CommitLog.create_or_open(
             CheckpointStorage.open(str(root / "checkpoint")),
             FlowIdentity(name="flow", num_key_groups=flow.num_key_groups),
@@ -249,7 +249,7 @@ class OneProcess:
         )
         places = places_of({"component": plan}, self._executors)
         if self.event_times is not None:
-            self._told = self.event_times.told(
+            self._told = self.event_times.epoch_times(
                 clock_us=self.clock_us,
                 silence_us=self.clock_us,
                 components=dict.fromkeys(self.event_times.components, plan),

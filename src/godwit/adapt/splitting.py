@@ -36,7 +36,7 @@ from godwit.model.frames import user_class
 from godwit.model.naming import listing
 from godwit.model.time_lengths import Duration, microseconds
 from godwit.operators.windows.grid import BEGINNING
-from godwit.operators.windows.in_two import ConsolidatePart
+from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import rows_stay
 from godwit.plan.regrouping import regrouped

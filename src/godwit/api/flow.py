@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.model.time_lengths import Duration
-    from godwit.operators.windows.moments import SourceTime
+    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["LogicalFlow"]

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import PaneMeter
 from godwit.migration import EpochPlan
+from godwit.operators.windows.event_time import Arrivals, Due, EpochTime
 from godwit.operators.windows.grid import BEGINNING, END
-from godwit.operators.windows.moments import Arrivals, Due, OperatorTime
 from godwit.operators.windows.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
 
@@ -45,49 +45,28 @@ __all__ = ["EventTimes", "Times", "arrivals_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Event time as an epoch leaves it; what its commit record says. All in microseconds.
+    """Event time as an epoch leaves it; what its commit record says. All in microseconds."""
 
-    Attributes
-    ----------
-    watermarks
-        Name of a watermark (`CompiledFlow.watermarks`) → where it stands.
-    newest
-        Name of a watermark → greatest event time seen of the rows that move it.
-    closed
-        State, as text → windows that end by then are closed.
-    slots
-        Operator → which slots of its key groups take rows.
-    reached
-        State, as text → greatest event time of the rows that came to it, where no watermark tells.
-    """
-
+    # Name of a watermark (`CompiledFlow.watermarks`) → where it stands.
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    # Name of a watermark → greatest event time seen of the rows that move it.
     newest: Mapping[str, int] = field(default_factory=dict)
+    # State, as text → windows that end by then are closed.
     closed: Mapping[str, int] = field(default_factory=dict)
+    # Operator → which slots of its key groups take rows.
     slots: Mapping[str, Slots] = field(default_factory=dict)
+    # State, as text → greatest event time of the rows that came to it, where no watermark tells.
     reached: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Front:
-    """How far a stream has come in event time; in microseconds.
+    """How far a stream has come in event time; in microseconds."""
 
-    Attributes
-    ----------
-    watermark
-        No earlier rows are expected of it.
-    newest
-        Greatest event time of its rows.
-    drained
-        Whether none of its sources is expected to have rows.
-    held
-        Whether it comes from an operator that closes nothing in this epoch.
-    """
-
-    watermark: int
-    newest: int
-    drained: bool
-    held: bool
+    watermark: int  # no earlier rows are expected of it
+    newest: int  # greatest event time of its rows
+    drained: bool  # whether none of its sources is expected to have rows
+    held: bool  # whether it comes from an operator that closes nothing in this epoch
 
     @classmethod
     def least(cls, fronts: Sequence[_Front]) -> _Front:
@@ -153,7 +132,7 @@ class EventTimes:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components that it has to be told of."""
+        """Names of the components that `epoch_times` takes."""
         return tuple(component.name for component in self._flow.components)
 
     def regrouped(self, flow: CompiledFlow) -> None:
@@ -164,10 +143,10 @@ class EventTimes:
         """Take note that no source will have rows any more."""
         self._ended = self._close_at_end
 
-    def told(
+    def epoch_times(
         self, *, clock_us: int, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
-    ) -> dict[str, OperatorTime]:
-        """Say what each operator is told in the next epoch.
+    ) -> dict[str, EpochTime]:
+        """Give the event time of each operator in the next epoch.
 
         Parameters
         ----------
@@ -182,16 +161,19 @@ class EventTimes:
         suspended = self._suspended(components)
         drained = self._drained(silence_us)
         furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
-        told: dict[str, OperatorTime] = {}
+        epoch_times: dict[str, EpochTime] = {}
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
             arriving = self._arriving(operator.name, emitted, drained)
             if operator.name in self._follows:
                 first = self._follows[operator.name]
-                emitted[operator.name], told[operator.name] = emitted[first], told[first]
+                emitted[operator.name], epoch_times[operator.name] = (
+                    emitted[first],
+                    epoch_times[first],
+                )
                 continue
             held = operator.name in suspended or (arriving is not None and arriving.held)
-            time = OperatorTime(
+            time = EpochTime(
                 clock=clock_us,
                 not_after=tuple(
                     min(clock_us + ahead, END) for ahead in self._ahead_us[operator.name]
@@ -225,8 +207,8 @@ class EventTimes:
                     held=held,
                 )
             emitted[operator.name] = arriving
-            told[operator.name] = self._with_timers(operator, time, held=held)
-        return told
+            epoch_times[operator.name] = self._with_timers(operator, time, held=held)
+        return epoch_times
 
     def _ahead(self) -> dict[str, list[int]]:
         """Operator → how far ahead of the clock the rows of each of its inputs may be.
@@ -304,14 +286,12 @@ class EventTimes:
         known = [front for front in fronts if front is not None]
         return None if len(known) < len(fronts) else _Front.least(known)
 
-    def _with_timers(
-        self, operator: KeyedOperator, told: OperatorTime, *, held: bool
-    ) -> OperatorTime:
+    def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, held: bool) -> EpochTime:
         """Say whether timers may be due; where key groups are suspended, none is."""
         due = self._due.get(operator.name)
         if due is None or held:
-            return told
-        return replace(told, due=due.is_due(told))
+            return time
+        return replace(time, due=due.is_due(time))
 
     def is_due(
         self,
@@ -323,13 +303,15 @@ class EventTimes:
         """Whether an epoch would close windows even if it had no input."""
         if not self._windowed and not self._timed:
             return False
-        told = self.told(clock_us=clock_us, silence_us=silence_us, components=components)
-        return any(operator.closes(told[operator.name]) for operator in self._windowed) or any(
-            told[operator.name].due for operator in self._timed
+        epoch_times = self.epoch_times(
+            clock_us=clock_us, silence_us=silence_us, components=components
         )
+        return any(
+            operator.closes(epoch_times[operator.name]) for operator in self._windowed
+        ) or any(epoch_times[operator.name].due for operator in self._timed)
 
-    def after(self, told: Mapping[str, OperatorTime], reports: Iterable[LaneReport]) -> Times:
-        """Give what an epoch leaves, from what its lanes were told and reported."""
+    def after(self, epoch_times: Mapping[str, EpochTime], reports: Iterable[LaneReport]) -> Times:
+        """Give what an epoch leaves, from the times that its lanes had, and their reports."""
         newest = dict(self._times.newest)
         for name, moment in self._heard(reports).items():
             if moment > newest.get(name, BEGINNING):
@@ -342,7 +324,7 @@ class EventTimes:
                 watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
         closed = dict(self._times.closed)
         for operator_ in (*self._windowed, *self._timed):
-            until = told[operator_.name].until
+            until = epoch_times[operator_.name].until
             if until > BEGINNING:
                 closed[str(operator_.states[0])] = until
         arrived = arrivals_of(reports)
@@ -353,7 +335,7 @@ class EventTimes:
                 state = str(operator_.states[0])
                 reached[state] = max(moment, reached.get(state, BEGINNING))
         slots = dict(self._times.slots)
-        for name, time in told.items():
+        for name, time in epoch_times.items():
             if time.slots is not None and name not in self._follows:
                 slots[name] = time.slots.as_of(time.until)
         return Times(
@@ -363,14 +345,14 @@ class EventTimes:
     def take(
         self,
         times: Times,
-        told: Mapping[str, OperatorTime],
+        epoch_times: Mapping[str, EpochTime],
         reports: Sequence[LaneReport],
         silence_us: int,
     ) -> None:
         """Go on from what an epoch left, now that it is committed."""
         self._times = times
         for operator_ in self._timed:
-            before = Due() if told[operator_.name].due else self._due[operator_.name]
+            before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
             due = [
                 done.next_due
                 for report in reports
@@ -381,7 +363,7 @@ class EventTimes:
         for name, sharing in self.sharing.items():
             parts = (name, *(other for other, first in self._follows.items() if first == name))
             works = [d.windows for r in reports for d in r.operators if d.operator in parts]
-            sharing.take(told[name], [work for work in works if work is not None])
+            sharing.take(epoch_times[name], [work for work in works if work is not None])
         for name in self._heard(reports):
             self._heard_us[name] = silence_us
 

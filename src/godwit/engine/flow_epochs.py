@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from godwit.engine.settings import LaneSettings
     from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
     from godwit.migration.views import ProtocolView
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["FlowAttempt", "FlowEpochs", "is_due", "is_pending"]
@@ -130,7 +130,7 @@ class FlowEpochs(Generic[RowsT]):
         conductor: Conductor,
     ) -> FlowAttempt[RowsT]:
         """See `godwit.engine.loop.Epochs`."""
-        times = self.times.told(**self._clocks_us(), components=plans)
+        times = self.times.epoch_times(**self._clocks_us(), components=plans)
         instruction = self.instructor.epoch(
             epoch,
             plans,
@@ -154,7 +154,7 @@ class FlowAttempt(Generic[RowsT]):
         batch: SourceBatch[RowsT] | None,
         plans: Mapping[str, EpochPlan],
         instruction: EpochInstruction,
-        times: Mapping[str, OperatorTime],
+        times: Mapping[str, EpochTime],
     ) -> None:
         self._epochs, self._plans = epochs, plans
         self.flow, self.batch = epochs.flow, None if batch is None else batch.ref

@@ -19,7 +19,7 @@ from godwit.engine.lane.messages import (
     StateInstruction,
 )
 from godwit.migration import LossPolicy
-from godwit.operators.windows.moments import NO_TIME
+from godwit.operators.windows.event_time import NO_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from godwit.engine.settings import LaneSettings
     from godwit.migration import Copies, EpochPlan, ProtocolView
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
@@ -80,7 +80,7 @@ def operator_instruction(
     # both must be the same, whatever the second one finds in its local store. In one component,
     # what is behind them would go on without their rows.
     always_load: bool,
-    time: OperatorTime = NO_TIME,  # event time of the operator in this epoch
+    time: EpochTime = NO_TIME,  # event time of the operator in this epoch
 ) -> OperatorInstruction:
     """Tell the lanes of one operator what they need for the next epoch."""
     assignment = plan.assignment
@@ -191,7 +191,7 @@ class Instructor:
         view: ProtocolView,
         copies: Copies,
         executors: Mapping[str, Executor],
-        times: Mapping[str, OperatorTime],
+        times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
         """Tell the lanes of an epoch what they need; the caller holds the conductor."""
         places = places_of(plans, executors)
@@ -273,7 +273,7 @@ class Instructor:
         )
 
     def _drained(
-        self, operator: KeyedOperator, state: StateId, time: OperatorTime
+        self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
         """Key groups of which a slot holds only panes that are gone: a snapshot empties it."""
         role = operator.two_phase

@@ -4,7 +4,7 @@ Lanes report how many keys each pane of an epoch had, and what writing, reading 
 From the first follows what the epoch does either way: which entries change, and what is read and
 merged when windows close.  Once the longest window has passed, both ways can be priced at what was
 measured (`godwit.adapt.sharing`); lanes go the way that is set here
-(`godwit.operators.windows.moments.OperatorTime.duplicated`).
+(`godwit.operators.windows.event_time.EpochTime.duplicated`).
 
 Invariant: results do not depend on the way (every row is in one pane or in all its windows), so
 nothing of it is recorded, and a run that starts shares panes until it has measured.
@@ -25,8 +25,8 @@ from godwit.planning.windows import WindowCosts, WindowCounts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from godwit.operators.windows.event_time import EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.moments import OperatorTime, WindowWork
 
 __all__ = ["PaneMeter"]
 
@@ -83,7 +83,7 @@ class PaneMeter:
         self._counts, self._epochs, self._since = WindowCounts(), 0, self._until
         self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
 
-    def take(self, time: OperatorTime, works: Sequence[WindowWork]) -> None:
+    def take(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
         """Take note of an epoch."""
         if self._share is not None:
             return
@@ -105,7 +105,7 @@ class PaneMeter:
             ms += sum(getattr(work, f"{kind}_ms") for work in works if getattr(work, name))
             self._measured[kind] = count, ms
 
-    def _written(self, time: OperatorTime, works: Sequence[WindowWork]) -> WindowCounts:
+    def _written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
         """Count the entries that an epoch's rows change."""
         touched: dict[int, int] = {}
         for work in works:
@@ -129,7 +129,7 @@ class PaneMeter:
             spread=float(keys[found.pane].sum()),
         )
 
-    def _closing(self, time: OperatorTime) -> WindowCounts:
+    def _closing(self, time: EpochTime) -> WindowCounts:
         """Count what is read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
         starts, ends = self._grid.windows_over(panes, time.closed, time.until)

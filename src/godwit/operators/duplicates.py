@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.columns.groups import Groups
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.moments import OperatorTime, RowTime
+    from godwit.operators.windows.event_time import EpochTime, RowTime
 
 __all__ = ["DropDuplicates", "DropDuplicatesWithin"]
 
@@ -142,7 +142,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         """Whether rows are older than the watermark that earlier epochs acted on."""
         return times < closed
 
-    def closes(self, time: OperatorTime) -> bool:  # noqa: ARG002
+    def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
         """Nothing comes out because time passes."""
         return False
 

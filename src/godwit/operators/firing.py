@@ -85,18 +85,10 @@ class TimedRows(KeyRows):
 
 @dataclass(slots=True)
 class FiredTimer:
-    """A timer that has fired.
+    """A timer that has fired."""
 
-    Attributes
-    ----------
-    at
-        The moment it was set to.
-    timers
-        The key's other timers.
-    """
-
-    at: dt.datetime
-    timers: Timers
+    at: dt.datetime  # the moment it was set to
+    timers: Timers  # the key's other timers
     _dropped: bool = False
 
     def drop_state(self) -> None:

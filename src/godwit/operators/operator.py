@@ -36,14 +36,14 @@ from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import Groups, group_rows
-from godwit.operators.windows.moments import NO_TIME, Arrivals, Due
+from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
+    from godwit.operators.windows.event_time import EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.moments import OperatorTime, WindowWork
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
 
@@ -92,7 +92,7 @@ class OperatorInput:
     where partial, one or more partial states an entry."""
     is_partial: bool = False  # whether `rows` are partial states
     states: Mapping[str, StateView]
-    time: OperatorTime = NO_TIME
+    time: EpochTime = NO_TIME
     epoch: int = 0
     num_key_groups: int
 
@@ -248,7 +248,7 @@ class KeyedOperator(ABC):
         """Give rows that come by one of its inputs the columns that all of them have."""
         return rows
 
-    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
+    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:  # noqa: ARG002
         """Find the entry of every row, and leave out what belongs to none."""
         return Arranged(rows=rows)
 
@@ -273,7 +273,7 @@ class KeyedOperator(ABC):
 
     # -- time ----------------------------------------------------------------------------------
 
-    def closes(self, time: OperatorTime) -> bool:  # noqa: ARG002
+    def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
         """Whether time alone has it put something out in an epoch; timers apart."""
         return False
 
@@ -282,14 +282,14 @@ class KeyedOperator(ABC):
         """Whether it keeps timers or expiries."""
         return False
 
-    def needs_state(self, time: OperatorTime) -> bool:
+    def needs_state(self, time: EpochTime) -> bool:
         """Whether no row may wait in an epoch for state that a lane turns out not to have.
 
         So it is where something is over in the epoch: when the row went on, that would be gone.
         """
         return time.due
 
-    def reads_all(self, time: OperatorTime) -> bool:
+    def reads_all(self, time: EpochTime) -> bool:
         """Whether an epoch reads state of keys that have no rows."""
         return self.complete or time.due or self.closes(time)
 

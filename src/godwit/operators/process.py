@@ -138,7 +138,7 @@ class ProcessOperator(KeyedOperator):
         self._state_type = state_type
         self._state_upgrade = state_upgrade
         self._codec = make_codec(name, codec, state_type, state_classes)
-        self._held = is_immutable(make_state(name, state_type))
+        self._is_immutable = is_immutable(make_state(name, state_type))
 
     @uncollected()
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -153,7 +153,7 @@ class ProcessOperator(KeyedOperator):
         meter.share(prior.column(0))
         emitted, ends, removed = self._call(data.rows.values, groups, keys, states, meter)
         output = self._emitted(emitted, ends, keys)
-        if self._held:
+        if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()
         blobs, dropped = self._blobs(states, removed, keys)
@@ -270,12 +270,12 @@ class ProcessOperator(KeyedOperator):
             read = iter(states)
             new = self._state_type
             states = [next(read) if old else new() for old in known.tolist()]
-        return [State(state) for state in states] if self._held else states
+        return [State(state) for state in states] if self._is_immutable else states
 
     def _new_state(self) -> Any:
         """State of a key that has none, as a function is given it."""
         new = self._state_type()
-        return State(new) if self._held else new
+        return State(new) if self._is_immutable else new
 
     def _blobs(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]

@@ -33,28 +33,15 @@ __all__ = ["Slot", "check_distinct", "key_named", "slots_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One aggregate's place in an operator.
+    """One aggregate's place in an operator."""
 
-    Attributes
-    ----------
-    operator, name
-        Names of the operator and of the result.
-    aggregate
-        The aggregate.
-    columns
-        Names of its columns among the operator's inputs.
-    first
-        Position of its first column among the operator's state columns.
-    fields
-        Its state columns, by the operator's names.
-    """
-
+    # operator, name: names of the operator and of the result
     operator: str
     name: str
-    aggregate: BoundAggregate
-    columns: tuple[str, ...]
-    first: int
-    fields: tuple[pa.Field, ...]
+    aggregate: BoundAggregate  # the aggregate
+    columns: tuple[str, ...]  # names of its columns among the operator's inputs
+    first: int  # position of its first column among the operator's state columns
+    fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the aggregate's own columns, by its own names."""

@@ -24,8 +24,8 @@ from godwit.columns.python_values import Columns, rows_as_tuples
 from godwit.operators.firing import CalledKey, Calls, FiredTimer, TimedRows, Timers
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.process import Meter, ProcessOperator, check_arguments, uncollected
+from godwit.operators.windows.event_time import Due
 from godwit.operators.windows.grid import END
-from godwit.operators.windows.moments import Due
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription
     from godwit.operators.firing import TimerClock
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
-__all__ = ["FiredTimer", "TimedProcess", "TimedRows", "Timers", "moments_of", "packed", "shown"]
+__all__ = ["FiredTimer", "TimedProcess", "TimedRows", "Timers", "packed", "shown", "timers_of"]
 
 _TIMERS: Final = "timers"
 _DUE: Final = "due"
@@ -85,7 +85,7 @@ class TimedProcess(ProcessOperator):
         """Whether it keeps timers or expiries."""
         return True
 
-    def _due_columns(self, time: OperatorTime) -> dict[int, int]:
+    def _due_columns(self, time: EpochTime) -> dict[int, int]:
         """Position of a column of an entry, key columns first → what is due up to and including."""
         first = len(self.schema.keys)
         names = self.schema.values.names
@@ -112,7 +112,7 @@ class TimedProcess(ProcessOperator):
                 earliest |= self._due_of(column, int(moments.min()))
         return earliest
 
-    def _now(self, time: OperatorTime) -> int:
+    def _now(self, time: EpochTime) -> int:
         return time.until if self.clock == "event" else time.clock
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
@@ -141,7 +141,7 @@ class TimedProcess(ProcessOperator):
             known = known & (expires > time.clock)
         states = self._read(known, prior.column(0), keys)
         meter.share(prior.column(0))
-        found = [CalledKey(moments) for moments in moments_of(column.get(_TIMERS), in_store)]
+        found = [CalledKey(moments) for moments in timers_of(column.get(_TIMERS), in_store)]
         given: set[int] = set()
 
         def state_of(group: int) -> Any:
@@ -160,7 +160,7 @@ class TimedProcess(ProcessOperator):
             state_of=state_of,
         )
         output = self._emitted(emitted, ends, keys)
-        if self._held:
+        if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()
         removed = [
@@ -191,7 +191,7 @@ class TimedProcess(ProcessOperator):
         )
 
 
-def moments_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
+def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
     """Moments of the timers of every key.
 
     Parameters

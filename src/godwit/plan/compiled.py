@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.moments import SourceTime
+    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.maps import ArrowMap
 
 __all__ = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.operators.windows.moments import SourceTime
+    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow, Component, Input, Output
     from godwit.plan.maps import ArrowMap
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from godwit.operators.firing import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
-    from godwit.operators.windows.moments import SourceTime
+    from godwit.operators.windows.event_time import SourceTime
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
 

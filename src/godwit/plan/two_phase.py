@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.in_two import ComputePart, ConsolidatePart, second_slots
+from godwit.operators.windows.two_phase import ComputePart, ConsolidatePart, second_slots
 from godwit.plan.compiled import CompiledFlow, Component, UpstreamInput
 
 if TYPE_CHECKING:

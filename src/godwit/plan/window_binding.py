@@ -10,7 +10,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.model.time_lengths import microseconds
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.moments import RowTime, SourceTime
+from godwit.operators.windows.event_time import RowTime, SourceTime
 from godwit.operators.windows.operator import WINDOW_END, EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.session_process import SessionProcess

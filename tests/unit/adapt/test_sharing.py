@@ -9,8 +9,8 @@ import pytest
 
 from godwit.adapt.sharing import SharePanes
 from godwit.engine.sharing import PaneMeter
+from godwit.operators.windows.event_time import EpochTime, WindowWork
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
-from godwit.operators.windows.moments import OperatorTime, WindowWork
 
 M = 60_000_000
 NOTHING = WindowWork(
@@ -33,7 +33,7 @@ def grid(*kinds: tuple[int, int]) -> PaneGrid:
 
 def run(meter: PaneMeter, *, epochs: int, minutes: int, keys: int = 1000) -> list[bool]:
     """Epochs of so many minutes in which every key is in every pane; entries cost 5, all else 1."""
-    time, chosen, policy = OperatorTime(), [], SharePanes({"w": meter})
+    time, chosen, policy = EpochTime(), [], SharePanes({"w": meter})
     epoch_seen: Any = None  # the engine tells the meter
     for epoch in range(epochs):
         panes = dict.fromkeys((m * M for m in range(epoch * minutes, (epoch + 1) * minutes)), keys)
@@ -54,7 +54,7 @@ def run(meter: PaneMeter, *, epochs: int, minutes: int, keys: int = 1000) -> lis
             meter.duplicated = proposal.change.duplicated
             policy.answered(proposal)
         chosen.append(meter.duplicated)
-        time = OperatorTime(closed=time.until, until=(epoch + 1) * minutes * M)
+        time = EpochTime(closed=time.until, until=(epoch + 1) * minutes * M)
     return chosen
 
 
@@ -86,14 +86,14 @@ def test_nothing_is_chosen_before_the_longest_window_has_passed() -> None:
 def test_what_an_epoch_does_either_way_follows_from_the_keys_of_its_panes() -> None:
     meter = PaneMeter(grid((2, 1)))
     work = replace(NOTHING, panes={0: 80, M: 60}, keys=100)
-    meter.take(OperatorTime(), [work])
+    meter.take(EpochTime(), [work])
     counts = meter.counts
     assert counts.pane_entries == 140
     assert counts.spread == 280
     # Windows of minutes -1 and 0, 0 and 1, 1 and 2; of the middle one 20 % of 40 % miss both.
     assert counts.window_entries == pytest.approx(80 + 100 * (1 - 0.2 * 0.4) + 60)
     assert (counts.panes_scanned, counts.merged) == (0, 0)
-    meter.take(OperatorTime(closed=BEGINNING, until=2 * M), [])
+    meter.take(EpochTime(closed=BEGINNING, until=2 * M), [])
     closing = meter.counts
     assert closing.panes_scanned == pytest.approx(140)
     assert closing.merged == pytest.approx(80 + 80 + 60, rel=0.05)  # in thirty-seconds of all keys
@@ -110,12 +110,12 @@ def test_a_choice_tells_what_it_rests_on_and_stands_until_it_is_answered() -> No
     meter = PaneMeter(grid((7, 7), (10, 10)))
     policy = SharePanes({"w": meter})
     epoch: Any = None
-    time = OperatorTime()
+    time = EpochTime()
     for at in range(12):
         panes = dict.fromkeys((m * M for m in range(at * 10, at * 10 + 10)), 1000)
         meter.take(time, [replace(NOTHING, panes=panes, keys=1000, written=10_000, write_ms=50.0)])
         policy.observe(epoch)
-        time = OperatorTime(closed=time.until, until=(at + 1) * 10 * M)
+        time = EpochTime(closed=time.until, until=(at + 1) * 10 * M)
         if proposals := list(policy.propose(0.0)):
             break
     (proposal,) = proposals

@@ -25,7 +25,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, EpochPlan
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
-from godwit.operators.windows.in_two import ConsolidatePart
+from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.regrouping import regrouped
 
 if TYPE_CHECKING:

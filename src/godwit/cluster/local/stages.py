@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from godwit.engine.lane.lane import run_lane, shipments
 from godwit.engine.lane.wire import due_at, ship, ship_arrivals
-from godwit.operators.windows.moments import Arrivals
+from godwit.operators.windows.event_time import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

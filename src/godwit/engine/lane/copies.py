@@ -32,7 +32,7 @@ __all__ = ["drop_copies", "receive_copies", "send_copies", "warm_copies"]
 def warm_copies(
     store: LocalStore,
     key_groups: Sequence[int],
-    told: StateInstruction,
+    instruction: StateInstruction,
     *,
     layout: EntryLayout,
     storage: CheckpointStorage,
@@ -47,7 +47,7 @@ def warm_copies(
         Where they are to be.
     key_groups
         Which.
-    told
+    instruction
         What brings them to the committed version.
     layout, storage
         How the state is read, and from where.
@@ -61,18 +61,18 @@ def warm_copies(
     dict of int to int
         Key group → version of its table now.
     """
-    num_key_groups = len(told.floor)
-    local = store.state(str(told.state), layout.schema, num_key_groups)
+    num_key_groups = len(instruction.floor)
+    local = store.state(str(instruction.state), layout.schema, num_key_groups)
     hydration = Hydration(
         local=local,
         layout=layout,
         homes=_homes(num_key_groups, lanes),
         storage=storage,
-        segments=told.segments,
-        snapshots=told.snapshots,
-        floor=told.floor,
+        segments=instruction.segments,
+        snapshots=instruction.snapshots,
+        floor=instruction.floor,
         load=np.ones(num_key_groups, np.bool_),
-        recover=partial(recover_chains, storage, told.recorded_as, committed),
+        recover=partial(recover_chains, storage, instruction.recorded_as, committed),
     )
     warmed = np.array(sorted(key_groups), np.int64)
     needed = np.zeros(num_key_groups, np.bool_)

@@ -23,7 +23,7 @@ from godwit.engine.lane.wire import ARRIVALS, LEFT_OUT, ROWS, Header
 from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import listing
-from godwit.operators.windows.moments import NO_ARRIVALS
+from godwit.operators.windows.event_time import NO_ARRIVALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

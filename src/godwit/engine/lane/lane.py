@@ -50,24 +50,18 @@ __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOperator:
-    """An operator as a lane sees it.
+    """An operator as a lane sees it."""
 
-    Attributes
-    ----------
-    index, operator
-        Its index in the flow, itself.
-    feeds
-        What takes its output: (index of the operator fed, maps on the way, its input).
-    outputs, left_out
-        Sinks that take its output and want rows, and the one of the rows that it leaves out.
-    states, waiting
-        How its states, by name, and rows that wait for it are read from the checkpoint.
-    """
-
+    # index, operator: its index in the flow, itself
     index: int
     operator: KeyedOperator
+    # What takes its output: (index of the operator fed, maps on the way, its input).
     feeds: tuple[tuple[int, UpstreamInput], ...]
+    # outputs, left_out: sinks that take its output and want rows, and the one of the rows that it
+    # leaves out
     outputs: tuple[StagedSink, ...]
+    # states, waiting: how its states, by name, and rows that wait for it are read from the
+    # checkpoint
     states: Mapping[str, EntryLayout]
     waiting: WaitingLayout
     left_out: StagedSink | None = None
@@ -127,14 +121,14 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
     alone = [
         Shipment(
             index=o.index,
-            level=told.level,
+            level=own.level,
             operator=o.operator,
-            places=told.places,
-            time=told.time,
+            places=own.places,
+            time=own.time,
             keeps_left_out=o.left_out is not None,
             hot_share=instruction.hot_keys / len(instruction.places),
         )
-        for o, told in zip(flow.operators, instruction.operators, strict=True)
+        for o, own in zip(flow.operators, instruction.operators, strict=True)
     ]
     second = {
         role.first: alone[o.index]
@@ -204,10 +198,10 @@ class _Lane:
         self.handed: dict[int, list[tuple[Header, Payload]]] = {}
 
     def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
-        told = self.instruction
-        store = local_store(local_store_root(told.local_dir, told.run_id, self.report.executor))
-        for member, instructed in zip(self.flow.operators, told.operators, strict=True):
-            if instructed.level != self.level:
+        epoch = self.instruction
+        store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
+        for member, own in zip(self.flow.operators, epoch.operators, strict=True):
+            if own.level != self.level:
                 continue
             arrived = [*by_operator.get(member.index, ()), *self.handed.pop(member.index, ())]
             arrived.sort(key=lambda item: item[0].arrival)

@@ -20,7 +20,7 @@ from godwit.engine.lane.waiting import set_aside, with_waiting
 from godwit.engine.lane.wire import unpack_arrivals, unpack_rows
 from godwit.model.errors import EpochFailedError
 from godwit.operators.operator import OperatorInput
-from godwit.operators.windows.moments import Arrivals
+from godwit.operators.windows.event_time import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,27 +33,13 @@ __all__ = ["LaneRows", "arrived_rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneRows:
-    """Rows of one operator in one lane, in order of arrival.
+    """Rows of one operator in one lane, in order of arrival."""
 
-    Attributes
-    ----------
-    operator
-        The operator.
-    num_key_groups
-        Number of its key groups.
-    batch
-        N rows of `raw_schema`, or, where `partial`, of `partial_schema`.
-    hashes
-        Shape ``(N,)``: hash of each row's key.
-    partial
-        Whether the rows are partial states.
-    """
-
-    operator: KeyedOperator
-    num_key_groups: int
-    batch: pa.RecordBatch
-    hashes: npt.NDArray[np.int64]
-    partial: bool
+    operator: KeyedOperator  # the operator
+    num_key_groups: int  # number of its key groups
+    batch: pa.RecordBatch  # n rows of `raw_schema`, or, where `partial`, of `partial_schema`
+    hashes: npt.NDArray[np.int64]  # shape ``(N,)``: hash of each row's key
+    partial: bool  # whether the rows are partial states
 
     @classmethod
     def of(

@@ -58,24 +58,17 @@ class LaneView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneStates:
-    """What a lane holds for one operator.
+    """What a lane holds for one operator."""
 
-    Attributes
-    ----------
-    hydrations
-        State → what brings it forward.
-    snapshots
-        State → key groups of which a snapshot is due; shape ``(num_key_groups,)``.
-    """
-
-    hydrations: Mapping[StateId, Hydration]
+    hydrations: Mapping[StateId, Hydration]  # state → what brings it forward
+    # State → key groups of which a snapshot is due; shape ``(num_key_groups,)``.
     snapshots: Mapping[StateId, Mask]
 
     @classmethod
     def of(
         cls,
         member: LaneOperator,
-        told: OperatorInstruction,
+        own: OperatorInstruction,
         instruction: EpochInstruction,
         store: LocalStore,
         *,
@@ -87,8 +80,8 @@ class LaneStates:
 
         Parameters
         ----------
-        member, told, instruction
-            The operator, and what its lanes are told.
+        member, own, instruction
+            The operator, and the instructions to its lanes.
         store
             The executor's.
         lane
@@ -98,9 +91,9 @@ class LaneStates:
         gone
             Entries that nobody asks for any more, if there are any.
         """
-        num_key_groups = len(told.places)
+        num_key_groups = len(own.places)
         hydrations, snapshots = {}, {}
-        for state in told.states:
+        for state in own.states:
             due = np.zeros(num_key_groups, np.bool_)
             due[list(state.to_snapshot)] = True
             snapshots[state.state] = due & here
@@ -113,7 +106,7 @@ class LaneStates:
                 segments=state.segments,
                 snapshots=state.snapshots,
                 floor=state.floor,
-                load=told.load,
+                load=own.load,
                 recover=partial(
                     recover_chains, instruction.storage, state.recorded_as, instruction.epoch - 1
                 ),

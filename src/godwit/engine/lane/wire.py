@@ -19,13 +19,13 @@ from godwit.columns.arrays import values_of
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.engine.lane.packing import pack
 from godwit.model.key_groups import key_groups_of
-from godwit.operators.windows.moments import NO_ARRIVALS, NO_TIME, Arrivals
+from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from godwit.operators.operator import KeyedOperator
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
 __all__ = [
     "Blob",
@@ -54,32 +54,18 @@ _MAX_CHUNK_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Where a payload comes from and what it is.
+    """Where a payload comes from and what it is."""
 
-    Attributes
-    ----------
-    kind
-        Raw rows, partial states, rows that were left out, what was found while rows were sent, or
-        keys that had many of them.
-    level
-        Level of the components it is for.
-    operator
-        Index of the operator it is for.
-    origin
-        Who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
-        place, number). Orders payloads.
-    rows
-        Rows it was made from, or 0 where another payload of the same rows counts them.
-    given
-        Number of the operator's input that the rows came by.
-    """
-
+    # Raw rows, partial states, rows that were left out, what was found while rows were sent, or
+    # keys that had many of them.
     kind: int
-    level: int
-    operator: int
+    level: int  # level of the components it is for
+    operator: int  # index of the operator it is for
+    # Who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
+    # place, number). Orders payloads.
     origin: tuple[int, int, int, int]
-    rows: int
-    given: int = 0
+    rows: int  # rows it was made from, or 0 where another payload of the same rows counts them
+    given: int = 0  # number of the operator's input that the rows came by
 
     @classmethod
     def of(cls, payload: bytes) -> Header:
@@ -147,35 +133,16 @@ def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """How rows reach one operator in one epoch.
+    """How rows reach one operator in one epoch."""
 
-    Attributes
-    ----------
-    index
-        The operator's index in the flow.
-    level
-        Level of its component.
-    operator
-        The operator.
-    places
-        Shape ``(num_key_groups,)``: the place of each key group.
-    time
-        Event time of the operator in this epoch.
-    keeps_left_out
-        Whether rows that the operator leaves out are wanted.
-    hot_share
-        A key that has at least this share of the rows is hot; 0: none is.
-    second
-        How rows reach the operator's second slots, if it has any: some are for those.
-    """
-
-    index: int
-    level: int
-    operator: KeyedOperator
-    places: npt.NDArray[np.int32]
-    time: OperatorTime = NO_TIME
-    keeps_left_out: bool = False
-    hot_share: float = 0.0
+    index: int  # the operator's index in the flow
+    level: int  # level of its component
+    operator: KeyedOperator  # the operator
+    places: npt.NDArray[np.int32]  # shape ``(num_key_groups,)``: the place of each key group
+    time: EpochTime = NO_TIME  # event time of the operator in this epoch
+    keeps_left_out: bool = False  # whether rows that the operator leaves out are wanted
+    hot_share: float = 0.0  # a key that has at least this share of the rows is hot; 0: none is
+    # How rows reach the operator's second slots, if it has any: some are for those.
     second: Shipment | None = None
 
 

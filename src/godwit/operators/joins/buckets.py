@@ -26,29 +26,17 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bucketed:
-    """Rows in buckets.
+    """Rows in buckets."""
 
-    Attributes
-    ----------
-    key, side, bucket
-        Shape ``(n,)``: the bucket that each row is in.
-    number
-        Shape ``(n,)``: its number there.
-    met
-        Shape ``(n,)``: whether it has met a row of the other side.
-    rows
-        Shape ``(n,)``: how many rows the bucket has, at the first of them; 0 at others.
-    values
-        n rows.
-    """
-
+    # key, side, bucket: shape ``(n,)``: the bucket that each row is in
     key: IntArray
     side: npt.NDArray[np.integer]
     bucket: IntArray
-    number: IntArray
-    met: Bools
+    number: IntArray  # shape ``(n,)``: its number there
+    met: Bools  # shape ``(n,)``: whether it has met a row of the other side
+    # Shape ``(n,)``: how many rows the bucket has, at the first of them; 0 at others.
     rows: IntArray
-    values: pa.RecordBatch
+    values: pa.RecordBatch  # n rows
 
     def take(self, which: IntArray) -> Bucketed:
         """Return some of the rows."""
@@ -113,20 +101,13 @@ class Bucketed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wanted:
-    """Buckets to look for.
+    """Buckets to look for."""
 
-    Attributes
-    ----------
-    key, side, bucket
-        Shape ``(n,)``: each one once.
-    whole
-        Shape ``(n,)``: whether all of its rows are wanted, or only the first.
-    """
-
+    # key, side, bucket: shape ``(n,)``: each one once
     key: IntArray
     side: npt.NDArray[np.integer]
     bucket: IntArray
-    whole: Bools
+    whole: Bools  # shape ``(n,)``: whether all of its rows are wanted, or only the first
 
 
 def buckets_reached(

@@ -36,7 +36,7 @@ from godwit.operators.joins.sides import (
     SIDE,
     JoinOperator,
     JoinSide,
-    moments_of,
+    event_times_of,
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
 __all__ = ["IntervalJoin"]
 
@@ -104,7 +104,7 @@ class IntervalJoin(JoinOperator):
         interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
         return {**super().means, **interval}
 
-    def closes(self, time: OperatorTime) -> bool:
+    def closes(self, time: EpochTime) -> bool:
         """Whether rows that met none may come out."""
         return self.how != "inner" and time.until > time.closed
 
@@ -172,10 +172,10 @@ class IntervalJoin(JoinOperator):
         groups: Groups,
         distinct: pa.RecordBatch,
         state: StateView,
-        time: OperatorTime,
+        time: EpochTime,
     ) -> Bucketed:
         """Entries of the buckets that an epoch's rows reach, and the first of their own."""
-        moments = moments_of(new.values)
+        moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
         first = moments + shift + self.reach_us[other]
@@ -199,7 +199,7 @@ class IntervalJoin(JoinOperator):
         self, every: Bucketed, loaded: int, keyed: npt.NDArray[np.bool_]
     ) -> tuple[IntArray, IntArray]:
         """Positions of the rows of all pairs of which one at least is new."""
-        moments = moments_of(every.values)
+        moments = event_times_of(every.values)
         new = np.arange(len(every.key)) >= loaded
         lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
         found = []
@@ -217,7 +217,7 @@ class IntervalJoin(JoinOperator):
         (a, b), (c, d) = found
         return np.concatenate([a, c]), np.concatenate([b, d])
 
-    def _over(self, state: StateView, time: OperatorTime) -> StateRows:
+    def _over(self, state: StateView, time: EpochTime) -> StateRows:
         """Rows of the state that met none, and can meet none after this epoch."""
         if not self.closes(time):
             return StateRows(
@@ -228,7 +228,7 @@ class IntervalJoin(JoinOperator):
         first = self.grid.panes(np.array([time.closed]))[0]
         found = state.scan(EntryRange(column=self.pane_position, first=int(first), end=time.until))
         sides, rows = self.sides_of(found.keys), self.rows_of(found.values)
-        over = self._is_over(sides, moments_of(rows), values_of(found.values.column(0)), time)
+        over = self._is_over(sides, event_times_of(rows), values_of(found.values.column(0)), time)
         which = pa.array(np.flatnonzero(over))
         return StateRows(
             hashes=found.hashes[over], keys=found.keys.take(which), values=rows.take(which)
@@ -239,7 +239,7 @@ class IntervalJoin(JoinOperator):
         sides: npt.NDArray[np.integer],
         moments: IntArray,
         met: npt.NDArray[np.bool_],
-        time: OperatorTime,
+        time: EpochTime,
     ) -> npt.NDArray[np.bool_]:
         """Whether rows come out because they met none: in the epoch that passes what they reach."""
         until = moments + self.reach_us[sides]
@@ -265,14 +265,14 @@ class IntervalJoin(JoinOperator):
         now: Bucketed,
         loaded: int,
         distinct: pa.RecordBatch,
-        time: OperatorTime,
+        time: EpochTime,
     ) -> Iterator[pa.RecordBatch]:
         """Output of the rows that met none: stored ones, but for what has met now, and new ones."""
         if not self.closes(time):
             return
         still = stored.take(np.flatnonzero(~stored.among(now.take(np.flatnonzero(now.met)))))
         fresh = now.take(np.arange(loaded, len(now.key)))
-        due = self._is_over(fresh.side, moments_of(fresh.values), fresh.met, time)
+        due = self._is_over(fresh.side, event_times_of(fresh.values), fresh.met, time)
         alone = still.before(fresh.take(np.flatnonzero(due)))
         at, none = np.arange(len(alone.key)), np.full(len(alone.key), -1)
         own = distinct.take(pa.array(alone.key))

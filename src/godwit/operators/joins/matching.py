@@ -17,17 +17,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slices:
-    """For each of n rows, a slice of others.
+    """For each of n rows, a slice of others."""
 
-    Attributes
-    ----------
-    order
-        Shape ``(m,)``: the others by key, moment, and as they were given.
-    begins, ends
-        Shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``.
-    """
-
-    order: IntArray
+    order: IntArray  # shape ``(m,)``: the others by key, moment, and as they were given
+    # begins, ends: shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``
     begins: IntArray
     ends: IntArray
 

@@ -31,8 +31,8 @@ from godwit.operators.joins.sides import (
     RIGHT,
     JoinOperator,
     JoinSide,
+    event_times_of,
     find_some,
-    moments_of,
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
@@ -99,7 +99,7 @@ class NewestJoin(JoinOperator):
         """Keep what the watermark has not passed; join what it has."""
         time = data.time
         arrived = number_rows(data.rows, NUMBER, data.epoch)
-        is_later = moments_of(arrived.values) >= time.until
+        is_later = event_times_of(arrived.values) >= time.until
         later = arrived.take(np.flatnonzero(is_later))
         due = arrived.take(np.flatnonzero(~is_later))
         stale = arrived.take(np.empty(0, np.int64))
@@ -152,7 +152,7 @@ class NewestJoin(JoinOperator):
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Join what is due: positions of the rows of the right that stay, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
-        moments = moments_of(due.values)
+        moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]
         left = np.flatnonzero(sides == LEFT)
         left = left[np.lexsort((numbers[left], moments[left], key[left]))]
@@ -173,7 +173,7 @@ class NewestJoin(JoinOperator):
         rows = pa.concat_batches([due.values, before])
         at = len(moments) + np.arange(len(there))
         others = np.concatenate([at, right])
-        all_moments = np.concatenate([moments, moments_of(before)])
+        all_moments = np.concatenate([moments, event_times_of(before)])
         all_keys = np.concatenate([key, asked[there]])
         last = moments[left]
         first = np.full(len(left), BEGINNING) if self.within_us is None else last - self.within_us

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.windows.moments import RowTime
+from godwit.operators.windows.event_time import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
 
@@ -46,30 +46,15 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSide:
-    """One of the two streams.
+    """One of the two streams."""
 
-    Attributes
-    ----------
-    keys
-        Names of its key columns.
-    columns
-        Its other columns, under the names that they have there.
-    named
-        The same columns, under the names that they have in the output.
-    time
-        Where its event time is.
-    inputs
-        Numbers of the operator's inputs that its rows come by.
-    origin
-        Where its rows come from, as plain values: their sources, and a digest of the way from
-        there, which is another one for another way.
-    """
-
-    keys: tuple[str, ...]
-    columns: tuple[str, ...]
-    named: pa.Schema
-    time: RowTime
-    inputs: frozenset[int]
+    keys: tuple[str, ...]  # names of its key columns
+    columns: tuple[str, ...]  # its other columns, under the names that they have there
+    named: pa.Schema  # the same columns, under the names that they have in the output
+    time: RowTime  # where its event time is
+    inputs: frozenset[int]  # numbers of the operator's inputs that its rows come by
+    # Where its rows come from, as plain values: their sources, and a digest of the way from there,
+    # which is another one for another way.
     origin: Mapping[str, Any]
 
 
@@ -251,7 +236,7 @@ def find_some(
     return there, values.take(pa.array(there))
 
 
-def moments_of(rows: pa.RecordBatch) -> IntArray:
+def event_times_of(rows: pa.RecordBatch) -> IntArray:
     """Event time of rows of `JoinOperator.inputs`."""
     found: IntArray = values_of(rows.column(0))
     return found

@@ -41,45 +41,25 @@ _MOST_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneKeys:
-    """The keys of one lane and epoch, in the order in which the function is called for them.
+    """The keys of one lane and epoch, in the order in which the function is called for them."""
 
-    Attributes
-    ----------
-    keys, tuples
-        G keys, as columns and as Python values.
-    hashes, key_groups
-        Shape ``(G,)``; key groups ascend.
-    rows
-        The epoch's rows, ordered by key.
-    starts
-        G + 1 numbers: where the rows of each key begin, and the end.
-    clock
-        The driver's clock in microseconds.
-    """
-
+    # keys, tuples: g keys, as columns and as Python values
     keys: pa.RecordBatch
     tuples: list[tuple[Any, ...]]
+    # hashes, key_groups: shape ``(G,)``; key groups ascend
     hashes: npt.NDArray[np.int64]
     key_groups: npt.NDArray[np.int32]
-    rows: Columns
-    starts: list[int]
-    clock: int
+    rows: Columns  # the epoch's rows, ordered by key
+    starts: list[int]  # g + 1 numbers: where the rows of each key begin, and the end
+    clock: int  # the driver's clock in microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """Entries of one state whose time has come.
+    """Entries of one state whose time has come."""
 
-    Attributes
-    ----------
-    entries
-        n of them.
-    groups
-        Shape ``(n,)``: which of the lane's keys each is of.
-    """
-
-    entries: StateRows
-    groups: list[int]
+    entries: StateRows  # n of them
+    groups: list[int]  # shape ``(n,)``: which of the lane's keys each is of
 
 
 class LookAhead:
@@ -108,7 +88,7 @@ class LookAhead:
         return range(first, min(first + self._size, self._count))
 
     def took(self, size_bytes: int) -> None:
-        """Take note of how much was read, so that large states are not held in numbers."""
+        """Take note of how much was read, so that large states are not state in numbers."""
         if size_bytes > _MOST_BYTES:
             self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
 
@@ -216,12 +196,12 @@ class Cells(ABC):
     ----------
     stored
         The state.
-    lane, held
+    lane, state
         As of `StoredState.begin`.
     """
 
-    def __init__(self, stored: StoredState, lane: LaneKeys, held: StateView) -> None:
-        self.stored, self.lane, self._held = stored, lane, held
+    def __init__(self, stored: StoredState, lane: LaneKeys, state: StateView) -> None:
+        self.stored, self.lane, self._state = stored, lane, state
         self._again = stored.again(lane.clock)
 
     @abstractmethod
@@ -252,7 +232,7 @@ class Cells(ABC):
         """Find entries by key and by what tells them apart."""
         keys = self.lane.keys.take(pa.array(groups))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
-        return Looked(*self._held.find(batch, self.lane.key_groups[groups]))
+        return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
 
     def key(self, group: int) -> str:
         """Name a key in messages."""

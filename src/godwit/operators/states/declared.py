@@ -85,22 +85,12 @@ class ValueState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
-    """A list for each key: what is appended costs the last page, however long the list is.
+    """A list for each key: what is appended costs the last page, however long the list is."""
 
-    Attributes
-    ----------
-    of
-        Type of its elements.
-    ttl
-        An element is forgotten once it is this old by the driver's clock.
-    upgrade
-        As of `ValueState`, for an element.
-    """
-
-    of: type[T]
+    of: type[T]  # type of its elements
     _: KW_ONLY
-    ttl: Duration | None = None
-    upgrade: Callable[[Any], T] | None = None
+    ttl: Duration | None = None  # an element is forgotten once it is this old by the driver's clock
+    upgrade: Callable[[Any], T] | None = None  # as of `ValueState`, for an element
 
     def __post_init__(self) -> None:
         if not _is_type(self.of):
@@ -110,26 +100,16 @@ class ListState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
-    """A map for each key: what is touched of it costs as much as the items that are.
+    """A map for each key: what is touched of it costs as much as the items that are."""
 
-    Attributes
-    ----------
-    by
-        Type of what items are found by: ``str``, ``int`` (64 bits), ``bytes``, ``bool``,
-        ``datetime.date``, or a tuple of these, as in ``tuple[str, int]``.
-    of
-        Type of the values.
-    ttl
-        An item is forgotten once it was not written for this long by the driver's clock.
-    upgrade
-        As of `ValueState`, for an item's value.
-    """
-
+    # Type of what items are found by: ``str``, ``int`` (64 bits), ``bytes``, ``bool``,
+    # ``datetime.date``, or a tuple of these, as in ``tuple[str, int]``.
     by: type[K]
-    of: type[V]
+    of: type[V]  # type of the values
     _: KW_ONLY
+    # An item is forgotten once it was not written for this long by the driver's clock.
     ttl: Duration | None = None
-    upgrade: Callable[[Any], V] | None = None
+    upgrade: Callable[[Any], V] | None = None  # as of `ValueState`, for an item's value
 
     def __post_init__(self) -> None:
         for given in (self.by, self.of):

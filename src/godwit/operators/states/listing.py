@@ -33,21 +33,12 @@ _PAGE_ITEMS: Final = 64
 
 @dataclass(slots=True, kw_only=True)
 class Grown:
-    """A key whose map has other items than before.
-
-    Attributes
-    ----------
-    more
-        How many more it has.
-    added
-        Those that go to the end of the listing.
-    there, listed
-        Items that there are then, and length of the listing.
-    """
+    """A key whose map has other items than before."""
 
     group: int
-    more: int
-    added: list[Any]
+    more: int  # how many more it has
+    added: list[Any]  # those that go to the end of the listing
+    # there, listed: items that there are then, and length of the listing
     there: int = 0
     listed: int = 0
 

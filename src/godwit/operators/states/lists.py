@@ -68,45 +68,27 @@ class each:  # noqa: N801 - reads as the function that it is
 
 @dataclass(slots=True)
 class _Page:
-    """Some elements, and when each of them expires.
-
-    Attributes
-    ----------
-    before
-        As it was read; empty if it is new.
-    expires
-        Nothing of it is left from then on.
-    """
+    """Some elements, and when each of them expires."""
 
     elements: list[Any] = field(default_factory=list)
     moments: list[int] = field(default_factory=list)
-    before: bytes = b""
-    expires: int = BEGINNING
+    before: bytes = b""  # as it was read; empty if it is new
+    expires: int = BEGINNING  # nothing of it is left from then on
     changed: bool = False
     seen: bool = False
 
 
 @dataclass(slots=True)
 class _List:
-    """The list of one key: pages from `first` up to, not including, `after`.
-
-    Attributes
-    ----------
-    latest
-        When the last of those that expire does.
-    was
-        First, after and latest as they were read.
-    gone
-        Pages of which nothing is left.
-    """
+    """The list of one key: pages from `first` up to, not including, `after`."""
 
     first: int = 0
     after: int = 0
-    latest: int = BEGINNING
-    was: tuple[int, int, int] = (0, 0, BEGINNING)
+    latest: int = BEGINNING  # when the last of those that expire does
+    was: tuple[int, int, int] = (0, 0, BEGINNING)  # first, after and latest as they were read
     pages: dict[int, _Page] = field(default_factory=dict)
     swept: set[int] = field(default_factory=set)
-    gone: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)  # pages of which nothing is left
 
     @classmethod
     def of(cls, bounds: bytes) -> _List:

@@ -129,23 +129,14 @@ class _Item:
 
 @dataclass(slots=True)
 class _Map:
-    """What is known of the map of one key.
+    """What is known of the map of one key."""
 
-    Attributes
-    ----------
-    items
-        Those that were asked for, or are no more.
-    ahead
-        Those that were only looked up along.
-    added
-        Those that were not there when they were assigned, in order.
-    listed
-        All that the listing had when it was read; ``None``: it was not.
-    """
-
+    # Those that were asked for, or are no more.
     items: dict[Any, _Item] = field(default_factory=dict)
-    ahead: dict[Any, _Item] = field(default_factory=dict)
+    ahead: dict[Any, _Item] = field(default_factory=dict)  # those that were only looked up along
+    # Those that were not there when they were assigned, in order.
     added: list[Any] = field(default_factory=list)
+    # All that the listing had when it was read; ``None``: it was not.
     listed: list[Any] | None = None
 
 

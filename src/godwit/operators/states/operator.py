@@ -43,8 +43,8 @@ from godwit.operators.states.lists import StoredList
 from godwit.operators.states.maps import StoredMap
 from godwit.operators.states.of_key import States
 from godwit.operators.states.values import StoredValue
-from godwit.operators.timers import moments_of, packed
-from godwit.operators.windows.moments import Due
+from godwit.operators.timers import packed, timers_of
+from godwit.operators.windows.event_time import Due
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.changes import nothing_beside
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import StoredState
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
 __all__ = ["DueColumn", "ProcessOfStates"]
 
@@ -204,7 +204,7 @@ class ProcessOfStates(KeyedOperator):
         """Whether it has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
-    def _due_columns(self, time: OperatorTime) -> list[DueColumn]:
+    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
         """Columns of moments at which there is something to do."""
         found = []
         if self.clock is not None:
@@ -218,7 +218,7 @@ class ProcessOfStates(KeyedOperator):
                 found.append(DueColumn(name, column, time.clock, by_event=False))
         return found
 
-    def _now(self, time: OperatorTime) -> int:
+    def _now(self, time: EpochTime) -> int:
         return time.until if self.clock == "event" else time.clock
 
     # -- an epoch ------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ class ProcessOfStates(KeyedOperator):
         if self.clock is None:
             return [[] for _ in lane.tuples]
         known, values = states[TIMERS].find(lane.keys, lane.key_groups)
-        return moments_of(values.column(0), known)
+        return timers_of(values.column(0), known)
 
     def _timers_written(
         self, lane: LaneKeys, moments: list[list[int]], differ: npt.NDArray[np.int64]

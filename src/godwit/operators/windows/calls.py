@@ -32,24 +32,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFunction:
-    """A function over the rows of a key and window.
+    """A function over the rows of a key and window."""
 
-    Attributes
-    ----------
-    operator
-        Name of the operator that calls it.
-    function
-        ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
-    output
-        Columns of the rows that it returns.
-    zone
-        The session's, of datetimes without one that it returns.
-    """
-
-    operator: str
+    operator: str  # name of the operator that calls it
+    # ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
     function: Callable[..., Iterable[Any] | None]
-    output: pa.Schema
-    zone: str = UTC
+    output: pa.Schema  # columns of the rows that it returns
+    zone: str = UTC  # the session's, of datetimes without one that it returns
 
     def __call__(
         self,

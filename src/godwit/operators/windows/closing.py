@@ -7,7 +7,7 @@ overlap, not even keys need be told apart.
 
 from __future__ import annotations
 
-import time
+import time as cpu_clock
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.windows.compute import WindowedCompute
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
 __all__ = ["closed_windows", "of_closing_windows"]
 
@@ -34,22 +34,14 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Window:
-    """A window that is over.
+    """A window that is over."""
 
-    Attributes
-    ----------
-    start, end
-        Its bounds.
-    panes
-        Positions of its panes among the pieces; empty if there are none.
-    own
-        Its own piece, if it has one.
-    """
-
+    # start, end: its bounds
     start: int
     end: int
+    # Positions of its panes among the pieces; empty if there are none.
     panes: tuple[int, int] = (0, 0)
-    own: int | None = None
+    own: int | None = None  # its own piece, if it has one
 
     @property
     def piece(self) -> int | None:
@@ -61,12 +53,12 @@ class _Window:
 
 
 def closed_windows(
-    operator: WindowedCompute, held: StateRows, changed: StateRows | None, told: OperatorTime
+    operator: WindowedCompute, stored: StateRows, changed: StateRows | None, time: EpochTime
 ) -> Closed:
     """Output of the windows that are over in an epoch; entries as of `closing_entries`."""
-    cpu = time.process_time()
-    entries = held if changed is None else held.then(changed)
-    windows, piece_of, count = _pieces(operator, entries, told)
+    cpu = cpu_clock.process_time()
+    entries = stored if changed is None else stored.then(changed)
+    windows, piece_of, count = _pieces(operator, entries, time)
     if not windows:
         return Closed(output=operator.nothing())
     wanted = np.flatnonzero(piece_of < count)
@@ -100,7 +92,7 @@ def closed_windows(
         sizes = [len(one.keys) for one in found]
         rows = groups.first_row[np.concatenate([one.keys for one in found])]
         states = pa.concat_batches([one.states for one in found])
-    merge_ms = (time.process_time() - cpu) * 1e3
+    merge_ms = (cpu_clock.process_time() - cpu) * 1e3
     output = operator.window_rows(
         own.take(pa.array(rows)),
         np.repeat([window.start for window in windows], sizes),
@@ -111,10 +103,10 @@ def closed_windows(
 
 
 def of_closing_windows(
-    operator: WindowedCompute, entries: StateRows, told: OperatorTime
+    operator: WindowedCompute, entries: StateRows, time: EpochTime
 ) -> npt.NDArray[np.intp]:
     """Which entries are parts of windows that are over in an epoch."""
-    _, piece_of, count = _pieces(operator, entries, told)
+    _, piece_of, count = _pieces(operator, entries, time)
     return np.flatnonzero(piece_of < count)
 
 
@@ -146,7 +138,7 @@ def _merged(
 
 
 def _pieces(
-    operator: WindowedCompute, entries: StateRows, told: OperatorTime
+    operator: WindowedCompute, entries: StateRows, time: EpochTime
 ) -> tuple[list[_Window], npt.NDArray[np.integer], int]:
     """Windows that are over, which piece each entry is of, and how many pieces there are.
 
@@ -166,12 +158,12 @@ def _pieces(
         piece_of[of_pane] = number
     count = len(panes)
     windows: dict[tuple[int, int], _Window] = {}
-    bounds = grid.windows_over(panes, told.closed, told.until)
+    bounds = grid.windows_over(panes, time.closed, time.until)
     firsts, lasts = (np.searchsorted(panes, bound).tolist() for bound in bounds)
     for start, end, *of in zip(*(b.tolist() for b in bounds), firsts, lasts, strict=True):
         windows[start, end] = _Window(start=start, end=end, panes=(of[0], of[1]))
     if not of_pane.all():
-        for which, start, end in _own_windows(operator, starts, spans, told):
+        for which, start, end in _own_windows(operator, starts, spans, time):
             panes_of = windows[start, end].panes if (start, end) in windows else (0, 0)
             windows[start, end] = _Window(start=start, end=end, panes=panes_of, own=count)
             piece_of[which] = count
@@ -181,11 +173,11 @@ def _pieces(
 
 
 def _own_windows(
-    operator: WindowedCompute, starts: IntArray, spans: IntArray, told: OperatorTime
+    operator: WindowedCompute, starts: IntArray, spans: IntArray, time: EpochTime
 ) -> Iterator[tuple[IntArray, int, int]]:
     """StateRows of each window with a state of its own that is over, and its bounds."""
     ends = starts + spans
-    over = (spans > 0) & (ends > told.closed) & (ends <= told.until)
+    over = (spans > 0) & (ends > time.closed) & (ends <= time.until)
     for length in sorted({window.length_us for window in operator.grid.windows}):
         which = np.flatnonzero(over & (spans == length))
         different, number = _numbered(starts[which], operator.grid.width_us)

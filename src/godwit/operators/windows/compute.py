@@ -5,9 +5,9 @@ The state is a partial per key and pane.  Windows are made of them when they are
 their panes changes: the panes of a window are merged in order of event time, so what an aggregate
 sees within a pane is in order of arrival, and across panes in order of time.
 
-Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the epoch
-is told (`OperatorTime.duplicated`).  A window is then its own partial, and its panes from epochs
-that were told otherwise: so what epochs are told may change at any time.
+Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the
+epoch's time says (`EpochTime.duplicated`).  A window is then its own partial, and its panes from
+epochs without: so the layout may change at any time.
 
 Invariant: every row is in the partial of its pane, or in those of all its windows that were open;
 never in both.
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.moments import OperatorTime, RowTime
 
 __all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
 
@@ -199,7 +199,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             meter.saw(keys.column(self.pane_position), groups.hashes)
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
-    def close(self, entries: StateRows, changed: StateRows | None, time: OperatorTime) -> Closed:
+    def close(self, entries: StateRows, changed: StateRows | None, time: EpochTime) -> Closed:
         """Output of the windows that are over, of entries as of `closing_entries`."""
         return closed_windows(self, entries, changed, time)
 

@@ -35,18 +35,10 @@ _WORTH_A_SEARCH = 50_000  # merging as many keys takes about as long as the sear
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Partials:
-    """Partial states of some keys.
+    """Partial states of some keys."""
 
-    Attributes
-    ----------
-    keys
-        Shape ``(n,)``: numbers of keys, ascending.
-    states
-        n rows.
-    """
-
-    keys: IntArray
-    states: pa.RecordBatch
+    keys: IntArray  # shape ``(n,)``: numbers of keys, ascending
+    states: pa.RecordBatch  # n rows
 
     def then(
         self, later: Partials, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]

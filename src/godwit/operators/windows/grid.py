@@ -33,19 +33,13 @@ END: Final = 2**61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """Windows of one length.
+    """Windows of one length."""
 
-    Attributes
-    ----------
-    length_us, every_us
-        How long each is, and how long after one the next begins; at most the length.
-    offset_us
-        Windows begin at this moment plus a multiple of `every_us`.
-    """
-
+    # length_us, every_us: how long each is, and how long after one the next begins; at most the
+    # length
     length_us: int
     every_us: int
-    offset_us: int = 0
+    offset_us: int = 0  # windows begin at this moment plus a multiple of `every_us`
 
     def first_open(self, closed: int) -> int:
         """Start of the first window that ends after `closed`."""
@@ -65,38 +59,22 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowsOfPanes:
-    """Which panes make which windows: columns, one entry per pane and window that holds it.
+    """Which panes make which windows: columns, one entry per pane and window that holds it."""
 
-    Attributes
-    ----------
-    pane
-        Position of the pane among those that were asked about.
-    kind
-        Which of the grid's windows.
-    start, end
-        The window.
-    """
-
-    pane: Moments
-    kind: Moments
+    pane: Moments  # position of the pane among those that were asked about
+    kind: Moments  # which of the grid's windows
+    # start, end: the window
     start: Moments
     end: Moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaneGrid:
-    """The panes of some windows.
+    """The panes of some windows."""
 
-    Attributes
-    ----------
-    windows
-        At least one.
-    width_us
-        Length of a pane: the greatest that divides every length, frequency and distance between
-        offsets.
-    """
-
-    windows: tuple[TimeWindow, ...]
+    windows: tuple[TimeWindow, ...]  # at least one
+    # Length of a pane: the greatest that divides every length, frequency and distance between
+    # offsets.
     width_us: int
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.columns.arrays import values_of
-from godwit.operators.windows.moments import WindowWork
+from godwit.operators.windows.event_time import WindowWork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

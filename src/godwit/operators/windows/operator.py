@@ -22,16 +22,16 @@ from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.operator import STATE, Arranged, KeyedOperator
 from godwit.operators.windows.description import describe_windows, windows_of
+from godwit.operators.windows.event_time import Arrivals
 from godwit.operators.windows.grid import BEGINNING
-from godwit.operators.windows.moments import Arrivals
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.operators.operator import OperatorInput
+    from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.moments import OperatorTime, RowTime
 
 __all__ = [
     "PANE",
@@ -95,7 +95,7 @@ class EventTimeOperator(KeyedOperator):
 
     # -- rows on their way ---------------------------------------------------------------------
 
-    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:
+    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:
         """Find the pane of every row of `arriving`, and leave out what belongs to none."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
@@ -146,11 +146,11 @@ class EventTimeOperator(KeyedOperator):
 
     # -- time ----------------------------------------------------------------------------------
 
-    def closes(self, time: OperatorTime) -> bool:
+    def closes(self, time: EpochTime) -> bool:
         """Whether any window is over in this epoch that was not before."""
         return self.grid.closes(time.closed, time.until)
 
-    def needs_state(self, time: OperatorTime) -> bool:
+    def needs_state(self, time: EpochTime) -> bool:
         """Whether windows come out in this epoch, or it is the last that finds some panes."""
         return (
             super().needs_state(time)
@@ -158,7 +158,7 @@ class EventTimeOperator(KeyedOperator):
             or self.gone_before(time.until) > self.gone_before(time.closed)
         )
 
-    def closing(self, time: OperatorTime) -> tuple[int, int]:
+    def closing(self, time: EpochTime) -> tuple[int, int]:
         """Panes from the one up to the other may be of windows that are over in this epoch."""
         return self.grid.closing(time.closed, time.until)
 

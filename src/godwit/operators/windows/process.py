@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.operator import OperatorInput
+    from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.operators.windows.moments import OperatorTime, RowTime
 
 __all__ = ["WindowedProcess"]
 
@@ -101,7 +101,7 @@ class WindowedProcess(EventTimeOperator):
             closing_ms=closing_ms,
         )
 
-    def _called(self, rows: StateRows, time: OperatorTime) -> pa.RecordBatch:
+    def _called(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
         """Call the function for every window that is over."""
         position = self.pane_position
         panes = values_of(rows.keys.column(position))

@@ -23,7 +23,7 @@ from godwit.operators.windows.sessions import SessionCompute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from godwit.operators.windows.moments import RowTime
+    from godwit.operators.windows.event_time import RowTime
 
 __all__ = ["SessionProcess"]
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.moments import OperatorTime, RowTime
+    from godwit.operators.windows.event_time import EpochTime, RowTime
 
 __all__ = ["SessionCompute"]
 
@@ -124,7 +124,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         marks[order] = np.repeat(times[order][firsts], np.diff(np.append(firsts, len(order))))
         return marks
 
-    def closes(self, time: OperatorTime) -> bool:
+    def closes(self, time: EpochTime) -> bool:
         """Whether any session may be over in this epoch that was not before."""
         return time.until > time.closed
 
@@ -188,7 +188,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return rows, every, np.concatenate(slots)
 
     def _met(
-        self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: OperatorTime
+        self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: EpochTime
     ) -> OperatorOutput:
         """Merge sessions of keys that meet, and part those that are over from those that are not.
 

@@ -32,21 +32,13 @@ __all__ = ["Slots"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slots:
-    """The slots of an operator's key groups; arrays of shape ``(num_key_groups,)``.
+    """The slots of an operator's key groups; arrays of shape ``(num_key_groups,)``."""
 
-    Attributes
-    ----------
-    active
-        Which slot takes rows, 0 or 1.
-    since
-        It takes rows of panes from this moment on, the other one those of earlier panes.
-        Microseconds.
-    over
-        Windows that hold anything of the other slot end by this moment. Microseconds.
-    """
-
-    active: npt.NDArray[np.int8]
+    active: npt.NDArray[np.int8]  # which slot takes rows, 0 or 1
+    # It takes rows of panes from this moment on, the other one those of earlier panes.
+    # Microseconds.
     since: npt.NDArray[np.int64]
+    # Windows that hold anything of the other slot end by this moment. Microseconds.
     over: npt.NDArray[np.int64]
 
     @classmethod
@@ -69,8 +61,8 @@ class Slots:
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
         """Say what a commit record has to: nothing of key groups that never migrated so."""
-        told = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
-        columns = (told, self.active[told], self.since[told], self.over[told])
+        used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
+        columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def become(

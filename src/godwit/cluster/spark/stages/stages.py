@@ -23,7 +23,7 @@ from godwit.cluster.spark.stages.python_stage import PythonStage, fetch, python_
 from godwit.cluster.spark.stages.shipping import ShippedEpoch
 from godwit.engine.lane.lane import run_lane, shipments
 from godwit.engine.lane.wire import due_at, ship, ship_arrivals
-from godwit.operators.windows.moments import Arrivals
+from godwit.operators.windows.event_time import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

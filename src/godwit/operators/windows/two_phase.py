@@ -30,16 +30,16 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.operator import Arranged, OperatorOutput, TwoPhase
 from godwit.operators.windows.closing import of_closing_windows
 from godwit.operators.windows.compute import WindowedCompute
+from godwit.operators.windows.event_time import RowTime
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.meter import Closed, WindowMeter
-from godwit.operators.windows.moments import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.moments import OperatorTime
+    from godwit.operators.windows.event_time import EpochTime
 
 __all__ = ["ComputePart", "ConsolidatePart", "second_slots"]
 
@@ -89,7 +89,7 @@ class ComputePart(WindowedCompute):
             pane_position=self.pane_position,
         )
 
-    def close(self, entries: StateRows, changed: StateRows | None, time: OperatorTime) -> Closed:
+    def close(self, entries: StateRows, changed: StateRows | None, time: EpochTime) -> Closed:
         """Give the partials of windows that are over in this epoch and were not before."""
         if changed is not None:
             entries = _newest(entries.then(changed), len(self.keys))
@@ -152,7 +152,7 @@ class ConsolidatePart(EventTimeOperator):
         slot = pa.array(np.full(rows.num_rows, given, np.int8))
         return rows.append_column(_SLOT, slot)
 
-    def arrange(self, rows: pa.RecordBatch, time: OperatorTime, given: int = 0) -> Arranged:  # noqa: ARG002
+    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:  # noqa: ARG002
         """Leave partials as they are: they tell their entry, and were judged as rows."""
         return Arranged(rows=rows)
 
@@ -179,7 +179,7 @@ class ConsolidatePart(EventTimeOperator):
         )
 
     def _merged(
-        self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: OperatorTime
+        self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
         """Merge what both slots hold of a key and pane; what was there first comes first."""
         slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
