@@ -37,7 +37,7 @@ class LaneRows:
 
     operator: KeyedOperator  # the operator
     num_key_groups: int  # number of its key groups
-    batch: pa.RecordBatch  # n rows of `raw_schema`, or, where `partial`, of `partial_schema`
+    batch: pa.RecordBatch  # N rows of `raw_schema`, or, where `partial`, of `partial_schema`
     hashes: npt.NDArray[np.int64]  # shape ``(N,)``: hash of each row's key
     partial: bool  # whether the rows are partial states
 

@@ -43,14 +43,14 @@ _MOST_BYTES: Final = 16 << 20
 class LaneKeys:
     """The keys of one lane and epoch, in the order in which the function is called for them."""
 
-    # keys, tuples: g keys, as columns and as Python values
+    # keys, tuples: G keys, as columns and as Python values
     keys: pa.RecordBatch
     tuples: list[tuple[Any, ...]]
     # hashes, key_groups: shape ``(G,)``; key groups ascend
     hashes: npt.NDArray[np.int64]
     key_groups: npt.NDArray[np.int32]
     rows: Columns  # the epoch's rows, ordered by key
-    starts: list[int]  # g + 1 numbers: where the rows of each key begin, and the end
+    starts: list[int]  # G + 1 numbers: where the rows of each key begin, and the end
     clock: int  # the driver's clock in microseconds
 
 
@@ -88,7 +88,7 @@ class LookAhead:
         return range(first, min(first + self._size, self._count))
 
     def took(self, size_bytes: int) -> None:
-        """Take note of how much was read, so that large states are not state in numbers."""
+        """Take note of how much was read, so that few large states are looked up together."""
         if size_bytes > _MOST_BYTES:
             self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
 
