@@ -36,7 +36,7 @@ from godwit.engine.instructions import Instructor
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.outcomes import outcome_of, record_of
 from godwit.engine.progress import Stopwatch, progress_of
-from godwit.engine.settings import LaneSettings
+from godwit.engine.settings import Lanes
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import even_assignment
@@ -124,7 +124,7 @@ class Driver:
             flow,
             self.log,
             layouts,
-            LaneSettings(local_dir=str(root / "local")),
+            Lanes(local_dir=str(root / "local")),
             on_loss=Policy().on_loss,
             run_id=RUN_ID,
         )

@@ -58,8 +58,8 @@ lopsided = gw.even_assignment(KEY_GROUPS, ["local-0", "local-1"], [1, 1]).moved(
 )
 query = flow.start(
     checkpoint=work / "checkpoint",
-    assignments={"scores": lopsided},
-    control=gw.Control(period="1 second", least_epochs=2),
+    sizing=gw.Sizing(assignments={"scores": lopsided}),
+    control=gw.Control(period="1 second", cadence=gw.Cadence(min_epochs=2)),
 )
 
 told = 0

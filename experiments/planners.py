@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.drawing import figure
 from godwit.adapt import Control
+from godwit.adapt.settings import Search
 from godwit.cluster.simulated import Simulation, controlled_by
 from godwit.cluster.simulated.scenario import Size, scenario
 from godwit.model import events
@@ -60,7 +61,7 @@ def main() -> None:
         settings = Control(
             planner=name if name != "nobody" else "milp",
             policy="static" if name == "nobody" else "resource_centric",
-            options=_OPTIONS.get(name, {}),
+            search=Search(options=_OPTIONS.get(name, {})),
             period=5.0,
         )
         simulation = Simulation(made, seed=given.seed, control=controlled_by(settings))

@@ -124,7 +124,7 @@ def _live(source: Path, preload: int) -> dict[str, Any]:
             query = flow.start(
                 checkpoint=work / "checkpoint",
                 executors=4,
-                executors_timeout_s=180,
+                sizing=gw.Sizing(executors_timeout_s=180),
                 trigger=gw.Trigger(processingTime=_EVERY),
             )
             until_epoch(query, preload + 2)

@@ -183,7 +183,7 @@ def fed_stream(setup: Setup, control: gw.Control | None) -> Iterator[Fed]:
             query = flow.start(
                 checkpoint=work / "checkpoint",
                 executors=setup.executors,
-                executors_timeout_s=180.0,
+                sizing=gw.Sizing(executors_timeout_s=180.0),
                 control=control,
             )
             fed = Fed(query=query, work_dir=work, setup=setup, rng=np.random.default_rng(1))

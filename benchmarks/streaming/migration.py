@@ -46,7 +46,7 @@ def live(source: Path, preload: int, work: Path, copies_from: str = "quicker") -
             checkpoint=work / "checkpoint",
             executors=3,
             policy=gw.Policy(copies_from=gw.CopiesFrom(copies_from)),
-            assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])},
+            sizing=gw.Sizing(assignments={"sums": busy.on(["0", "1", "2"], [1, 1, 1])}),
         )
         until_epoch(query, preload + STEADY)
         state = query.lastProgress

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.calibration.runs import EXECUTORS, RUNS, RealRun
+from godwit import Sizing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,9 @@ def _epochs(spark: Any, run: RealRun, work: Path, *, epochs: int) -> list[float]
     source, checkpoint = work / "in", work / "checkpoint"
     _write(source, run, epochs)
     query = _flow(spark, source, run.key_groups).start(
-        checkpoint=checkpoint, executors=2, assignments={"counts": run.assignment()}
+        checkpoint=checkpoint,
+        executors=2,
+        sizing=Sizing(assignments={"counts": run.assignment()}),
     )
     query.processAllAvailable()
     query.stop()
@@ -97,7 +100,9 @@ def _warmings(spark: Any, work: Path) -> list[dict[str, float]]:
     source, checkpoint = work / "in", work / "checkpoint"
     _write(source, run, 6)
     query = _flow(spark, source, run.key_groups).start(
-        checkpoint=checkpoint, executors=2, assignments={"counts": run.assignment()}
+        checkpoint=checkpoint,
+        executors=2,
+        sizing=Sizing(assignments={"counts": run.assignment()}),
     )
     query.processAllAvailable()
     for first, number in ((0, 1), (1, 4), (5, 8), (13, 16), (29, 3), (32, 12)):

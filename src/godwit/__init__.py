@@ -22,7 +22,7 @@ from godwit import sinks
 from godwit.adapt.fusing import Fusion
 from godwit.adapt.problems import Means
 from godwit.adapt.scaling import fixed, latency, scripted, utilisation
-from godwit.adapt.settings import Control
+from godwit.adapt.settings import Cadence, Control, Search, Worth
 from godwit.adapt.splitting import Splitting
 from godwit.adapt.worth import Budget
 from godwit.api.keyed_stream import KeyedStream
@@ -30,7 +30,14 @@ from godwit.api.missing_names import CALLS, no_such_name
 from godwit.api.stream import Stream
 from godwit.api.windowed_stream import WindowedStream
 from godwit.cluster.spark.query.flow import Flow
-from godwit.cluster.spark.query.triggers import Trigger
+from godwit.cluster.spark.query.settings import (
+    Adaptation,
+    Checkpointing,
+    Observability,
+    Sizing,
+    Trigger,
+)
+from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
@@ -75,10 +82,13 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.read_state import read_state
 
 __all__ = [
+    "Adaptation",
     "Aggregator",
     "Assignment",
     "Bounds",
     "Budget",
+    "Cadence",
+    "Checkpointing",
     "Control",
     "CopiesFrom",
     "FiredTimer",
@@ -87,6 +97,7 @@ __all__ = [
     "GodwitError",
     "KeyRows",
     "KeyedStream",
+    "Lanes",
     "ListOfKey",
     "ListState",
     "LossPolicy",
@@ -95,8 +106,11 @@ __all__ = [
     "Means",
     "Migration",
     "Move",
+    "Observability",
     "Policy",
     "Query",
+    "Search",
+    "Sizing",
     "Splitting",
     "State",
     "States",
@@ -109,6 +123,7 @@ __all__ = [
     "ValueState",
     "Window",
     "WindowedStream",
+    "Worth",
     "__version__",
     "approx_distinct",
     "approx_median",

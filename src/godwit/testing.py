@@ -47,7 +47,7 @@ from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
 from godwit.cluster.local.sources import check_sources, epochs_of, lane_inputs, table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
-from godwit.engine.settings import LaneSettings
+from godwit.engine.settings import Lanes
 from godwit.engine.state_view import NoStateError, view_state
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import with_newcomers
@@ -303,7 +303,7 @@ class Run:
             compiled,
             self._storage,
             executors=executors,
-            settings=LaneSettings(local_dir=str(self._directory / "local")),
+            settings=Lanes(local_dir=str(self._directory / "local")),
             policy=self._policy,
             components=components,
             close_at_end=self._close_at_end,

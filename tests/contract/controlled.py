@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tests.contract.one_process import OneProcess
+from tests.support.controls import control_of
 
-from godwit.adapt import Control, Controller, EpochObserved
+from godwit.adapt import Controller, EpochObserved
 from godwit.cluster.spark.run.controlling import topology_of
 from godwit.model.errors import MigrationError
 
@@ -42,13 +43,13 @@ class Controlled(OneProcess):
         given: dict[str, Any] = {
             "planner": "flux",
             "period": 3 * _EPOCH_S,
-            "least_epochs": 2,
+            "min_epochs": 2,
             "lanes_every": _EPOCH_S,
             "max_load_distance": 0.05,
             "respect": 2 * _EPOCH_S,
-            "planning_limit": None,
+            "time_limit": None,
         }
-        self._control = Control(**(given | dict(control)))
+        self._control = control_of(**(given | dict(control)))
         self._now_s = 0.0
 
     def start(self, executors: Mapping[str, int]) -> None:

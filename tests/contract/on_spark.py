@@ -113,7 +113,7 @@ class OnSpark:
         )
         self._query = flow.start(
             checkpoint=self._directory / "ck",
-            local_dir=self._directory / "local",
+            lanes=gw.Lanes(local_dir=self._directory / "local"),
             policy=self._policy,
             executors=len(executors),
             name=f"{self._directory.name} {len(self._before)}",

@@ -30,7 +30,7 @@ from godwit.engine.lane.lane import lane_flow, local_store
 from godwit.engine.outcomes import outcome_of, record_of, state_bytes
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.regrouping import plan_regrouping
-from godwit.engine.settings import LaneSettings
+from godwit.engine.settings import Lanes
 from godwit.engine.warming import warm_states
 from godwit.migration import (
     Bounds,
@@ -121,11 +121,11 @@ class OneProcess:
         policy: Policy,
         again: bool = False,
         plan: PhysicalPlan | None = None,
-        settings: LaneSettings | None = None,
+        settings: Lanes | None = None,
     ) -> None:
         self._deep, self._again, self._policy, self._plan = deep, again, policy, plan
         self._settings = replace(
-            settings or LaneSettings(inline_bytes=512, snapshot_growth=0.01),
+            settings or Lanes(inline_bytes=512, snapshot_growth=0.01),
             local_dir=str(directory / "local"),
         )
         self.storage = CheckpointStorage.open(str(directory / "checkpoint"))
@@ -289,7 +289,7 @@ class OneProcess:
             )
 
     def _store(self, executor: str) -> Any:
-        return local_store(local_store_root(self._settings.local_dir, self.run_id, executor))
+        return local_store(local_store_root(self._settings.local_path, self.run_id, executor))
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -489,7 +489,7 @@ class OneProcess:
 
     def forget_store(self, executor: str) -> None:
         """See `Realization.forget_store`."""
-        root = local_store_root(self._settings.local_dir, self.run_id, executor)
+        root = local_store_root(self._settings.local_path, self.run_id, executor)
         shutil.rmtree(root, ignore_errors=True)
 
     def warming(self, goes: Warming) -> None:

@@ -14,7 +14,7 @@ from tests.oracles.windows import windows_of
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.engine.settings import LaneSettings
+from godwit.engine.settings import Lanes
 from godwit.migration import Bounds
 from godwit.migration.placement import with_newcomers
 from godwit.operators import aggregates as gw
@@ -49,7 +49,7 @@ class WindowsApart(OneProcess):
             directory,
             deep=False,
             policy=Policy(patience=8),
-            settings=LaneSettings(inline_bytes=512),
+            settings=Lanes(inline_bytes=512),
         )
         self.outcomes: list[EpochOutcome] = []
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from tests.support.controls import control_of
 
-from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
     Cluster,
@@ -30,6 +30,8 @@ from godwit.planning.registry import PLANNERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from godwit.adapt import Control
 
 __all__ = ["BASELINES", "PERIOD_S", "PLANNED_BY", "TROUBLES", "Drawn", "Trouble", "draw"]
 
@@ -153,14 +155,14 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
         trouble=trouble,
         at_s=at_s,
         scenario=scenario,
-        settings=Control(
+        settings=control_of(
             planner=planner,
             options=_sizes(executors) if planner == "mtm" else _OPTIONS.get(planner, {}),
             period=PERIOD_S,
             # Few key groups are coarse ones: no ranges of them are within a tenth of the mean.
             limits=Limits(tau=0.5) if planner == "mtm" else Limits(),
             scaling=utilisation() if surges or trouble == "noise" else None,
-            most=4 * executors,
+            max_executors=4 * executors,
             bounds=Bounds(max_moves=int(rng.integers(4, 33)), max_bytes=16 * 2**20),
         ),
         drains="0" if trouble == "drain" else "",

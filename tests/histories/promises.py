@@ -181,7 +181,7 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
         return None
     # One epoch in ten may be off: chance may unbalance a load, for as long as it takes to see it.
     distance = float(np.quantile(found, 0.9, method="lower"))
-    asked = drawn.settings.max_load_distance
+    asked = drawn.settings.worth.max_load_distance
     if distance <= asked + _SLACK or _within_tau(drawn, simulation):
         return []
     # What lies within a move's least gain of the best is not worth a move.
@@ -240,7 +240,7 @@ def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:
     """Whether no executor is above what a planner by tau lets it have; it says nothing of below."""
     if some_tau not in planner_named(drawn.planner).requires:
         return False
-    tau = drawn.settings.limits.tau or drawn.settings.max_load_distance
+    tau = drawn.settings.search.limits.tau or drawn.settings.worth.max_load_distance
     rows = int(np.median(simulation.history.column("rows")[-10:]))
     phase = simulation.scenario.keys.phase_at(simulation.now_s())
     over = 0.0
@@ -254,7 +254,7 @@ def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:
 def _best(drawn: Drawn, simulation: Simulation) -> float:
     """Load distance that the planner itself would reach if it knew the true loads."""
     scenario, known = simulation.scenario, planner_named(drawn.planner)
-    asked = drawn.settings.max_load_distance
+    asked = drawn.settings.worth.max_load_distance
     phase = scenario.keys.phase_at(simulation.now_s())
     rows = int(np.median(simulation.history.column("rows")[-10:]))
     expected = simulation.flow.expected_ms(max(rows, 1), phase)
@@ -275,7 +275,7 @@ def _best(drawn: Drawn, simulation: Simulation) -> float:
         draining = np.isin(names, list(view.draining))
         mean = load.sum() / np.array(speeds)[~draining].sum()
         limits = Limits(
-            tau=(drawn.settings.limits.tau or asked) if some_tau in known.requires else None,
+            tau=(drawn.settings.search.limits.tau or asked) if some_tau in known.requires else None,
             load_low=(1 - asked) * mean if a_load_range in known.requires else None,
             load_high=(1 + asked) * mean if a_load_range in known.requires else None,
         )
@@ -294,7 +294,7 @@ def _best(drawn: Drawn, simulation: Simulation) -> float:
             return float("inf")
         untimed = {"time_limit_s": np.inf} if "time_limit_s" in known.takes else {}
         try:
-            solved = known(problem, **untimed, **drawn.settings.options)
+            solved = known(problem, **untimed, **drawn.settings.search.options)
         except GodwitError:
             return float("inf")
         worst = max(worst, metrics.load_distance(problem, solved.assignment) / mean)

@@ -142,7 +142,7 @@ class World:
         self.control: Controller | None = None
         if settings is not None:
             if run_planner is None and not threads:
-                settings = replace(settings, planning_limit=None)
+                settings = replace(settings, search=replace(settings.search, time_limit=None))
             self.control = Controller(
                 settings,
                 topology=Topology(

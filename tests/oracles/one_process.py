@@ -201,7 +201,7 @@ class OneProcess:
     log
         The checkpoint in that directory, where it is open already.
     hot_keys
-        As of `godwit.engine.settings.LaneSettings`.
+        As of `godwit.engine.settings.Lanes`.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def by_hand(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict
     (directory / "in").mkdir(parents=True)
     sink = gw.sinks.memory()
     query = flow_of(spark, directory, sink).start(
-        checkpoint=directory / "ck", executors=2, executors_timeout_s=PATIENCE_S
+        checkpoint=directory / "ck", executors=2, sizing=gw.Sizing(executors_timeout_s=PATIENCE_S)
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201
     feed = Feed(directory / "in")
@@ -165,9 +165,13 @@ def by_itself(cluster: LocalCluster, spark: SparkSession, directory: Path) -> di
     query = flow_of(spark, directory, sink, row_s=1e-3).start(
         checkpoint=directory / "ck",
         executors=3,
-        executors_timeout_s=PATIENCE_S,
+        sizing=gw.Sizing(executors_timeout_s=PATIENCE_S),
         control=gw.Control(
-            scaling=gw.utilisation(0.6), least=2, most=3, period=1.0, least_epochs=2
+            scaling=gw.utilisation(0.6),
+            min_executors=2,
+            max_executors=3,
+            period=1.0,
+            cadence=gw.Cadence(min_epochs=2),
         ),
     )
     query.add_listener(lambda event: print(event.describe(), file=sys.stderr))  # noqa: T201

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
+from tests.support.controls import control_of
 
-from godwit.adapt import Budget, Control
+from godwit.adapt import Budget
 from godwit.adapt.scaling import utilisation
 from godwit.adapt.worth import Terms, judge
 from godwit.model import events
@@ -29,7 +30,7 @@ def rows_of(seed: int, key_groups: int, per_s: float) -> np.ndarray:
 
 
 def world(seed: int, executors: int, *, noise: float, per_s: float, **changed: object) -> World:
-    control = Control(**({"period": PERIOD_S, "planner": "flux"} | changed))  # type: ignore[arg-type]
+    control = control_of(**({"period": PERIOD_S, "planner": "flux"} | changed))
     return World(
         {"sum": Part(rows=rows_of(seed, 24 * executors, per_s))},
         {f"e{i}": 2 for i in range(executors)},

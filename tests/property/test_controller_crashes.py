@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.controls import control_of
 
-from godwit.adapt import Control, Controller
+from godwit.adapt import Controller
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
     Cluster,
@@ -67,12 +68,12 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
 
     def control(simulation: Simulation) -> Controller:
         return Controller(
-            Control(
+            control_of(
                 planner="flux",
                 period=3.0,
                 cool_down=COOL_DOWN_S,
                 scaling=utilisation(0.7),
-                planning_limit=None,
+                time_limit=None,
             ),
             topology=simulation.topology,
             migrations=Mortal(simulation.conductor, dying),

@@ -65,7 +65,7 @@ class Stream:
             checkpoint=self.directory / "ck",
             name=self.directory.name,
             control=control,
-            assignments={"numbered": lopsided},
+            sizing=gw.Sizing(assignments={"numbered": lopsided}),
         )
 
     def step(self, query: gw.Query) -> None:
@@ -109,7 +109,7 @@ def test_a_lopsided_stream_is_balanced_by_itself_and_its_rows_are_right(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    query = stream.start(gw.Control(period=0.5, least_epochs=2))
+    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2)))
     assert spread(query) == KEY_GROUPS
     stream.until(query, lambda: spread(query) < KEY_GROUPS * 0.75, "nothing moved")
     stream.until(query, lambda: told(query, events.MigrationFinished), "it did not end")
@@ -124,7 +124,7 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    query = stream.start(gw.Control(period=0.5, least_epochs=2, respect="1 hour"))
+    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2, respect="1 hour")))
     stream.step(query)
     query.migrate({0: "local-1"})
     stream.until(query, lambda: told(query, events.ManualOverrideRespected), "nobody noticed")
@@ -134,7 +134,7 @@ def test_a_controller_that_restarts_reads_the_journal_and_leaves_alone_what_was_
         "migration of numbered"
     ]
 
-    query = stream.start(gw.Control(period=0.5, least_epochs=2, respect="1 hour"))
+    query = stream.start(gw.Control(period=0.5, cadence=gw.Cadence(min_epochs=2, respect="1 hour")))
     stream.until(query, lambda: len(told(query, events.LoadMeasured)) > 2, "nothing measured")
     assert "migration of numbered" in query.status["control"]["leftAlone"]
     assert not told(query, events.RebalancingStarted)
@@ -150,7 +150,12 @@ def test_a_planner_that_never_returns_is_given_up_and_epochs_go_on(
         return problem.current
 
     stream = Stream(spark, tmp_path)
-    control = gw.Control(planner=thinks, period=0.3, least_epochs=1, planning_limit=0.2)
+    control = gw.Control(
+        planner=thinks,
+        period=0.3,
+        cadence=gw.Cadence(min_epochs=1),
+        search=gw.Search(time_limit=0.2),
+    )
     query = stream.start(control)
     stream.until(query, lambda: told(query, events.PlannerFailed), "it was not given up")
     assert told(query, events.PlannerFailed)[0].reason == "it has not returned after 0.2 s"

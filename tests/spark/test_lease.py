@@ -56,7 +56,9 @@ def test_a_start_that_fails_and_a_query_that_failed_let_go_of_the_checkpoint(
     inbox.put([("a", 1)])
     failing = totals(inbox, gw.sinks.memory())
     with pytest.raises(GodwitError):
-        failing.start(checkpoint=tmp_path / "ck", executors=100, executors_timeout_s=0)
+        failing.start(
+            checkpoint=tmp_path / "ck", executors=100, sizing=gw.Sizing(executors_timeout_s=0)
+        )
 
     def refuse(_rows: object, _epoch: int) -> None:
         raise ZeroDivisionError

@@ -116,7 +116,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     made = Inbox(spark=spark, directory=directory / "in", columns=COLUMNS)
     made.put(*([(f"k{i}", epoch + i, []) for i in range(40)] for epoch in range(3)))
     with snapshots_of_small_changelogs():
-        drain(flow_of(made), directory / "ck", inline_bytes=0, snapshot_growth=0.01)
+        drain(flow_of(made), directory / "ck", lanes=gw.Lanes(inline_bytes=0, snapshot_growth=0.01))
     # Rows for every key: every key group has to be loaded.
     made.put([(f"k{i}", 100, []) for i in range(40)])
     return made, directory / "ck"
@@ -235,7 +235,7 @@ def test_a_full_disk_fails_the_epoch_by_name_and_the_query_goes_on_once_there_is
 ) -> None:
     checkpoint = tmp_path / "ck"
     sink = gw.sinks.memory()
-    drain(flow_of(inbox, sink=sink), checkpoint, inline_bytes=0)
+    drain(flow_of(inbox, sink=sink), checkpoint, lanes=gw.Lanes(inline_bytes=0))
     inbox.put([("k1", 1000, [])])
     # Lanes do not find this module.
     cloudpickle.register_pickle_by_value(full_disk)  # type: ignore[no-untyped-call]
@@ -245,12 +245,12 @@ def test_a_full_disk_fails_the_epoch_by_name_and_the_query_goes_on_once_there_is
         staticmethod(lambda uri, **_: LocalStorage(uri, disk=FullDisk(part, errno.ENOSPC))),
     )
     with pytest.raises(StorageFullError, match=rf"no room left for the checkpoint.*{part}"):
-        drain(flow_of(inbox, sink=sink), checkpoint, inline_bytes=0)
+        drain(flow_of(inbox, sink=sink), checkpoint, lanes=gw.Lanes(inline_bytes=0))
     monkeypatch.undo()
     cloudpickle.unregister_pickle_by_value(full_disk)  # type: ignore[no-untyped-call]
     assert len(list((checkpoint / "commits").iterdir())) == 3
 
-    drain(flow_of(inbox, sink=sink), checkpoint, inline_bytes=0)
+    drain(flow_of(inbox, sink=sink), checkpoint, lanes=gw.Lanes(inline_bytes=0))
     held = sink.table().to_pylist()
     assert {row["k"]: row["total"] for row in held}["k1"] == 1 + 2 + 3 + 1000
     assert len(list((checkpoint / "commits").iterdir())) == 4

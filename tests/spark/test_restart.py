@@ -92,7 +92,12 @@ def undisturbed(
     inbox.put(*generated(1))
     example = Example(inbox)
     with snapshots_of_small_changelogs():
-        drain(example.flow, directory / "ck", retain_epochs=100, snapshot_growth=0.01)
+        drain(
+            example.flow,
+            directory / "ck",
+            checkpointing=gw.Checkpointing(retain_epochs=100),
+            lanes=gw.Lanes(snapshot_growth=0.01),
+        )
     return directory / "ck", example.results()
 
 
@@ -129,7 +134,7 @@ def test_runs_one_after_the_other_with_other_numbers_of_lanes_give_what_one_run_
         with monkeypatch.context() as patched, snapshots_of_small_changelogs():
             cores(patched, lanes)
             example = Example(inbox)
-            query = drain(example.flow, tmp_path / "ck", snapshot_growth=0.01)
+            query = drain(example.flow, tmp_path / "ck", lanes=gw.Lanes(snapshot_growth=0.01))
         snapshot_bytes += sum(p["snapshotBytes"] for p in query.recentProgress)
         assert query.executors == tuple(f"local-{i}" for i in range(lanes))
         assert {len(a.executors) for a in query.placement.assignments.values()} == {lanes}
@@ -176,7 +181,7 @@ def test_epochs_that_are_no_longer_retained_are_refused_by_name(
 ) -> None:
     inbox = Inbox(spark=spark, directory=tmp_path / "in", columns="k int, number long")
     inbox.put(*generated(2))
-    drain(Example(inbox).flow, tmp_path / "ck", retain_epochs=2)
+    drain(Example(inbox).flow, tmp_path / "ck", checkpointing=gw.Checkpointing(retain_epochs=2))
     assert gw.read_state(spark, tmp_path / "ck", "totals", epoch=4).count() == KEYS
     with pytest.raises(CheckpointError, match=r"Epoch 3 cannot be read .* epochs 4 to 5 are"):
         gw.read_state(spark, tmp_path / "ck", "totals", epoch=3)

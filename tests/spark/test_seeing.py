@@ -87,7 +87,9 @@ def test_metrics_are_served_while_the_query_runs_and_no_longer(
     inbox: Inbox, tmp_path: Path
 ) -> None:
     inbox.put([("a", 1), ("b", 2)], [("a", 3)])
-    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=0)
+    query = totals(inbox).start(
+        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=0)
+    )
     query.processAllAvailable()
     assert query.metrics_url is not None
     assert query.metrics_url.startswith("http://127.0.0.1:")
@@ -113,15 +115,21 @@ def test_a_taken_port_refuses_the_start_before_anything_is_claimed(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(gw.errors.InvalidFlowError, match="the port is taken"):
-            totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=port)
+            totals(inbox).start(
+                checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=port)
+            )
     assert not (tmp_path / "ck").exists()
-    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=port)
+    query = totals(inbox).start(
+        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=port)
+    )
     query.stop()
 
 
 def test_a_start_that_fails_gives_the_port_back(inbox: Inbox, tmp_path: Path) -> None:
     inbox.put([("a", 1)])
-    query = totals(inbox).start(checkpoint=tmp_path / "ck", metrics_port=0)
+    query = totals(inbox).start(
+        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=0)
+    )
     query.processAllAvailable()
     query.stop()
     assert query.metrics_url is not None
@@ -131,4 +139,6 @@ def test_a_start_that_fails_gives_the_port_back(inbox: Inbox, tmp_path: Path) ->
     other.sink("out", stream, gw.sinks.memory())
     for _ in range(2):
         with pytest.raises(gw.errors.CheckpointMismatchError):
-            other.start(checkpoint=tmp_path / "ck", metrics_port=port)
+            other.start(
+                checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=port)
+            )

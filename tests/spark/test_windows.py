@@ -148,7 +148,7 @@ def test_windows_hold_every_row_once_while_key_groups_move(
     sink = gw.sinks.memory()
     flow.sink("out", result, sink)
     with pytest.raises(InvalidFlowError, match="splitting of start"):
-        flow.start(checkpoint=tmp_path / "ck", splitting=strategy)
+        flow.start(checkpoint=tmp_path / "ck", adaptation=gw.Adaptation(splitting=strategy))
     query = flow.start(checkpoint=tmp_path / "ck")
     assert query.components.operators == {"w": ("w",)}
     other = {"local-0": "local-1", "local-1": "local-0"}

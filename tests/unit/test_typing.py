@@ -37,7 +37,7 @@ def wrong(flow: gw.Flow, query: gw.Query) -> None:
     flow.start(checkpoint="ck/", trigger="1 second")  # WRONG
     flow.start(checkpoint="ck/", trigger={"availablenow": True})  # WRONG
     flow.start(checkpoint="ck/", executors="2")  # WRONG
-    flow.start(checkpoint="ck/", compression="gzip")  # WRONG
+    flow.start(checkpoint="ck/", lanes=gw.Lanes(compression="gzip"))  # WRONG
     query.migrate({0: 1})  # WRONG
     query.migrate({0: "1"}, bounds=3)  # WRONG
     query.migrate({0: "1"}, strategy="gentle")  # WRONG

@@ -91,7 +91,7 @@ class Controller:
         run_model = run_planner
         if run_planner is None or run_model is None:
             # One each: what hangs in a scaling model is no fault of a planner, nor the other way.
-            timed = settings.planning_limit is not None
+            timed = settings.search.time_limit is not None
             run_planner = PlannerThread() if timed else run_untimed
             run_model = PlannerThread() if timed else run_untimed
         self._run_planner = run_planner
@@ -195,7 +195,7 @@ class Controller:
             return True  # what needs more executors should not wait for the period's end
         if passed_s < self._settings.period_s:
             return False
-        if self._statistics.show(self._settings.least_epochs, self._settings.period_s):
+        if self._statistics.show(self._settings.cadence.min_epochs, self._settings.period_s):
             return True
         late = passed_s >= _LATE * self._settings.period_s
         return late and (self._statistics.epochs > 0 or view.running is None)

@@ -210,12 +210,12 @@ class Planning:
                 statistics=period,
                 view=view,
                 speeds=speeds,
-                means=settings.means,
-                limits=settings.limits,
+                means=settings.worth.means,
+                limits=settings.search.limits,
                 draining=draining,
                 history=self._history,
                 topology=self._topology,
-                seconds_per_byte=settings.seconds_per_byte,
+                seconds_per_byte=settings.worth.seconds_per_byte,
             )
             for group in self._groups
             if all(name in view.components for name in group)
@@ -231,9 +231,11 @@ class Planning:
 
     def _plan_one(self, question: Question, budget: Budget, fixed: set[str]) -> Planned:
         settings = self._settings
-        limits = replace(settings.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes)
+        limits = replace(
+            settings.search.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes
+        )
         question = replace(question, problem=replace(question.problem, limits=limits))
-        question = fill_limits(settings.registered, question, settings.max_load_distance)
+        question = fill_limits(settings.registered, question, settings.worth.max_load_distance)
         problem = question.problem
         planned = problem.current
         if not fixed.issuperset(question.components):
@@ -242,10 +244,10 @@ class Planning:
                 planned = planned.copy()
                 planned[question.part(name)] = problem.current[question.part(name)]
         terms = Terms(
-            max_load_distance=settings.max_load_distance,
-            even_enough=settings.max_load_distance / 4,
-            horizon_s=settings.horizon * settings.period_s,
-            seconds_per_byte=settings.seconds_per_byte,
+            max_load_distance=settings.worth.max_load_distance,
+            even_enough=settings.worth.max_load_distance / 4,
+            horizon_s=settings.worth.horizon * settings.period_s,
+            seconds_per_byte=settings.worth.seconds_per_byte,
         )
         return Planned(
             question=question,
@@ -260,7 +262,7 @@ class Planning:
         if not len(problem.available):
             return problem.current
         needed = bool(problem.draining[problem.current].any())
-        even = distance(problem, problem.current) <= self._settings.max_load_distance
+        even = distance(problem, problem.current) <= self._settings.worth.max_load_distance
         if even and not needed and not len(problem.traffic.rate):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._homes is not None:
@@ -272,7 +274,7 @@ class Planning:
             if solution is None:
                 break
             best = solution.assignment
-            even = distance(problem, best) <= self._settings.max_load_distance / 2
+            even = distance(problem, best) <= self._settings.worth.max_load_distance / 2
             if even or solution.num_moves < (moves or 0) or _nearly_proved(solution):
                 break  # more moves would not help
         return best
@@ -325,7 +327,7 @@ class Planning:
     def _options(self) -> dict[str, Any]:
         """Options of the planner: the user's, and such that it is done in time."""
         settings, known = self._settings, self._settings.registered
-        options = dict(settings.options)
+        options = dict(settings.search.options)
         if known is None:
             return options
         if known.name == "milp":
@@ -368,8 +370,8 @@ class Planning:
             now_s=now_s,
             started_s=self._started_s,
             executors=len(stays),
-            least=settings.least,
-            most=settings.most or max(64, len(stays)),
+            least=settings.min_executors,
+            most=settings.max_executors or max(64, len(stays)),
             lanes=sum(lanes) / len(lanes) if lanes else 1.0,
             offered=offered * demand,
             evenness=max(1.0, max(index.values(), default=0.0) / mean) if mean > 0 else 1.0,

@@ -353,7 +353,7 @@ class LaneBalancing:
 
     def propose(self, view: ProtocolView, now_s: float) -> Iterator[Proposal]:
         """Propose other lanes, if it is time to."""
-        every = self._settings.lanes_every
+        every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return
         self._due_s = now_s + seconds(every, "The setting lanes_every")
@@ -366,7 +366,7 @@ class LaneBalancing:
             if len(under) < _LANES_EPOCHS:
                 continue
             load = recent_load(name, under, assignment.num_key_groups)
-            change = rebalance_lanes(name, assignment, load, self._settings.theta)
+            change = rebalance_lanes(name, assignment, load, self._settings.worth.theta)
             if change is not None:
                 yield Proposal(subject=f"lanes of {name}", change=change)
 

@@ -204,7 +204,7 @@ class Resizing:
 
     def begin_anew(self, now_s: float) -> None:
         """Ask for executors where none is left, and nothing is measured to go by."""
-        pool, least = self._pool, self._settings.least
+        pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
             return
         if now_s - self._begun_anew_s < self._settings.cool_down_s:
@@ -346,7 +346,7 @@ class Resizing:
         if busiest * demand > _FULL:
             return f"the rest would be busy for {busiest * demand:.0%} of the time"
         # How even they must be is how even they are now, or the bound.
-        allowed = max(1 + self._settings.max_load_distance, situation.evenness)
+        allowed = max(1 + self._settings.worth.max_load_distance, situation.evenness)
         if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
             return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
         return ""

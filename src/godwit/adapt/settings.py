@@ -1,4 +1,4 @@
-"""What a user may set of the controller, with the defaults and the checks."""
+"""Settings of the controller in values by what they concern, with the defaults and the checks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,123 @@ if TYPE_CHECKING:
     from godwit.model.durations import Duration
     from godwit.planning.planner import Planner
 
-__all__ = ["AnyPlanner", "Control", "PolicyName"]
+__all__ = ["AnyPlanner", "Cadence", "Control", "PolicyName", "Search", "Worth"]
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 PolicyName: TypeAlias = Literal[
     "resource_centric", "executor_centric", "naive_executor_centric", "static"
 ]
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """When the controller decides, and for how long it leaves things alone.
+
+    Attributes
+    ----------
+    min_epochs
+        Epochs with input that a statistics period has at least.
+    lanes_every
+        How often lanes are re-balanced within executors; None: never.
+    cool_down
+        For how long no scaling decision is taken back; three periods if left out.
+    respect
+        For how long what somebody decided by hand is left alone.
+
+    Raises
+    ------
+    InvalidControlError
+        If a setting makes no sense.
+    """
+
+    min_epochs: int = 3
+    lanes_every: Duration | None = 0.5
+    cool_down: Duration | None = None
+    respect: Duration = 60.0
+
+    def __post_init__(self) -> None:
+        _check_number("min_epochs", self.min_epochs, least=1, whole=True)
+        for name in ("lanes_every", "cool_down", "respect"):
+            if name == "respect" or getattr(self, name) is not None:
+                seconds(getattr(self, name), f"The setting {name} of the controller")
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a planner is given beside the problem, and how long it may take.
+
+    Attributes
+    ----------
+    options
+        Options of the planner, by name.
+    limits
+        Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
+    time_limit
+        Real time that planners may take for one decision, and a scaling function besides. None: as
+        long as they take; then equal observations give equal decisions, however busy the machine.
+
+    Raises
+    ------
+    InvalidControlError
+        If a setting makes no sense.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    time_limit: Duration | None = 5.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise InvalidControlError(
+                f"The planner's options are {self.options!r}.",
+                remedy='Give a mapping, as in options={"rounds": 3}.',
+            )
+        _check_kind("limits", self.limits, Limits)
+        if self.time_limit is not None:
+            seconds(self.time_limit, "The setting time_limit of the controller")
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """When moving is worth it.
+
+    Attributes
+    ----------
+    max_load_distance
+        By how much of the mean an executor's load may differ from it before key groups move.
+    theta
+        Busiest lane over mean lane above which lanes are re-balanced (paper 5 §3.1).
+    horizon
+        Periods that the load is taken to stay as it is: what moving costs must come back by then.
+    seconds_per_byte
+        Time that one link needs for one byte of state.
+    means
+        Network and memory of an executor, for the bottleneck.
+
+    Raises
+    ------
+    InvalidControlError
+        If a setting makes no sense.
+    """
+
+    max_load_distance: float = 0.1
+    theta: float = 1.2
+    horizon: int = 10
+    seconds_per_byte: float = 1e-8
+    means: Means = field(default_factory=Means)
+
+    def __post_init__(self) -> None:
+        for name, least, whole in (
+            ("horizon", 1, True),
+            ("theta", 1.0, False),
+            ("max_load_distance", 0.0, False),
+            ("seconds_per_byte", 0.0, False),
+        ):
+            _check_number(name, getattr(self, name), least=least, whole=whole)
+        _check_kind("means", self.means, Means)
 
 
 @user_class
@@ -40,12 +151,10 @@ class Control:
     planner
         Name of a planner, as in ``godwit plan``, or a function of a `Problem` that returns a
         solution or the index of each key group's executor.
-    options
-        The planner's.
     scaling
         How many executors there are to be: `gw.latency`, `gw.utilisation`, `gw.fixed`,
         `gw.scripted`, or a function of a situation. None: as many as there are.
-    least, most
+    min_executors, max_executors
         Limits on their number.
     policy
         How work and cores meet, after paper 5 §5: ``"resource_centric"``: key groups move between
@@ -53,34 +162,17 @@ class Control:
         are lent to where the work is; ``"naive_executor_centric"``: the same, minding neither
         state nor locality; ``"static"``: nothing moves.
     period
-        Statistics period: how often the loop decides. It also waits for `least_epochs`.
-    least_epochs
-        Epochs with input that a period has at least.
-    lanes_every
-        How often lanes are re-balanced within executors; None: never.
-    theta
-        Busiest lane over mean lane above which that is done (paper 5 §3.1).
+        Statistics period: how often the loop decides, if there are enough epochs (`cadence`).
     budget
         What one period may move.
     bounds
         What may be in flight at once, see `gw.Bounds`.
-    max_load_distance
-        By how much of the mean an executor's load may differ from it before key groups move.
-    horizon
-        Periods that the load is taken to stay as it is: what moving costs must come back by then.
-    cool_down
-        For how long no scaling decision is taken back; three periods if left out.
-    respect
-        For how long what somebody decided by hand is left alone.
-    planning_limit
-        Real time that planners may take for one decision, and a scaling function besides. None: as
-        long as they take; then equal observations give equal decisions, however busy the machine.
-    means
-        Network and memory of an executor, for the bottleneck.
-    seconds_per_byte
-        Time that one link needs for one byte of state.
-    limits
-        Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
+    cadence
+        When it decides, and for how long it leaves things alone; see `gw.Cadence`.
+    search
+        What the planner is given beside the problem; see `gw.Search`.
+    worth
+        When moving is worth it; see `gw.Worth`.
 
     Raises
     ------
@@ -94,27 +186,26 @@ class Control:
     """
 
     planner: AnyPlanner = "milp"
-    options: Mapping[str, Any] = field(default_factory=dict)
     scaling: ScalingModel | Callable[..., Any] | None = None
-    least: int = 1
-    most: int | None = None
+    min_executors: int = 1
+    max_executors: int | None = None
     policy: PolicyName = "resource_centric"
     period: Duration = 10.0
-    least_epochs: int = 3
-    lanes_every: Duration | None = 0.5
-    theta: float = 1.2
     budget: Budget = field(default_factory=Budget)
     bounds: Bounds = field(default_factory=Bounds)
-    max_load_distance: float = 0.1
-    horizon: int = 10
-    cool_down: Duration | None = None
-    respect: Duration = 60.0
-    planning_limit: Duration | None = 5.0
-    means: Means = field(default_factory=Means)
-    seconds_per_byte: float = 1e-8
-    limits: Limits = field(default_factory=Limits)
+    cadence: Cadence = field(default_factory=Cadence)
+    search: Search = field(default_factory=Search)
+    worth: Worth = field(default_factory=Worth)
 
     def __post_init__(self) -> None:
+        for name, kind in (
+            ("budget", Budget),
+            ("bounds", Bounds),
+            ("cadence", Cadence),
+            ("search", Search),
+            ("worth", Worth),
+        ):
+            _check_kind(name, getattr(self, name), kind)
         self._check_planner()
         if self.policy not in get_args(PolicyName):
             raise InvalidControlError(
@@ -122,41 +213,13 @@ class Control:
                 remedy=f"Use one of {', '.join(get_args(PolicyName))}.",
                 policy=self.policy,
             )
-        for name, kind in (
-            ("budget", Budget),
-            ("bounds", Bounds),
-            ("means", Means),
-            ("limits", Limits),
-        ):
-            if not isinstance(getattr(self, name), kind):
-                raise InvalidControlError(
-                    f"The setting {name} of the controller is {getattr(self, name)!r}.",
-                    remedy=f"Give a {kind.__name__}.",
-                )
-        for name, least, whole in (
-            ("least", 1, True),
-            ("least_epochs", 1, True),
-            ("horizon", 1, True),
-            ("theta", 1.0, False),
-            ("max_load_distance", 0.0, False),
-            ("seconds_per_byte", 0.0, False),
-        ):
-            _check_number(name, getattr(self, name), least=least, whole=whole)
-        if self.most is not None:
-            _check_number("most", self.most, least=1, whole=True)
-        for name in ("period", "respect"):
-            seconds(getattr(self, name), f"The setting {name} of the controller")
-        for name in ("planning_limit", "lanes_every"):
-            if getattr(self, name) is not None:
-                seconds(getattr(self, name), f"The setting {name} of the controller")
+        _check_number("min_executors", self.min_executors, least=1, whole=True)
+        if self.max_executors is not None:
+            _check_number("max_executors", self.max_executors, least=1, whole=True)
+        seconds(self.period, "The setting period of the controller")
         self._check_scaling()
 
     def _check_planner(self) -> None:
-        if not isinstance(self.options, Mapping):
-            raise InvalidControlError(
-                f"The planner's options are {self.options!r}.",
-                remedy='Give a mapping, as in options={"rounds": 3}.',
-            )
         if callable(self.planner):
             return
         if not isinstance(self.planner, str):
@@ -180,7 +243,7 @@ class Control:
                 "`godwit plan --help`.",
                 planner=known.name,
             )
-        unknown = sorted(set(self.options) - set(known.takes))
+        unknown = sorted(set(self.search.options) - set(known.takes))
         if unknown:
             raise InvalidControlError(
                 f"Planner {known.name!r} has no option {unknown[0]!r}.",
@@ -189,12 +252,13 @@ class Control:
             )
 
     def _check_scaling(self) -> None:
-        if self.most is not None and self.most < self.least:
+        least, most = self.min_executors, self.max_executors
+        if most is not None and most < least:
             raise InvalidControlError(
-                f"At least {self.least} executors and at most {self.most} contradict each other.",
-                remedy="Give least ≤ most.",
-                least=self.least,
-                most=self.most,
+                f"At least {least} executors and at most {most} contradict each other.",
+                remedy="Give min_executors ≤ max_executors.",
+                min_executors=least,
+                max_executors=most,
             )
         model = self.scaling_model
         missing = [name for name in ("name", "paced") if not hasattr(model, name)]
@@ -205,13 +269,13 @@ class Control:
             )
         ordered = [getattr(model, "executors", None), *(n for _, n in getattr(model, "steps", ()))]
         for asked in ordered:
-            if not isinstance(asked, int) or self.least <= asked <= (self.most or asked):
+            if not isinstance(asked, int) or least <= asked <= (most or asked):
                 continue
             raise InvalidControlError(
-                f"{asked} executors are asked for, and the limits are {self.least} to {self.most}.",
+                f"{asked} executors are asked for, and the limits are {least} to {most}.",
                 remedy="Change one or the other.",
             )
-        if self.cool_down is not None and self.cool_down_s < self.period_s:
+        if self.cadence.cool_down is not None and self.cool_down_s < self.period_s:
             raise InvalidControlError(
                 f"A cool-down of {self.cool_down_s:g} s is over within one period of "
                 f"{self.period_s:g} s.",
@@ -238,11 +302,11 @@ class Control:
 
     @property
     def scaling_model(self) -> ScalingModel | None:
-        """The scaling model; ``None``: the number of executors is nobody's business."""
-        given: Any = self.scaling
-        if given is None or hasattr(given, "wanted"):
-            return given  # type: ignore[no-any-return]
-        return custom(given) if callable(given) else None
+        """The scaling model; ``None``: the number of executors stays."""
+        model: Any = self.scaling
+        if model is None or hasattr(model, "wanted"):
+            return model  # type: ignore[no-any-return]
+        return custom(model) if callable(model) else None
 
     @property
     def period_s(self) -> float:
@@ -252,21 +316,21 @@ class Control:
     @property
     def respect_s(self) -> float:
         """For how long manual overrides are left alone, in seconds."""
-        return seconds(self.respect, "The setting respect")
+        return seconds(self.cadence.respect, "The setting respect")
 
     @property
     def planning_limit_s(self) -> float:
         """Real time that planners may take for one decision, in seconds; infinite: any."""
-        if self.planning_limit is None:
+        if self.search.time_limit is None:
             return float("inf")
-        return seconds(self.planning_limit, "The setting planning_limit")
+        return seconds(self.search.time_limit, "The setting time_limit")
 
     @property
     def cool_down_s(self) -> float:
         """For how long no scaling decision is taken back, in seconds."""
-        if self.cool_down is None:
+        if self.cadence.cool_down is None:
             return 3 * self.period_s
-        return seconds(self.cool_down, "The cool-down")
+        return seconds(self.cadence.cool_down, "The cool-down")
 
 
 def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
@@ -275,4 +339,12 @@ def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
     if value == float("inf"):
         raise InvalidControlError(
             f"{what} is {value!r}.", remedy="Give a finite number.", setting=name, value=value
+        )
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidControlError(
+            f"The setting {name} of the controller is {value!r}.",
+            remedy=f"Give a {kind.__name__}.",
         )

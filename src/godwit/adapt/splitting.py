@@ -363,8 +363,8 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
     apart = [role.first for role in roles if role is not None and role.slot == 0]
     beside = f" ({listing(apart)}: consolidate='apart', which is left so)" if apart else ""
     raise InvalidFlowError(
-        f"The option splitting of start has nothing to decide: flow {flow.name!r} has no windows "
-        f"with consolidate='measured'{beside}.",
+        f"The setting splitting of adaptation has nothing to decide: flow {flow.name!r} has no "
+        f"windows with consolidate='measured'{beside}.",
         remedy='Say which, as in window(gw.hopping("6 hours", every="1 hour"), '
         'consolidate="measured"), or leave splitting= out.',
         flow=flow.name,

@@ -220,7 +220,7 @@ class KeyedStream:
             ``"together"``: one operator keeps panes and merges them into windows. ``"apart"``: it
             is two, of two components, between which there is an exchange. ``"measured"``: it is
             two, which begin in one component and part, and come together again, as costs come out
-            while the query runs (``splitting=`` of ``flow.start``). Only for `compute`.
+            while the query runs (see `gw.Adaptation`). Only for `compute`.
         allowed_lateness
             How long, by the watermark, a window that has come out still takes rows, as in Flink: it
             comes out again in every epoch that brings some, so its sink should replace rows by key

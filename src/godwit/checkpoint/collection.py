@@ -118,7 +118,8 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
         f"The file {file!r} of the checkpoint {storage.uri!r} was collected while it was about to "
         f"be read: the query that runs there retains its last epochs only.",
         remedy="Read again from the latest epoch. If that takes longer than the query retains "
-        "epochs, give it a larger flow.start(retain_epochs=...), or read a copy of the checkpoint.",
+        "epochs, give it a larger gw.Checkpointing(retain_epochs=...), or read a copy of the "
+        "checkpoint.",
         file=file,
         uri=storage.uri,
     )

@@ -665,7 +665,7 @@ class ObjectStoreClaims:
                 "The object store of the checkpoint ignores the condition that a file is created "
                 "only if there is none, so two drivers could commit one epoch without noticing.",
                 remedy="Use a store that honours If-None-Match, or, if no second driver can ever "
-                "be started, vouch for it with flow.start(single_driver=True).",
+                "be started, vouch for it with gw.Checkpointing(single_driver=True).",
             )
 
     def _created(self, path: str, data: bytes) -> bool:
@@ -765,7 +765,7 @@ class RemoteStorage(CheckpointStorage):
                     f"if there is none, so two drivers could commit one epoch without noticing.",
                     remedy="For s3://, gs:// and abfss:// install the client that can, with "
                     "pip install 'godwit-streams[object-stores]'. If no second driver can ever be "
-                    "started, vouch for it with flow.start(single_driver=True).",
+                    "started, vouch for it with gw.Checkpointing(single_driver=True).",
                     uri=self.uri,
                 )
             self._write_whole(path, data)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from godwit.engine.event_time import Times
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
-    from godwit.engine.settings import LaneSettings
+    from godwit.engine.settings import Lanes
     from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
     from godwit.migration.views import ProtocolView
     from godwit.operators.windows.event_time import EpochTime
@@ -62,7 +62,7 @@ class FlowEpochs(Generic[RowsT]):
         log: CommitLog,
         cluster: Cluster[RowsT],
         *,
-        settings: LaneSettings,
+        settings: Lanes,
         policy: Policy,
         run_id: str,
         close_at_end: bool = False,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import SegmentRef, StateId
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
-    from godwit.engine.settings import LaneSettings
+    from godwit.engine.settings import Lanes
     from godwit.migration import Copies, EpochPlan, ProtocolView
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.windows.event_time import EpochTime
@@ -155,7 +155,7 @@ class Instructor:
         flow: CompiledFlow,
         log: CommitLog,  # the checkpoint's commits; its chains are read under its lock
         layouts: Layouts,  # operator → how its states are read
-        settings: LaneSettings,  # as the user gave them
+        settings: Lanes,  # as the user gave them
         *,
         on_loss: LossPolicy,  # what becomes of key groups whose state is nowhere near
         run_id: str,  # the run; local stores belong to it
@@ -173,7 +173,7 @@ class Instructor:
     @property
     def local_dir(self) -> str | None:
         """Where local stores lie, if the user said so."""
-        return self._settings.local_dir
+        return self._settings.local_path
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Go on with the flow under another physical plan."""
@@ -233,7 +233,7 @@ class Instructor:
             places=places,
             operators=tuple(instructions[operator.name] for operator in self._flow.operators),
             storage=self._log.storage,
-            local_dir=self._settings.local_dir,
+            local_dir=self._settings.local_path,
             inline_bytes=self._settings.inline_bytes,
             compression=self._settings.compression,
             hot_keys=self._settings.hot_keys,

@@ -1,19 +1,23 @@
-"""What a user may set of how lanes read and write state."""
+"""How lanes read and write state: what a user may set, with the defaults and the checks."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_class
+from godwit.model.naming import type_name
 
-__all__ = ["LaneSettings"]
+__all__ = ["Lanes"]
 
 
+@user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneSettings:
-    """Settings that an `Instructor` passes on to lanes.
+class Lanes:
+    """How lanes read and write state: ``flow.start(..., lanes=gw.Lanes(...))``.
 
     Attributes
     ----------
@@ -31,8 +35,9 @@ class LaneSettings:
         Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
         Worth it for object stores; local disks are faster without.
     hot_keys
-        Rows of a key that has this much of what a lane gets on average are combined before they are
-        sent, whatever becomes of others; 0: of none.
+        Rows of a key that has this much of what a lane gets on average are combined before they
+        are sent to its lane, where the operator can merge them; 0: only where combining pays for
+        all keys. ``query.lastProgress["hotKeys"]`` names such keys.
 
     Raises
     ------
@@ -40,7 +45,7 @@ class LaneSettings:
         If a setting makes no sense.
     """
 
-    local_dir: str | None = None
+    local_dir: str | os.PathLike[str] | None = None
     snapshot_budget_bytes: int = 32 * 2**20
     snapshot_growth: float = 4.0
     inline_bytes: int = 16 * 2**10
@@ -48,6 +53,11 @@ class LaneSettings:
     hot_keys: float = 0.1
 
     def __post_init__(self) -> None:
+        if self.local_dir is not None and not isinstance(self.local_path, str):
+            raise InvalidFlowError(
+                f"The setting local_dir of lanes is of type {type_name(self.local_dir)}.",
+                remedy='Give a directory, as in local_dir="/var/lib/godwit".',
+            )
         for name, least in (
             ("snapshot_budget_bytes", 1),
             ("snapshot_growth", 0),
@@ -55,7 +65,7 @@ class LaneSettings:
             ("hot_keys", 0),
         ):
             insist_on_number(
-                f"The option {name} of start",
+                f"The setting {name} of lanes",
                 getattr(self, name),
                 least=least,
                 whole=name not in ("snapshot_growth", "hot_keys"),
@@ -63,6 +73,11 @@ class LaneSettings:
             )
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidFlowError(
-                f"The option compression of start is {self.compression!r}.",
+                f"The setting compression of lanes is {self.compression!r}.",
                 remedy='Give None, "lz4" or "zstd".',
             )
+
+    @property
+    def local_path(self) -> str | None:
+        """Directory for local stores, as text."""
+        return os.fspath(self.local_dir) if isinstance(self.local_dir, str | os.PathLike) else None

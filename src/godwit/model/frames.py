@@ -86,6 +86,11 @@ def _wrong_arguments(
         name = type(positional[0]).__name__
     known = [p for p in inspect.signature(function).parameters if p != "self"]
     unknown = [argument for argument in given if argument not in known]
+    moved = [f"{n}= is {_MOVED[name, n]} now" for n in unknown if (name, n) in _MOVED]
+    if moved:
+        return WrongArgumentsError(
+            f"{name} has no argument {unknown[0]!r} any more.", remedy=f"{'; '.join(moved)}."
+        )
     if unknown:
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
@@ -96,7 +101,7 @@ def _wrong_arguments(
 
 
 def _meant(unknown: str, known: list[str]) -> str:
-    """Ask for the argument of the same word, as ``least`` for ``min_executors``, or the closest."""
+    """Ask for the argument of the same word, as ``every`` for ``slide``, or the closest."""
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
@@ -104,8 +109,37 @@ def _meant(unknown: str, known: list[str]) -> str:
 
 
 _WORDS = (
-    (frozenset(["min", "minimum"]), "least"),
-    (frozenset(["max", "maximum"]), "most"),
+    (frozenset(["min", "minimum", "least"]), "min_executors"),
+    (frozenset(["max", "maximum", "most"]), "max_executors"),
     (frozenset(["key", "primarykey"]), "keys"),
     (frozenset(["slide", "step", "hop"]), "every"),
 )
+
+_GROUPED = {
+    ("start", "checkpointing=gw.Checkpointing"): ("retain_epochs", "access", "single_driver"),
+    ("start", "lanes=gw.Lanes"): (
+        *("local_dir", "snapshot_budget_bytes", "snapshot_growth", "inline_bytes"),
+        *("compression", "hot_keys"),
+    ),
+    ("start", "sizing=gw.Sizing"): ("executors_timeout_s", "assignments"),
+    ("start", "adaptation=gw.Adaptation"): ("fusion", "splitting"),
+    ("start", "observability=gw.Observability"): ("metrics_port", "metrics_host"),
+    ("Control", "search=gw.Search"): ("options", "limits"),
+    ("Control", "cadence=gw.Cadence"): ("lanes_every", "cool_down", "respect"),
+    ("Control", "worth=gw.Worth"): (
+        *("max_load_distance", "theta", "horizon", "seconds_per_byte", "means"),
+    ),
+}
+"""A call and how a group of settings is given to it → settings that it took by themselves once."""
+_MOVED = {
+    ("Control", "least"): "min_executors=",
+    ("Control", "most"): "max_executors=",
+    ("Control", "least_epochs"): "cadence=gw.Cadence(min_epochs=...)",
+    ("Control", "planning_limit"): "search=gw.Search(time_limit=...)",
+    **{
+        (call, name): f"{group}({name}=...)"
+        for (call, group), names in _GROUPED.items()
+        for name in names
+    },
+}
+"""A call and a former argument of it → how that is written now."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.oracles.controlled import Part, World
+from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Topology
 from godwit.adapt.planner_thread import run_untimed
@@ -38,7 +39,7 @@ def skewed(factor: float = 2.0, key_groups: int = 64, rows: float = 30.0) -> np.
 
 
 def control(**changed: object) -> Control:
-    return Control(**({"period": PERIOD_S, "planner": "flux"} | changed))  # type: ignore[arg-type]
+    return control_of(**({"period": PERIOD_S, "planner": "flux"} | changed))
 
 
 def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> None:
@@ -218,7 +219,7 @@ def test_a_step_is_answered_after_two_epochs_and_not_at_the_period_s_end() -> No
     world = World(
         {"sum": part},
         FOUR,
-        settings=control(scaling=utilisation(0.6), period=30.0, least=4),
+        settings=control(scaling=utilisation(0.6), period=30.0, min_executors=4),
         noise=0.1,
     )
     world.run(65.0)
@@ -281,7 +282,7 @@ def test_executors_stay_where_the_rest_would_not_do(
 
 def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
     part = Part(rows=np.full(64, 20.0))
-    settings = control(scaling=latency(0.05), most=4)
+    settings = control(scaling=latency(0.05), max_executors=4)
     world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=settings).run(5 * PERIOD_S)
     refused = world.told(events.ScalingRefused) + world.told(events.ScaledOut)
     assert any("out of reach" in e.reason and e.numbers["best_s"] > 0.05 for e in refused)
@@ -289,7 +290,7 @@ def test_a_latency_target_out_of_reach_says_what_can_be_had() -> None:
 
 def test_a_latency_target_is_met_by_adding_executors() -> None:
     part = Part(rows=np.full(64, 28.0))
-    settings = control(scaling=latency(0.4), most=12)
+    settings = control(scaling=latency(0.4), max_executors=12)
     world = World({"sum": part}, {"e0": 2}, settings=settings).run(8 * PERIOD_S)
     assert world.told(events.ScaledOut)
     assert 1.5 * np.mean(world.took[-10:]) < 0.4
@@ -331,7 +332,7 @@ def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> 
 def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again() -> None:
     """After the cool-down, and before anybody new is asked for."""
     settings = control(
-        scaling=utilisation(0.6), cool_down=PERIOD_S, budget=Budget(max_moves=1), most=6
+        scaling=utilisation(0.6), cool_down=PERIOD_S, budget=Budget(max_moves=1), max_executors=6
     )
     part = Part(rows=np.full(64, 20.0))
     world = World({"sum": part}, FOUR, settings=settings)
@@ -517,7 +518,7 @@ def test_a_planner_that_never_returns_is_given_up_and_the_stream_goes_on() -> No
         assert time_limit_s == 2.0
         raise TimeoutError
 
-    settings = control(planning_limit="2 seconds")
+    settings = control(time_limit="2 seconds")
     world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=given_up)
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
@@ -540,7 +541,7 @@ def test_a_planner_that_never_returns_is_not_waited_for_stage_after_stage() -> N
         raise TimeoutError
 
     parts = {name: Part(rows=skewed()) for name in ("one", "two", "three")}
-    World(parts, FOUR, settings=control(planning_limit=0.02), run_planner=slow).run(PERIOD_S)
+    World(parts, FOUR, settings=control(time_limit=0.02), run_planner=slow).run(PERIOD_S)
     assert len(waited) == 1
 
 
@@ -550,7 +551,7 @@ def test_a_scaling_function_that_never_returns_is_given_up_and_the_stream_is_sti
     def thinks(_situation: object) -> int:
         raise TimeoutError  # as whoever runs it would
 
-    settings = control(scaling=thinks, planning_limit=2.0)
+    settings = control(scaling=thinks, time_limit=2.0)
     world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, run_planner=run_untimed)
     world.run(3 * PERIOD_S)
     (failed,) = world.told(events.PlannerFailed)
@@ -566,7 +567,7 @@ def test_a_scaling_function_that_hangs_is_no_fault_of_the_planners() -> None:
         go_on.wait(30)  # in a call that waits nothing can be raised
         return 4
 
-    settings = control(scaling=hangs, planning_limit=0.2)
+    settings = control(scaling=hangs, time_limit=0.2)
     world = World({"sum": Part(rows=skewed())}, FOUR, settings=settings, threads=True)
     world.run(4 * PERIOD_S)
     go_on.set()

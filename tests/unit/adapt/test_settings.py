@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Means
 from godwit.adapt.scaling import fixed, scripted, utilisation
@@ -28,9 +29,18 @@ def keep(problem: Problem) -> Any:
         ({"planner": "fusion"}, "says nothing about where key groups should be"),
         ({"planner": "flux", "options": {"seed": 1}}, "'flux' has no option 'seed'"),
         ({"policy": "anarchic"}, "no policy 'anarchic'. Use one of resource_centric"),
-        ({"least": 4, "most": 2}, "least 4 executors and at most 2 contradict each other"),
-        ({"scaling": fixed(9), "most": 4}, "9 executors are asked for, and the limits are 1 to 4"),
-        ({"scaling": scripted({0: 2, 60: 9}), "most": 4}, "9 executors are asked for, and the"),
+        (
+            {"min_executors": 4, "max_executors": 2},
+            "least 4 executors and at most 2 contradict each other",
+        ),
+        (
+            {"scaling": fixed(9), "max_executors": 4},
+            "9 executors are asked for, and the limits are 1 to 4",
+        ),
+        (
+            {"scaling": scripted({0: 2, 60: 9}), "max_executors": 4},
+            "9 executors are asked for, and the",
+        ),
         ({"scaling": "more"}, "given 'more' as its scaling model"),
         ({"period": "soon"}, "setting period of the controller is 'soon'"),
         ({"period": 0}, "setting period of the controller is 0"),
@@ -42,17 +52,20 @@ def keep(problem: Problem) -> Any:
         ({"horizon": 0}, "setting horizon of the controller is 0"),
         ({"horizon": 1.5}, "setting horizon of the controller is 1.5"),
         ({"theta": float("inf")}, "setting theta of the controller is inf"),
-        ({"least": True}, "setting least of the controller is True"),
-        ({"least": 1.5}, "setting least of the controller is 1.5. Give at least 1, a whole number"),
-        ({"most": "4"}, "setting most of the controller is '4', of type str"),
-        ({"most": float("nan")}, "setting most of the controller is nan"),
+        ({"min_executors": True}, "setting min_executors of the controller is True"),
+        (
+            {"min_executors": 1.5},
+            "setting min_executors of the controller is 1.5. Give at least 1, a whole number",
+        ),
+        ({"max_executors": "4"}, "setting max_executors of the controller is '4', of type str"),
+        ({"max_executors": float("nan")}, "setting max_executors of the controller is nan"),
         ({"options": [("rounds", 3)]}, "options are"),
         ({"scaling": SimpleNamespace(wanted=keep, name="half")}, "has no 'paced'"),
     ],
 )
 def test_nonsense_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidControlError, match=said) as refused:
-        Control(**given)
+        control_of(**given)
     assert refused.value.remedy
 
 
@@ -69,7 +82,7 @@ def test_a_budget_and_means_of_nonsense_are_refused(value: Any) -> None:
 
 
 def test_what_makes_sense_is_taken() -> None:
-    control = Control(
+    control = control_of(
         planner=keep,
         scaling=utilisation(),
         period="1 minute",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.support.controls import control_of
 
-from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
     Cluster,
@@ -43,7 +43,7 @@ def controlled(**settings: Any) -> Callable[[Simulation], Controller]:
     """Make a controller for a simulation."""
 
     given: dict[str, Any] = {"period": 4.0, "planner": "flux"} | settings
-    return controlled_by(Control(**given))
+    return controlled_by(control_of(**given))
 
 
 def scenario(**changed: Any) -> Scenario:
@@ -120,7 +120,7 @@ def test_a_surge_brings_executors_and_every_row_is_processed_once() -> None:
     simulation = Simulation(
         scenario(cluster=cluster, rate=Rate(rows_per_s=6000)),
         seed=4,
-        control=controlled(scaling=utilisation(0.7), most=8),
+        control=controlled(scaling=utilisation(0.7), max_executors=8),
     )
     simulation.run(settle_s=10)
     assert told(simulation, events.ScaledOut)
@@ -144,7 +144,7 @@ def test_how_long_planners_take_for_real_changes_nothing_in_virtual_time() -> No
 
     def history(asked: Callable[[Problem], Solution]) -> list[str]:
         stream = scenario(duration_s=16)
-        control = controlled(planner=asked, planning_limit=0.001)
+        control = controlled(planner=asked, time_limit=0.001)
         told = Simulation(stream, control=control).run().events
         return [event.describe().replace(asked.__name__, "") for event in told]
 

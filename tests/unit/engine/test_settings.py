@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from godwit.engine.settings import LaneSettings
+from godwit.engine.settings import Lanes
 from godwit.model.errors import InvalidFlowError
 
 
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"compression": "gzip"}, "compression of start is 'gzip'"),
-        ({"snapshot_budget_bytes": 0}, "snapshot_budget_bytes of start is 0. Give at least 1"),
-        ({"inline_bytes": -1}, "inline_bytes of start is -1. Give at least 0"),
-        ({"inline_bytes": "x"}, "inline_bytes of start is 'x', of type str. Give at least 0"),
-        ({"snapshot_growth": -0.5}, "snapshot_growth of start is -0.5. Give at least 0"),
-        ({"snapshot_growth": None}, "snapshot_growth of start is None, of type NoneType"),
+        ({"compression": "gzip"}, "compression of lanes is 'gzip'"),
+        ({"snapshot_budget_bytes": 0}, "snapshot_budget_bytes of lanes is 0. Give at least 1"),
+        ({"inline_bytes": -1}, "inline_bytes of lanes is -1. Give at least 0"),
+        ({"inline_bytes": "x"}, "inline_bytes of lanes is 'x', of type str. Give at least 0"),
+        ({"snapshot_growth": -0.5}, "snapshot_growth of lanes is -0.5. Give at least 0"),
+        ({"snapshot_growth": None}, "snapshot_growth of lanes is None, of type NoneType"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(wrong: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidFlowError, match=text):
-        LaneSettings(**wrong)  # type: ignore[arg-type]
+        Lanes(**wrong)  # type: ignore[arg-type]

@@ -44,6 +44,8 @@ CALLED_BY_USERS = [
     ),
     *(getattr(gw.sinks, n) for n in gw.sinks.__all__ if inspect.isfunction(getattr(gw.sinks, n))),
     *(gw.Flow, gw.Control, gw.Bounds, gw.Budget, gw.Means, gw.Policy, gw.Fusion, gw.Splitting),
+    *(gw.Cadence, gw.Search, gw.Worth, gw.Checkpointing, gw.Lanes, gw.Sizing, gw.Adaptation),
+    gw.Observability,
     *(gw.ValueState, gw.ListState, gw.MapState),
 ]
 
@@ -62,8 +64,17 @@ def test_an_argument_that_is_not_known_is_answered_with_those_that_are(call: Any
     [
         (lambda: gw.sinks.parquet("o", partitionBy="a"), "Did you mean 'partition_by'"),  # type: ignore[call-arg]
         (lambda: gw.Flow("x", key_groups=3), "Did you mean 'num_key_groups'"),  # type: ignore[call-arg]
-        (lambda: gw.Control(min=1), "Did you mean 'least'"),  # type: ignore[call-arg]
-        (lambda: gw.Control(max_executors=1), "Did you mean 'most'"),  # type: ignore[call-arg]
+        (lambda: gw.Control(min=1), "Did you mean 'min_executors'"),  # type: ignore[call-arg]
+        (lambda: gw.Control(most=1), "most= is max_executors= now"),  # type: ignore[call-arg]
+        (
+            lambda: gw.Control(theta=1.5),  # type: ignore[call-arg]
+            r"theta= is worth=gw\.Worth\(theta=\.\.\.\) now",
+        ),
+        (
+            lambda: gw.Control(planning_limit=2),  # type: ignore[call-arg]
+            r"planning_limit= is search=gw\.Search\(time_limit=\.\.\.\) now",
+        ),
+        (lambda: gw.Checkpointing(retain=3), "Did you mean 'retain_epochs'"),  # type: ignore[call-arg]
         (lambda: gw.sinks.delta("o", key="a"), "Did you mean 'keys'"),  # type: ignore[call-arg]
         (lambda: gw.hopping("1 hour", slide="1 minute"), "Did you mean 'every'"),  # type: ignore[call-arg]
         (

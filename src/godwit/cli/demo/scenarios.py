@@ -268,7 +268,7 @@ def _started(
     return flow.start(
         checkpoint=folder / "checkpoint",
         executors=workers,
-        executors_timeout_s=180.0,
+        sizing=gw.Sizing(executors_timeout_s=180.0),
         control=_control(settings.scenario) if controlled else None,
     )
 
@@ -276,12 +276,14 @@ def _started(
 def _control(scenario: DemoScenario) -> gw.Control:
     return gw.Control(
         period="3 seconds",
-        respect="1 second",  # of the number of executors that the scenario begins with
+        cadence=gw.Cadence(
+            respect="1 second"
+        ),  # of the number of executors that the scenario begins with
         scaling=gw.utilisation(0.7, catch_up="20 seconds")
         if scenario.most > scenario.executors
         else None,
-        least=scenario.executors,
-        most=scenario.most,
+        min_executors=scenario.executors,
+        max_executors=scenario.most,
     )
 
 

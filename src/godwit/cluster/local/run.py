@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.loop import CommittedEpoch
-    from godwit.engine.settings import LaneSettings
+    from godwit.engine.settings import Lanes
     from godwit.migration import EpochOutcome, PeerCopies, ProtocolView, Warmed
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
@@ -73,7 +73,7 @@ class LocalRun:
         storage: CheckpointStorage,
         *,
         executors: Mapping[str, int],
-        settings: LaneSettings,
+        settings: Lanes,
         policy: Policy | None = None,
         plan: PhysicalPlan | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
@@ -243,7 +243,7 @@ class LocalRun:
 
     def forget_store(self, executor: str) -> None:
         """Remove what an executor holds, without telling the conductor."""
-        root = local_store_root(self._settings.local_dir, self.run_id, executor)
+        root = local_store_root(self._settings.local_path, self.run_id, executor)
         shutil.rmtree(root, ignore_errors=True)
 
     def run_background_copies(self) -> None:
@@ -325,7 +325,7 @@ class LocalRun:
             )
 
     def _store(self, executor: str) -> Any:
-        return local_store(local_store_root(self._settings.local_dir, self.run_id, executor))
+        return local_store(local_store_root(self._settings.local_path, self.run_id, executor))
 
 
 def rows_of(record: CommitRecord, storage: CheckpointStorage) -> dict[str, list[pa.RecordBatch]]:

@@ -425,11 +425,11 @@ def controlled_by(
     settings
         What the controller is to do.
     run_planner
-        Runs planners within `Control.planning_limit`, in real time. None: they take no time at all,
+        Runs planners within `Search.time_limit`, in real time. None: they take no time at all,
         and there is no limit: the history is the same on a machine that has other things to do.
     """
     if run_planner is None:
-        settings = replace(settings, planning_limit=None)
+        settings = replace(settings, search=replace(settings.search, time_limit=None))
 
     def controller(simulation: Simulation) -> Controller:
         return Controller(

@@ -128,6 +128,6 @@ def _refused(path: Path, why: str) -> LocalStoreError:
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "
-        'flow.start(local_dir="/var/lib/godwit").',
+        'flow.start(lanes=gw.Lanes(local_dir="/var/lib/godwit")).',
         path=str(path),
     )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from godwit.api.flow import LogicalFlow
     from godwit.cluster.spark.observe.metrics_server import MetricsServer
-    from godwit.cluster.spark.query.options import Options
+    from godwit.cluster.spark.query.settings import Options
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["compile_flow", "start"]
@@ -92,7 +92,7 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.cluster.spark.query.flow.Flow.start`."""
     compiled = compile_flow(flow)
-    splitting_of(compiled, options.splitting)  # refused while nothing is touched
+    splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
     spark = next(iter(flow.sources.values())).sparkSession
     end_terminated()
     _check_name(spark, options.name or flow.name)
@@ -142,7 +142,7 @@ def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
 
 def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
     """Open the port for metrics, if one is asked for."""
-    if options.metrics_port is None:
+    if options.observability.metrics_port is None:
         return None
     try:
         from godwit.cluster.spark.observe.metrics_server import MetricsServer  # noqa: PLC0415  an extra
@@ -151,9 +151,11 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
             raise
         raise InvalidFlowError(
             "Metrics need the package prometheus-client, which is not installed.",
-            remedy="pip install 'godwit-streams[metrics]', or start without metrics_port.",
+            remedy="pip install 'godwit-streams[metrics]', or start without observability=.",
         ) from None
-    return MetricsServer(flow_name, host=options.metrics_host, port=options.metrics_port)
+    return MetricsServer(
+        flow_name, host=options.observability.metrics_host, port=options.observability.metrics_port
+    )
 
 
 def _start_spark(

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import CheckpointLease
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-    from godwit.cluster.spark.query.options import Options
+    from godwit.cluster.spark.query.settings import Options
     from godwit.cluster.spark.run.gate import EpochGate
     from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.loop import CommittedEpoch
@@ -256,7 +256,9 @@ def open_run(
 ) -> Run:
     """Claim the checkpoint, open the sinks, wait for executors, recover what it holds."""
     storage = CheckpointStorage.open(
-        options.checkpoint, access=options.access, single_driver=options.single_driver
+        options.checkpoint,
+        access=options.checkpointing.access,
+        single_driver=options.checkpointing.single_driver,
     )
     run = uuid.uuid4().hex[:12]
     with ExitStack() as undo:
@@ -266,7 +268,7 @@ def open_run(
             flow,
             storage,
             run,
-            retain_epochs=options.retain_epochs,
+            retain_epochs=options.checkpointing.retain_epochs,
             components=_components(flow, options),
         )
         flow = recovery.flow
@@ -295,7 +297,9 @@ def open_run(
         )
         undo.callback(program.destroy)
         insist_on_placement(spark.sparkContext)
-        executors = wait_for(spark.sparkContext, options.executors, options.executors_timeout_s)
+        executors = wait_for(
+            spark.sparkContext, options.executors, options.sizing.executors_timeout_s
+        )
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
         source = SourceRows()
@@ -318,9 +322,15 @@ def open_run(
             beside=beside,
         )
         resumed = log.latest_epoch >= 0
-        adapts = options.control or options.fusion or splitting_of(flow, options.splitting)
+        adapts = (
+            options.control
+            or options.adaptation.fusion
+            or splitting_of(flow, options.adaptation.splitting)
+        )
         past = past_decisions(storage) if adapts else []
-        started = run_started(flow, log, recovery, options.assignments, executors, run_id=run_id)
+        started = run_started(
+            flow, log, recovery, options.sizing.assignments, executors, run_id=run_id
+        )
         conductor = Conductor(
             started,
             states={c.name: c.states for c in flow.components},
@@ -342,7 +352,7 @@ def open_run(
             SparkScheduler(spark.sparkContext),
             conducting=conducting,
             gate=gate,
-            patience_s=options.executors_timeout_s,
+            patience_s=options.sizing.executors_timeout_s,
         )
         undo.callback(pool.close)
         controlling = None
@@ -414,7 +424,7 @@ def _policies(
     flow: CompiledFlow, options: Options, meters: Mapping[str, PaneMeter]
 ) -> Callable[[ManualOverrides, Announce], list[AdaptationPolicy[FlowEpoch]]]:
     """Policies that look at operators: those that are switched on."""
-    splitting = splitting_of(flow, options.splitting)
+    splitting = splitting_of(flow, options.adaptation.splitting)
 
     def policies(
         overrides: ManualOverrides, announce: Announce
@@ -424,8 +434,8 @@ def _policies(
             chosen.append(
                 SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)
             )
-        if options.fusion is not None and options.fusion.by == "traffic":
-            chosen.append(Fusing(flow, options.fusion, overrides=overrides))
+        if options.adaptation.fusion is not None and options.adaptation.fusion.by == "traffic":
+            chosen.append(Fusing(flow, options.adaptation.fusion, overrides=overrides))
         return chosen
 
     return policies
@@ -434,6 +444,6 @@ def _policies(
 def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
     """Components to start with: those that the user names, and operators fused by attributes."""
     named = dict(options.components)
-    if options.fusion is None or options.fusion.by != "attributes":
+    if options.adaptation.fusion is None or options.adaptation.fusion.by != "attributes":
         return named
     return by_attributes(flow, {name for of in named.values() for name in of}) | named

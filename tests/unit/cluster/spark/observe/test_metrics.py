@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from godwit.cluster.spark.observe import metrics_server
 from godwit.cluster.spark.observe.metrics import METRICS, Metrics
 from godwit.cluster.spark.observe.metrics_server import MetricsServer
-from godwit.cluster.spark.query.options import Options
+from godwit.cluster.spark.query.settings import Observability
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import RowsLeftOut
 
@@ -200,14 +200,14 @@ def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
 
 
 def test_only_this_machine_can_reach_it_by_default() -> None:
-    assert Options(checkpoint="ck").metrics_host == "127.0.0.1"
-    assert Options(checkpoint="ck").metrics_port is None
+    assert Observability().metrics_host == "127.0.0.1"
+    assert Observability().metrics_port is None
 
 
 @pytest.mark.parametrize("port", [-1, 2**16, True, "9090", 1.5])
 def test_a_port_that_is_none_is_refused(port: Any) -> None:
     with pytest.raises(InvalidFlowError, match="metrics_port"):
-        Options(checkpoint="ck", metrics_port=port)
+        Observability(metrics_port=port)
 
 
 def test_a_reader_that_talks_nonsense_or_nothing_keeps_no_other_from_reading(

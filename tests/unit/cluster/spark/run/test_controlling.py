@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.oracles.controlled import Part, World
+from tests.support.controls import control_of
 
-from godwit.adapt import Control, EpochObserved
+from godwit.adapt import EpochObserved
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
@@ -66,13 +67,13 @@ class Run:
     """A stream in virtual time, whose controller has a thread of its own."""
 
     def __init__(self, **settings: Any) -> None:
-        given: dict[str, Any] = {"period": 0.05, "least_epochs": 2, "planner": "flux"} | settings
+        given: dict[str, Any] = {"period": 0.05, "min_epochs": 2, "planner": "flux"} | settings
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
         self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
         self.conducting = SharedConductor(self.world.conductor)
         self.controlling = Controlling(
-            Control(**given),
+            control_of(**given),
             flow(["sums"]),
             conducting=self.conducting,
             pool=None,
@@ -180,7 +181,7 @@ def test_an_epoch_never_waits_for_a_planner() -> None:
         go_on.wait(PATIENCE_S)
         return problem.current
 
-    run = Run(planner=thinks, planning_limit=PATIENCE_S)
+    run = Run(planner=thinks, time_limit=PATIENCE_S)
     try:
 
         def planning() -> bool:

@@ -1,0 +1,326 @@
+"""What a user may set when a flow is started: values by what they concern, defaults and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from godwit.adapt.fusing import Fusion
+from godwit.adapt.settings import Control
+from godwit.adapt.splitting import Splitting
+from godwit.engine.settings import Lanes
+from godwit.migration.strategy import Policy
+from godwit.model.assignment import Assignment
+from godwit.model.checks import insist_on_number
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_class
+from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.sinks.continuity import WAYS
+
+if TYPE_CHECKING:
+    from godwit.sinks.continuity import OnDivergence
+
+__all__ = [
+    "Adaptation",
+    "Checkpointing",
+    "Observability",
+    "Options",
+    "Sizing",
+    "Trigger",
+    "checked_trigger",
+]
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """Who may use the checkpoint, and how much of its past stays readable.
+
+    Attributes
+    ----------
+    retain_epochs
+        Epochs whose state stays readable by ``gw.read_state(epoch=...)``.
+    access
+        Who may read the checkpoint on a local disk: its owner alone (``"owner"``: 0700, 0600), or
+        whomever the ``"umask"`` lets, as where executors run as another user than the driver.
+    single_driver
+        Vouches that no second driver can ever be started on this checkpoint. Needed only on
+        stores where a file cannot be created only if there is none.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting makes no sense.
+    """
+
+    retain_epochs: int = 10
+    access: Literal["owner", "umask"] = "owner"
+    single_driver: bool = False
+
+    def __post_init__(self) -> None:
+        insist_on_number(
+            "The setting retain_epochs of checkpointing",
+            self.retain_epochs,
+            least=1,
+            error=InvalidFlowError,
+        )
+        if self.access not in ("owner", "umask"):
+            raise InvalidFlowError(
+                f"The setting access of checkpointing is {self.access!r}.",
+                remedy='Give "owner" or "umask".',
+            )
+        _insist_on_kind("setting single_driver of checkpointing", self.single_driver, bool)
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """Executors and key groups when a run begins.
+
+    Attributes
+    ----------
+    executors_timeout_s
+        Seconds that executors are waited for, those of ``query.scale`` too.
+    assignments
+        Component → assignment to begin a new checkpoint with (`Flow.components` has the names);
+        the others are dealt out evenly. A checkpoint that is resumed goes on with its own.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting makes no sense.
+    """
+
+    executors_timeout_s: float = 60.0
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        insist_on_number(
+            "The setting executors_timeout_s of sizing",
+            self.executors_timeout_s,
+            least=0,
+            whole=False,
+            error=InvalidFlowError,
+        )
+        if not isinstance(self.assignments, Mapping):
+            raise InvalidFlowError(
+                f"The setting assignments of sizing is of type {type_name(self.assignments)}.",
+                remedy='Give component → assignment, as in assignments={"by_plane": assignment}.',
+            )
+        for name, assignment in self.assignments.items():
+            _insist_on_kind(f"setting assignments[{name!r}] of sizing", assignment, Assignment)
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """What the plan of a running query may change by itself, beside placement and size.
+
+    Attributes
+    ----------
+    fusion
+        Lets operators in a row that send each other many rows come to share a component while the
+        stream runs, and part again, as in ``gw.Fusion()``; operators that are named in
+        ``components=``, or by ``query.components.regroup``, are left alone. By default nobody but
+        you does.
+    splitting
+        How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
+        ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.
+
+    Raises
+    ------
+    InvalidFlowError
+        If one of them is of another kind.
+    """
+
+    fusion: Fusion | None = None
+    splitting: Splitting | None = None
+
+    def __post_init__(self) -> None:
+        if self.fusion is not None:
+            _insist_on_kind("setting fusion of adaptation", self.fusion, Fusion)
+        if self.splitting is not None:
+            _insist_on_kind("setting splitting of adaptation", self.splitting, Splitting)
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observability:
+    """Where the figures of a query can be read while it runs.
+
+    Attributes
+    ----------
+    metrics_port
+        Port on which Prometheus may read the query's metrics; 0 takes any that is free, and
+        ``query.metrics_url`` says which. Needs ``pip install 'godwit-streams[metrics]'``. By
+        default there is none.
+    metrics_host
+        Address that the port is opened on: by default only this machine can reach it.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting makes no sense.
+    """
+
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        port = self.metrics_port
+        if port is not None and not (type(port) is int and 0 <= port < 2**16):
+            raise InvalidFlowError(
+                f"The setting metrics_port of observability is {port!r}.",
+                remedy="Give a port from 1 to 65535, or 0 for any that is free.",
+            )
+        _insist_on_kind("setting metrics_host of observability", self.metrics_host, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of `Flow.start`, checked; that says what each of them means."""
+
+    checkpoint: str
+    trigger: Mapping[str, object] | None = None
+    executors: int = 1
+    name: str | None = None
+    control: Control | None = None
+    components: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    close_at_end: bool = False
+    on_divergence: OnDivergence = "refuse"
+    checkpointing: Checkpointing = field(default_factory=Checkpointing)
+    lanes: Lanes = field(default_factory=Lanes)
+    sizing: Sizing = field(default_factory=Sizing)
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    observability: Observability = field(default_factory=Observability)
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint:
+            raise InvalidFlowError(
+                "The flow is started without a checkpoint.",
+                remedy='Give a directory, as in flow.start(checkpoint="checkpoints/delays").',
+            )
+        insist_on_number(
+            "The option executors of start", self.executors, least=1, error=InvalidFlowError
+        )
+        if self.name is not None and not (isinstance(self.name, str) and self.name):
+            raise InvalidFlowError(
+                f"The option name of start is {self.name!r}.",
+                remedy="Give the query a name, or leave it out: then it has the flow's.",
+            )
+        ways = self.on_divergence
+        for way in ways.values() if isinstance(ways, Mapping) else (ways,):
+            if way not in WAYS:
+                raise InvalidFlowError(
+                    f"The option on_divergence of start is {ways!r}.",
+                    remedy='Give "refuse", "roll_back" or "new_writer", or sink → one of them, as '
+                    'in on_divergence={"by_plane": "roll_back"}.',
+                )
+        if self.control is not None:
+            _insist_on_kind("option control of start", self.control, Control)
+        _insist_on_kind("option close_at_end of start", self.close_at_end, bool)
+        for name, kind in (
+            ("policy", Policy),
+            ("checkpointing", Checkpointing),
+            ("lanes", Lanes),
+            ("sizing", Sizing),
+            ("adaptation", Adaptation),
+            ("observability", Observability),
+        ):
+            _insist_on_kind(f"option {name} of start", getattr(self, name), kind)
+
+
+_EXAMPLES: Mapping[type, str] = {
+    bool: "True or False",
+    str: 'text, such as "127.0.0.1"',
+    Assignment: "a gw.Assignment",
+    Control: 'a gw.Control, as in control=gw.Control(period="10 seconds")',
+    Policy: "gw.Policy(on_loss=gw.LossPolicy.LOAD)",
+    Fusion: 'a gw.Fusion, as in fusion=gw.Fusion(by="traffic")',
+    Splitting: 'a gw.Splitting, as in splitting=gw.Splitting(max_latency="500 milliseconds")',
+    Checkpointing: "gw.Checkpointing(retain_epochs=100), say",
+    Lanes: 'gw.Lanes(compression="zstd"), say',
+    Sizing: "gw.Sizing(executors_timeout_s=300), say",
+    Adaptation: "gw.Adaptation(fusion=gw.Fusion()), say",
+    Observability: "gw.Observability(metrics_port=0), say",
+}
+
+
+def _insist_on_kind(what: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidFlowError(
+            f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind]}."
+        )
+
+
+class Trigger(TypedDict, total=False):
+    """One of the triggers of Spark's micro-batches.
+
+    Attributes
+    ----------
+    availableNow
+        ``True``: as many epochs as there is input for now, then the query ends.
+    processingTime
+        An epoch every so often, such as ``"1 second"``.
+    once
+        ``True``: one epoch of all there is, then the query ends.
+    """
+
+    availableNow: bool
+    processingTime: str
+    once: bool
+
+
+_EXAMPLE = 'Give {"availableNow": True} or {"processingTime": "1 second"}, or leave trigger out.'
+_KINDS = ("availableNow", "processingTime", "once")
+_NOT_HERE = {"continuous": "continuous processing", "realTime": "real-time mode"}
+
+
+def checked_trigger(trigger: Any) -> Trigger | None:
+    """Return `trigger` if it is one; how long an interval is, is for Spark to read."""
+    if trigger is None:
+        return None
+    if isinstance(trigger, str):
+        name, value = ("processingTime", f'"{trigger}"')
+        if did_you_mean(trigger, _KINDS):
+            name, value = ("availableNow", "True")
+        raise InvalidFlowError(
+            f"The trigger of start is the text {trigger!r}.",
+            remedy=f'Say which trigger it is, as in trigger={{"{name}": {value}}}.',
+        )
+    if not isinstance(trigger, Mapping):
+        raise InvalidFlowError(
+            f"The trigger of start is of type {type_name(trigger)}.", remedy=_EXAMPLE
+        )
+    for name in trigger:
+        if name in _NOT_HERE:
+            raise InvalidFlowError(
+                f"The trigger {name!r} of start asks for {_NOT_HERE[name]}.",
+                remedy=f"An epoch is a micro-batch: {_EXAMPLE[0].lower()}{_EXAMPLE[1:]}",
+            )
+        if name not in _KINDS:
+            raise InvalidFlowError(
+                f"There is no trigger {name!r}.",
+                remedy=f"{did_you_mean(str(name), _KINDS)}Triggers are {listing(_KINDS)}.",
+            )
+    if len(trigger) != 1:
+        raise InvalidFlowError(
+            f"start was given {len(trigger)} triggers: {listing(list(trigger)) or 'none'}.",
+            remedy=_EXAMPLE,
+        )
+    ((name, value),) = trigger.items()
+    if name == "processingTime":
+        if not isinstance(value, str):
+            raise InvalidFlowError(
+                f"The trigger processingTime of start is {value!r}, of type {type_name(value)}.",
+                remedy='Give an interval as text, as in {"processingTime": "1 second"}.',
+            )
+        return {"processingTime": value}
+    if value is not True:
+        raise InvalidFlowError(
+            f"The trigger {name} of start is {value!r}.",
+            remedy=f'Give {{"{name}": True}}, or leave trigger out.',
+        )
+    return {"availableNow": True} if name == "availableNow" else {"once": True}
