@@ -84,14 +84,14 @@ class OnSpark:
         self._goes, self._allowed = "works", threading.Event()
         warm = BackgroundCopies._warm
 
-        def as_it_goes(errands: BackgroundCopies, order: Any) -> None:
+        def as_it_goes(copies: BackgroundCopies, order: Any) -> None:
             if self._goes == "held":
                 assert self._allowed.wait(_PATIENCE_S)
             if self._goes == "fails":
-                with errands._conducting.locked() as conductor:
+                with copies._conducting.locked() as conductor:
                     conductor.warming_failed(order, "no room")
             elif self._goes != "lost":
-                warm(errands, order)
+                warm(copies, order)
 
         patch.setattr(BackgroundCopies, "_warm", as_it_goes)
         patch.setattr(SparkContext, "defaultParallelism", property(lambda _: self._cores))
