@@ -96,6 +96,7 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
         names=UserNames(run.flow.operators),
     )
     assert list(placement.assignments) == ["w"]
+    assert placement.parts == ("w", "w_second", "w_windows")  # all of which have to leave executors
     before = placement.assignments["w"]
     moved = {g: "c" for g in range(8) if before.executor(g) != "c"}
     migration = placement.migrate(moved, component="w")

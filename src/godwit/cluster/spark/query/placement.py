@@ -300,6 +300,11 @@ class QueryPlacement:
         return shown
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Components of the engine: of windows that are consolidated apart, each slot is one."""
+        return tuple(self._assigned)
+
+    @property
     def _assigned(self) -> Mapping[str, Assignment]:
         """Component of the engine → its assignment."""
         return {name: c.assignment for name, c in self._conducting.view.components.items()}
@@ -358,12 +363,7 @@ class QueryPlacement:
             If the component is being migrated already (a controller's migration gives way), or
             cannot be migrated by that strategy, or the query has stopped.
         """
-        if not self._is_active():
-            raise MigrationError(
-                f"Query {self._query!r} has stopped, so none of its key groups can move.",
-                remedy="Start the flow again from its checkpoint, and migrate that query.",
-                query=self._query,
-            )
+        self._insist_on_running()
         checked_bounds(bounds)
         name = self._component(component)
         begun: list[Migration] = []
@@ -373,7 +373,7 @@ class QueryPlacement:
                 target = self._places(slot).moved(moves)
                 begun.append(self._begin(slot, target, tuple(moves), strategy, bounds))
             if not begun:
-                begun.append(self._begin_plan(name, plan, strategy, bounds))
+                begun.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:
             for migration in begun:
                 migration.cancel("the other key groups cannot migrate")
@@ -401,7 +401,15 @@ class QueryPlacement:
                 found.setdefault(slot, {})[g] = target.executor(g)
         return found
 
-    def _begin_plan(
+    def _insist_on_running(self) -> None:
+        if not self._is_active():
+            raise MigrationError(
+                f"Query {self._query!r} has stopped, so none of its key groups can move.",
+                remedy="Start the flow again from its checkpoint, and migrate that query.",
+                query=self._query,
+            )
+
+    def begin_plan(
         self, name: str, plan: AnyPlan, strategy: AnyStrategy | None, bounds: Bounds | None
     ) -> Migration:
         """Carry out a plan for one component of the engine."""
@@ -416,6 +424,7 @@ class QueryPlacement:
         bounds: Bounds | None,
     ) -> Migration:
         """Begin the migration of one component of the engine."""
+        self._insist_on_running()
         limits = checked_bounds(bounds)
         default = self._conducting.view.components[name].default_strategy
         chosen = default if strategy is None else checked_strategy(strategy)
@@ -613,7 +622,7 @@ class QueryPlacement:
             )
         if not plan.moves:
             return None
-        return self._begin_plan(name, plan, strategy, bounds)
+        return self.begin_plan(name, plan, strategy, bounds)
 
     @user_call
     def carry_out(
@@ -653,7 +662,7 @@ class QueryPlacement:
                 "migrate the solution with query.migrate(solution, component=...).",
             )
         return tuple(
-            self._begin_plan(name, parts[name], strategy, bounds)
+            self.begin_plan(name, parts[name], strategy, bounds)
             for name in components
             if name in parts
         )
@@ -706,7 +715,7 @@ class QueryPlacement:
                 emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
                 plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
                 if plan.moves:
-                    migrations.append(self._begin_plan(name, plan, strategy, bounds))
+                    migrations.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:
             if new:
                 with self._conducting.locked() as conductor:

@@ -233,7 +233,7 @@ class Scaling:
     def _least(self, names: list[str], count: int) -> set[str]:
         """Choose the executors with the least state; the newest of those that have as much."""
         state = dict.fromkeys(names, 0)
-        for component in self._placement.assignments:
+        for component in self._placement.parts:
             problem = self._placement.problem(component)
             for name in names:
                 if name in problem.executors:
@@ -260,14 +260,14 @@ class Scaling:
     def _migrate(self, ask: Callable[[Problem], Problem]) -> int:
         """Plan for every component and have the plans carried out; return how many are left."""
         left = 0
-        for component in self._placement.assignments:
+        for component in self._placement.parts:
             self._wait_for_others(component)
             plan = carry_out(planner_named(self._planner)(ask(self._placement.problem(component))))
             if not plan.moves:
                 continue
             try:
-                self._migrations[component] = self._placement.migrate(
-                    plan, component=component, strategy=self._strategy, bounds=self._bounds
+                self._migrations[component] = self._placement.begin_plan(
+                    component, plan, self._strategy, self._bounds
                 )
             except GodwitError:
                 left += 1  # the ground has shifted since it was planned
