@@ -25,10 +25,8 @@ from godwit.adapt.scaling import fixed, latency, scripted, utilisation
 from godwit.adapt.settings import Cadence, Control, Search, Worth
 from godwit.adapt.splitting import Splitting
 from godwit.adapt.worth import Budget
-from godwit.api.keyed_stream import KeyedStream
-from godwit.api.missing_names import CALLS, no_such_name
-from godwit.api.stream import Stream
-from godwit.api.windowed_stream import WindowedStream
+from godwit.api.names import CALLS, no_such_name
+from godwit.api.streams import KeyedStream, Stream, WindowedStream
 from godwit.cluster.spark.query.flow import Flow
 from godwit.cluster.spark.query.settings import (
     Adaptation,

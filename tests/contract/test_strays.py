@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
     from godwit.plan.compiled import CompiledFlow
 
 S = 1_000_000

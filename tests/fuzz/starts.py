@@ -26,7 +26,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 __all__ = ["findings_of_start"]
 

@@ -14,7 +14,7 @@ from godwit.operators.aggregates import count
 from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 TYPES = {
     "boolean": pa.bool_(),

@@ -15,8 +15,7 @@ import godwit as gw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 SECOND = 1_000_000
 KINDS = ("compute", "process", "mapped", "window")

@@ -23,7 +23,7 @@ from godwit.operators.windows.spec import tumbling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 EXECUTORS = {"a": 2, "b": 1}

@@ -19,8 +19,7 @@ from godwit.operators.windows.grid import PaneGrid, TimeWindow
 from godwit.operators.windows.spec import Hopping
 
 if TYPE_CHECKING:
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 S = 1_000_000
 GROUPS = 8

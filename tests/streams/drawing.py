@@ -17,7 +17,7 @@ import godwit as gw
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 __all__ = ["UNITS", "Drawn", "draw"]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from godwit.api.flow import LogicalFlow as Flow
 from godwit.plan.maps import map_dataframe
 
-if TYPE_CHECKING:
-    from godwit.api.flow import LogicalFlow as Flow
-
-__all__ = ["FLIGHTS", "ORDERS", "FakeDataFrame", "FakeSink", "Resolve", "resolver"]
+__all__ = ["FLIGHTS", "ORDERS", "FakeDataFrame", "FakeSink", "Resolve", "flow_of", "resolver"]
 
 FLIGHTS = pa.schema(
     [
@@ -72,3 +70,9 @@ def resolver(flow: Flow) -> Resolve:
         return mapped.schema
 
     return resolve
+
+
+def flow_of(stream: Any) -> Flow:
+    """Return the flow that a stream belongs to."""
+    assert isinstance(stream.flow, Flow)
+    return stream.flow

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 __all__ = ["COLUMNS", "TIME", "Restarted", "Shift", "changed"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.api.flow import LogicalFlow
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
     from godwit.checkpoint.records import CommitRecord
     from godwit.engine.lane.messages import LaneReport
 

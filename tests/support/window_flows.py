@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 __all__ = ["ROWS", "TIME", "Row", "WindowedRun", "batch_of", "times_of"]
 

@@ -1,5 +1,5 @@
 """What users call: a flow, its streams, and keyed operators on them.
 
-Begin with `flow`, then `stream` and `keyed_stream`. Every call is checked in its own line and adds
+Begin with `flow`, then `streams`. Every call is checked in its own line and adds
 a node to the graph of `godwit.plan.nodes`.
 """

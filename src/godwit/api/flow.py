@@ -10,9 +10,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.call_checks import check_formerly, describe
-from godwit.api.stand_in import compile_stand_ins
-from godwit.api.stream import Stream
+from godwit.api.nodes import check_formerly, describe
+from godwit.api.stand_in import map_rows
+from godwit.api.streams import Stream
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
@@ -23,8 +23,9 @@ from godwit.plan.stream_columns import Retimed, never_retimed
 from godwit.plan.window_binding import source_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from godwit.model.time_lengths import Duration
@@ -263,14 +264,21 @@ class LogicalFlow:
         return compile_flow(self, resolve, retimed, zone)
 
     def compiled(self) -> CompiledFlow:
-        """Compile with the columns of the sources; see `compile`."""
-        return compile_stand_ins(self)
+        """Compile with the columns of the sources, which are stand-ins; see `compile`.
+
+        Maps are taken to leave the event time as it is.
+        """
+
+        def resolve(source: str, maps: tuple[Callable[[Any], Any], ...]) -> pa.Schema:
+            frame: Any = self.sources[source]
+            return map_rows(source, maps, frame, frame.table).schema
+
+        return self.compile(resolve)
 
     def _check_source(self, name: str, dataframe: DataFrame) -> None:
         """Refuse a DataFrame that cannot be run; a logical flow takes whatever streams."""
 
-    def _operate(self, node: OperatorNode) -> Stream:
+    def _add_operator(self, node: OperatorNode) -> None:
         """Add a keyed operator; streams call this."""
         check_unique("operator", check_name("operator", node.name), self._operators, self.name)
         self._operators[node.name] = node
-        return Stream(self, node)

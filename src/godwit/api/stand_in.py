@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.api.flow import LogicalFlow
     from godwit.columns.types import SchemaLike
-    from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["StandIn", "compile_stand_ins", "is_stand_in", "map_rows", "stream"]
+__all__ = ["StandIn", "is_stand_in", "map_rows", "stream"]
 
 _WAYS_OUT = (
     "Start a Spark session before (SparkSession.builder.getOrCreate()), which then runs it; or do "
@@ -131,19 +129,6 @@ def stream(schema: SchemaLike) -> Any:
 def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
     """Return whether a source's DataFrame is a stand-in."""
     return isinstance(dataframe, StandIn)
-
-
-def compile_stand_ins(flow: LogicalFlow) -> CompiledFlow:
-    """Compile a flow whose sources are stand-ins.
-
-    Maps are taken to leave the event time as it is.
-    """
-
-    def resolve(source: str, maps: tuple[Callable[[Any], Any], ...]) -> pa.Schema:
-        frame: Any = flow.sources[source]
-        return map_rows(source, maps, frame, frame.table).schema
-
-    return flow.compile(resolve)
 
 
 def map_rows(

@@ -25,7 +25,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from godwit.api.missing_names import SINKS, no_such_name
+from godwit.api.names import SINKS, no_such_name
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.sinks.parquet_directory import latest_epoch

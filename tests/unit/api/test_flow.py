@@ -12,7 +12,7 @@ from godwit.api.flow import LogicalFlow as Flow
 from godwit.operators.aggregates import sum  # noqa: A004
 
 if TYPE_CHECKING:
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from godwit.operators.aggregates import Aggregator, count, sum  # noqa: A004
 from godwit.plan.nodes import ComputeNode, ProcessNode
 
 if TYPE_CHECKING:
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 
 def clear_market(key: Any, rows: Any, state: Any) -> None: ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, flow_of, resolver
 from tests.support.window_flows import ROWS
 
 from godwit.api.flow import LogicalFlow
@@ -19,7 +19,7 @@ from godwit.operators.windows.spec import hopping, tumbling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.api.keyed_stream import KeyedStream
+    from godwit.api.streams import KeyedStream
 
 
 def keyed(**options: Any) -> KeyedStream:
@@ -79,9 +79,9 @@ def test_a_column_that_cannot_be_event_time_is_refused(
     source: dict[str, Any], window: dict[str, Any], says: str
 ) -> None:
     stream = keyed(**source).window(tumbling("1 hour"), **window).compute(n=gw.count())
-    stream.flow.sink("out", stream, FakeSink())
+    flow_of(stream).sink("out", stream, FakeSink())
     with pytest.raises(InvalidFlowError, match=says):
-        stream.flow.compile(resolver(stream.flow))
+        flow_of(stream).compile(resolver(flow_of(stream)))
 
 
 def test_no_name_is_taken_from_results() -> None:
@@ -96,14 +96,14 @@ def test_no_name_is_taken_from_results() -> None:
             formerly=gw.count(),
         )
     )
-    stream.flow.sink("out", stream, FakeSink())
-    (operator,) = stream.flow.compile(resolver(stream.flow)).operators
+    flow_of(stream).sink("out", stream, FakeSink())
+    (operator,) = flow_of(stream).compile(resolver(flow_of(stream))).operators
     assert operator.output.names[3:] == ["name", "output", "time", "late", "formerly"]
     assert operator.output.field("window_start").type == pa.timestamp("us", tz="UTC")
 
 
 def test_a_result_cannot_be_called_as_the_window() -> None:
     stream = keyed().window(tumbling("1 hour")).compute(window_end=gw.count())
-    stream.flow.sink("out", stream, FakeSink())
+    flow_of(stream).sink("out", stream, FakeSink())
     with pytest.raises(InvalidFlowError, match="window_end"):
-        stream.flow.compile(resolver(stream.flow))
+        flow_of(stream).compile(resolver(flow_of(stream)))

@@ -12,7 +12,7 @@ import godwit as gw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 S = 1_000_000
 MINUTE = 60 * S

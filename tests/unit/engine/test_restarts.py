@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 S = 1_000_000
 ROWS = [("a", 1 * S, 1), ("b", 7 * S, 2)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
     Build = Callable[[Stream], Stream]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.fake_flow import Resolve
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("id", pa.int64()), ("ts", TIME), ("price", pa.float64())])

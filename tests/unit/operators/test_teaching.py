@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.oracles.lane import Lane
-from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, flow_of, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
@@ -16,7 +16,7 @@ from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import WrongArgumentsError
 
 if TYPE_CHECKING:
-    from godwit.api.keyed_stream import KeyedStream
+    from godwit.api.streams import KeyedStream
 
 ROWS = pa.schema(
     [("k", pa.string()), ("v", pa.int64()), ("_id", pa.string()), ("class", pa.int64())]
@@ -30,8 +30,8 @@ def keyed() -> KeyedStream:
 
 def run(function: Any, output: str = "k string", **options: Any) -> list[dict[str, Any]]:
     stream = keyed().process(function, output=output, **{"state": int, **options})
-    stream.flow.sink("out", stream, FakeSink())
-    (operator,) = stream.flow.compile(resolver(stream.flow)).operators
+    flow_of(stream).sink("out", stream, FakeSink())
+    (operator,) = flow_of(stream).compile(resolver(flow_of(stream))).operators
     rows = pa.RecordBatch.from_pylist([{"k": "ABC", "v": 1, "_id": "x", "class": 7}], schema=ROWS)
     return list(Lane(operator).epoch(rows).output.to_pylist())
 

@@ -16,8 +16,7 @@ from godwit.operators.windows.spec import hopping, session, tumbling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 HOUR, DAY = tumbling("1 hour"), tumbling("1 day")
 ONE_LENGTH = (("k", "window_start", "window_end"), ("k", "window_start"), ("k", "window_end"))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # its values are only passed on
 import pyarrow as pa
 import pytest
-from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
+from tests.support.fake_flow import FakeDataFrame, FakeSink, flow_of, resolver
 from tests.support.refusals import assert_refused
 
 import godwit as gw
@@ -20,7 +20,7 @@ from godwit.operators.timers import Timers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 COLUMNS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
 VALUES: tuple[Any, ...] = (
@@ -81,10 +81,10 @@ CALLS: dict[str, Callable[[Stream, Stream, Any], Any]] = {
     "start": lambda a, _, v: a.key_by("k").window(gw.tumbling("1 hour", start=v)),
     "every": lambda a, _, v: a.key_by("k").window(gw.hopping("1 hour", every=v)),
     "gap": lambda a, _, v: a.key_by("k").window(gw.session(v)),
-    "slack": lambda a, _, v: source(a.flow, "c", slack=v),
-    "idle": lambda a, _, v: source(a.flow, "c", idle=v),
-    "max_ahead": lambda a, _, v: source(a.flow, "c", max_ahead=v),
-    "event_time": lambda a, _, v: source(a.flow, "c", event_time=v),
+    "slack": lambda a, _, v: source(flow_of(a), "c", slack=v),
+    "idle": lambda a, _, v: source(flow_of(a), "c", idle=v),
+    "max_ahead": lambda a, _, v: source(flow_of(a), "c", max_ahead=v),
+    "event_time": lambda a, _, v: source(flow_of(a), "c", event_time=v),
     "window": lambda a, _, v: a.key_by("k").window(v),
     "time": lambda a, _, v: a.key_by("k").window(HOUR, time=v),
     "output": lambda a, _, v: a.key_by("k").window(HOUR, output=v),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.support.fake_flow import flow_of
 from tests.support.refusals import assert_refused
 
 from godwit.api.flow import LogicalFlow as Flow
@@ -15,7 +16,7 @@ from godwit.model.errors import GodwitError
 from godwit.operators.aggregates import Aggregator, count, last, sum  # noqa: A004
 
 if TYPE_CHECKING:
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
 
@@ -143,7 +144,7 @@ def test_columns_after_an_operator_are_looked_up_in_its_output(
         "Its columns are 'tailnum', 'total'",
     )
     flow = Flow("again")
-    mapped = flow.source("flights", stream.flow.sources["flights"]).key_by("tailnum")
+    mapped = flow.source("flights", flow_of(stream).sources["flights"]).key_by("tailnum")
     mapped_stream = mapped.compute(name="plane", total=sum("arr_delay")).map(per_hour)
     flow.sink("s", mapped_stream.key_by("hour").compute(name="o", n=count()), sink)
     assert_refused(
@@ -174,7 +175,7 @@ def test_an_aggregate_of_a_wrong_type_names_operator_result_and_type(
 def test_a_key_of_an_unsupported_type_is_refused_with_a_way_out(
     stream: Stream, sink: Any, resolve: Resolve, dtype: pa.DataType, remedy: str
 ) -> None:
-    flow = stream.flow
+    flow = flow_of(stream)
     mapped = stream.map(lambda df: df.with_column("k", dtype))
     flow.sink("s", mapped.key_by("year", "k").compute(name="o", n=count()), sink)
     assert_refused(
@@ -195,7 +196,7 @@ def test_reserved_and_repeated_columns_of_a_source_are_refused(
         lambda: flow.compile(resolve), "Source 'flights'", "'__godwit_lane'", "another name"
     )
     flow = Flow("again")
-    twice = flow.source("flights", stream.flow.sources["flights"]).map(
+    twice = flow.source("flights", flow_of(stream).sources["flights"]).map(
         lambda df: df.with_column("year", pa.int32())
     )
     flow.sink("s", twice.key_by("year").compute(name="o", n=count()), sink)

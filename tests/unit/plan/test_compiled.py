@@ -18,7 +18,7 @@ from godwit.plan.compiled import CompiledFlow, SourceInput, UpstreamInput
 from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
     from godwit.checkpoint.evolution import FlowVersion
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]

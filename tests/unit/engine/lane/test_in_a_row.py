@@ -18,8 +18,7 @@ from godwit.model.errors import EpochFailedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 Build = Callable[["KeyedStream"], "Stream"]
 TWO = {"a": 1, "b": 1}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.windows.spec import WindowSpec
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 S = 1_000_000
 KINDS = [(20 * S, 10 * S, 0), (30 * S, 30 * S, 0)]

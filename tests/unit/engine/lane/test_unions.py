@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 COLUMNS = {"k": pa.string(), "ts": TIME, "v": pa.int64()}
 TWO = {"a": Feed(COLUMNS), "b": Feed(COLUMNS, {"event_time": "ts", "idle": "10 seconds"})}

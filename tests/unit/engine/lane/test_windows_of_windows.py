@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from godwit.api.keyed_stream import KeyedStream
-    from godwit.api.stream import Stream
+    from godwit.api.streams import KeyedStream, Stream
 
 S = 1_000_000
 ROWS = [("a", 1 * S, 1), ("a", 19 * S, 1), ("a", 51 * S, 1)]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.calls import NoSuchCallError
+from godwit.api.names import NoSuchCallError
 from godwit.cluster.spark.observe.progress_sources import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.query.ending import Ending
 from godwit.cluster.spark.query.failures import epoch_failed

@@ -15,7 +15,7 @@ from godwit.engine.state_view import _layouts, _Shown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.api.stream import Stream
+    from godwit.api.streams import Stream
 
 S = 1_000_000
 

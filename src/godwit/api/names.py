@@ -1,0 +1,142 @@
+"""Names that modules, streams and queries do not have, and what was meant by them.
+
+Who knows PySpark tries the methods of DataFrames; who forgets ``key_by`` tries ``compute``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import did_you_mean, listing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["CALLS", "SINKS", "NoSuchCallError", "no_such_call", "no_such_name"]
+
+
+class NoSuchCallError(InvalidFlowError, AttributeError):
+    """A stream has no such call; also an AttributeError, so that ``hasattr`` works."""
+
+
+_STREAM = ("map", "union", "drop_duplicates", "key_by")
+_KEYED = ("compute", "process", "window", "join", "join_newest")
+
+_MEANT = {
+    **dict.fromkeys(
+        _KEYED, 'Name the key first, as in stream.key_by("symbol").{name}(...); state is per key.'
+    ),
+    **dict.fromkeys(
+        ("groupBy", "groupby", "groupByKey", "keyBy", "partitionBy"),
+        'Use key_by("symbol"), and then compute(...) or process(...).',
+    ),
+    **dict.fromkeys(
+        ("agg", "aggregate", "count", "sum", "avg", "mean", "min", "max", "reduce"),
+        'Use key_by("symbol").compute(n=gw.count()); aggregates are per key.',
+    ),
+    **dict.fromkeys(
+        ("writeStream", "write", "start", "foreachBatch"),
+        "Send the stream of a keyed operator to a sink, flow.sink(name, stream, sink), and start "
+        "the flow.",
+    ),
+    **dict.fromkeys(
+        ("dropDuplicates", "dropDuplicatesWithinWatermark", "distinct"),
+        'Use drop_duplicates("id", within="1 hour") before key_by.',
+    ),
+    **dict.fromkeys(
+        ("unionAll", "unionByName"), "Use union(...) with streams of the same columns."
+    ),
+    "withWatermark": "Say it at the source, as in flow.source(name, df, "
+    'event_time="ts", slack="5 minutes").',
+}
+_ON_ROWS = frozenset(
+    {
+        *("alias", "cast", "drop", "dropna", "explode", "fillna", "filter", "mapInArrow"),
+        *("mapInPandas", "na", "select", "selectExpr", "toDF", "transform", "where", "withColumn"),
+        *("withColumnRenamed", "withColumns", "flatMap"),
+    }
+)
+
+
+def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
+    """Say what to call in place of `name` on a stream, which is `where`; `keyed` or not."""
+    calls = _KEYED if keyed else _STREAM
+    if name.startswith("_"):
+        return AttributeError(f"{where} has no attribute {name!r}")
+    if name in _ON_ROWS or (keyed and name in _STREAM):
+        when = " before key_by" if keyed else ""
+        remedy = f"Use map{when}, as in stream.map(lambda df: df.{name}(...))."
+        if name == "map":
+            remedy = "Call map before key_by, or after the operator."
+        if name in ("union", "drop_duplicates"):
+            remedy = f"Call {name} before key_by."
+        if name == "key_by":
+            remedy = "Name all columns of the key in one key_by(...)."
+    elif name in _MEANT and not (keyed and name in _KEYED):
+        remedy = _MEANT[name].replace("{name}", name)
+    else:
+        remedy = f"{did_you_mean(name, calls)}It has {listing(calls)}."
+    return NoSuchCallError(f"{where} has no {name!r}.", remedy=remedy, call=name)
+
+
+_FORMAT = 'gw.sinks.foreach(lambda rows, epoch: rows.write.format("{name}")....save())'
+_FORMATS = (
+    *("avro", "bigquery", "cassandra", "csv", "elasticsearch", "hudi", "iceberg", "jdbc", "json"),
+    *("kafka", "mongodb", "mysql", "orc", "redis", "snowflake", "table", "text"),
+)
+
+CALLS: Mapping[str, str] = {
+    "average": "gw.mean",
+    **dict.fromkeys(
+        ("countDistinct", "distinct", "nunique"),
+        "gw.count_distinct, or gw.approx_distinct where there are many values",
+    ),
+    "approx_count_distinct": "gw.approx_distinct",
+    "median": "gw.approx_median",
+    **dict.fromkeys(("percentile", "percentile_approx", "quantile"), "gw.approx_percentile"),
+    "argmax": "gw.max_by",
+    "argmin": "gw.min_by",
+    **dict.fromkeys(("count_if", "countIf"), 'gw.count(where="v > 3")'),
+    **dict.fromkeys(("std", "stdev", "stddev_samp"), "gw.stddev"),
+    "stddev_pop": 'gw.stddev("v", population=True)',
+    **dict.fromkeys(("var", "var_samp"), "gw.variance"),
+    "var_pop": 'gw.variance("v", population=True)',
+    "array_agg": "gw.collect_list",
+    "window": 'stream.key_by("k").window(gw.tumbling("1 hour"))',
+    **dict.fromkeys(("tumble", "Tumbling", "TumblingWindow"), "gw.tumbling"),
+    **dict.fromkeys(("sliding", "slide", "hop", "Sliding", "Hopping"), "gw.hopping"),
+    **dict.fromkeys(("session_window", "SessionWindow"), "gw.session"),
+    **dict.fromkeys(("parquet", "delta", "postgres", "memory", "console"), "gw.sinks.{name}"),
+    "foreach": "gw.sinks.foreach",
+    **dict.fromkeys(("kafka", "jdbc", "csv", "json", "iceberg"), _FORMAT),
+    "source": 'flow.source("name", spark.readStream...)',
+}
+"""Name → what to use for it."""
+
+SINKS: Mapping[str, str] = {
+    **dict.fromkeys(_FORMATS, _FORMAT),
+    **dict.fromkeys(("foreachBatch", "foreach_batch", "custom"), "gw.sinks.foreach"),
+    **dict.fromkeys(("postgresql", "pg"), "gw.sinks.postgres"),
+    **dict.fromkeys(("deltalake", "delta_lake"), "gw.sinks.delta"),
+    **dict.fromkeys(("file", "files"), "gw.sinks.parquet"),
+    **dict.fromkeys(("print", "stdout", "show"), "gw.sinks.console"),
+    **dict.fromkeys(("null", "blackhole"), "gw.sinks.noop"),
+}
+"""Name → what to use for it."""
+
+
+def no_such_name(
+    module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
+) -> AttributeError:
+    """Say what to use in place of a name that a module does not have.
+
+    `known` are its public names, `meant` names known elsewhere → what to use for them.
+    """
+    said = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(said)
+    remedy = f"{did_you_mean(name, known)}There are {listing(known, limit=len(known))}."
+    if name in meant:
+        remedy = f"Use {meant[name].replace('{name}', name)}."
+    return NoSuchCallError(f"{said}.", remedy=remedy, call=name)
