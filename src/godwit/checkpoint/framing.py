@@ -152,7 +152,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
                 yield f"{name!r:.200} is no entry of a source's log"
     event_times = (record.watermarks, record.newest, record.expired, record.reached)
     for time in [time for by_name in event_times for time in by_name.values()]:
-        yield from _within("event time", time, -_MAX_EVENT_TIME, _MAX_EVENT_TIME)
+        yield from _within("moment of event time", time, -_MAX_EVENT_TIME, _MAX_EVENT_TIME)
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:
