@@ -136,7 +136,7 @@ def run(
         Whether windows that are still open come out at the end, and timers fire, as in
         ``flow.start``.
     executors
-        How many executors of two lanes each, named ``"1"``, ``"2"``, ...; or name → lanes.
+        How many executors of one lane each, named ``"1"``, ``"2"``, ...; or name → lanes.
     checkpoint
         Directory of the checkpoint, to go on from or to look into; by default a temporary one.
     now
@@ -467,7 +467,7 @@ class Run:
         return ended
 
     @user_call
-    def add(self, executor: str, lanes: int = 2) -> None:
+    def add(self, executor: str, lanes: int = 1) -> None:
         """Add an executor, with no state and no key group.
 
         Raises
@@ -691,7 +691,7 @@ class Run:
 
 def _lanes(executors: Any) -> dict[str, int]:
     if isinstance(executors, int) and not isinstance(executors, bool) and executors > 0:
-        return {str(number): 2 for number in range(1, executors + 1)}
+        return {str(number): 1 for number in range(1, executors + 1)}
     if hasattr(executors, "items") and executors:
         lanes = {str(name): number for name, number in executors.items()}
         if all(isinstance(number, int) and number > 0 for number in lanes.values()):

@@ -55,7 +55,6 @@ class Controlled(OneProcess):
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`; a controller that restarts is told of what was announced."""
         super().start(executors)
-        self._plans: Mapping[str, EpochPlan] = {}
         clock: Any = SimpleNamespace(now_s=lambda: self._now_s)
         self.controller = Controller(
             self._control,
@@ -65,11 +64,7 @@ class Controlled(OneProcess):
             past=self.events,
         )
 
-    def _begin(self, epoch: int) -> Mapping[str, EpochPlan]:
-        self._plans = super()._begin(epoch)
-        return self._plans
-
-    def committed(self, outcome: EpochOutcome) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
         """Let the controller know, and decide."""
         self._now_s += _EPOCH_S
         loads = {
@@ -79,7 +74,7 @@ class Controlled(OneProcess):
         self.controller.observe(
             EpochObserved(
                 outcome=replace(outcome, loads=loads),
-                assignments={name: plan.assignment for name, plan in self._plans.items()},
+                assignments={name: plan.assignment for name, plan in plans.items()},
                 took_s=_EPOCH_S,
             )
         )

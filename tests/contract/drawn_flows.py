@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tests.contract.flow import NUM_KEY_GROUPS
-from tests.contract.one_process import _DiedError
 from tests.contract.scenario import Warming
 from tests.contract.windows_apart import History, WindowsApart
-from tests.oracles.one_process import Fed
 from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
 from tests.streams.playing import differences
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
+from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.event_time import arrivals_of
 from godwit.migration import Strategy
 from godwit.model.errors import InvalidPlanError, MigrationError
-from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,37 +93,16 @@ class _DrawnRun(WindowsApart):
 
     def send_rows(self, rows: Rows, misfortune: Any, loses: str | None) -> None:
         """Run an epoch of rows of several sources, of two partitions each."""
-        self._catch_up()
         schema = pa.schema(self.drawn.types)
-        parts = {
-            name: [pa.RecordBatch.from_pylist(part, schema=schema) for part in (of[::2], of[1::2])]
-            for name, of in rows.items()
-            if of
+        in_order = {name: [*of[::2], *of[1::2]] for name, of in rows.items()}
+        self.taken.append(in_order)
+        tables = {
+            name: pa.Table.from_pylist(of, schema=schema) for name, of in in_order.items() if of
         }
-        self.taken.append({name: [*of[::2], *of[1::2]] for name, of in rows.items()})
-        self._source.append(parts)
-        try:
-            self._epoch(len(self._source) - 1, misfortune, loses)
-        except _DiedError:
-            self._orders.clear()
+        self.offer(tables, misfortune, loses)
 
-    def _arrived(self, number: int) -> Mapping[Any, list[pa.RecordBatch]]:
-        fed: dict[Any, list[pa.RecordBatch]] = {}
-        told: set[str] = set()
-        index = {operator.name: at for at, operator in enumerate(self.flow.operators)}
-        for given in self.flow.inputs:
-            if isinstance(given, SourceInput) and given.source in self._source[number]:
-                time = None if given.source in told or given.time is None else given.time.name
-                told |= {given.source} if time is not None else set()
-                at = Fed(
-                    index=index[given.operator],
-                    number=given.number,
-                    source=self.flow.sources.index(given.source),
-                    columns=given.columns,
-                    time=time,
-                )
-                fed[at] = [part for part in self._source[number][given.source] if part.num_rows]
-        return fed
+    def rows_of_batch(self, number: int) -> Mapping[Any, list[pa.RecordBatch]]:
+        return lane_inputs(self.flow, self.batches[number], partitions=2)
 
     def noted(
         self, number: int | None, told: Mapping[str, EpochTime], reports: Sequence[LaneReport]
@@ -136,16 +113,16 @@ class _DrawnRun(WindowsApart):
 
     def end_input(self) -> None:
         self.settle()
-        self._times.end_input()
+        self.event_times.end_input()
         for _ in range(_MOST_EPOCHS_AT_THE_END):
             if not self.is_due:
                 return
-            self._epoch(None)
+            self.run_epoch(None)
 
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do without input."""
-        return self._times.is_due(
+        return self.event_times.is_due(
             clock_us=self.clock_us, silence_us=self.clock_us, components=self.view.components
         )
 

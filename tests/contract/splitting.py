@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from godwit.migration import EpochOutcome
+    from godwit.migration import EpochOutcome, EpochPlan
     from godwit.planning.splitting import Form
 
 __all__ = ["Decided"]
@@ -58,10 +58,10 @@ class Decided(WindowsApart):
             log=self.log,
         )
 
-    def committed(self, outcome: EpochOutcome) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
         """Let the policy see the epoch."""
-        super().committed(outcome)
-        self.deciding.observe(self.seen(outcome), self.flow, self._plans)
+        super().committed(outcome, plans)
+        self.deciding.observe(self.seen(outcome), self.flow, plans)
 
     def seen(self, outcome: EpochOutcome) -> EpochOutcome:
         """Give an epoch whose CPU time is the same on every machine: a millisecond a component."""

@@ -47,7 +47,7 @@ def test_who_sends_copies_is_told(tmp_path: Path) -> None:
 class _Unreachable(OneProcess):
     """Executors cannot send one another anything."""
 
-    def _fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
         msg = f"{asked.executor} does not answer"
         raise ConnectionError(msg)
 
@@ -67,7 +67,7 @@ def test_a_peer_that_cannot_be_reached_costs_nothing_but_time(tmp_path: Path) ->
 class _Ahead(OneProcess):
     """Executors send copies of an epoch that nobody has committed."""
 
-    def _fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+    def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
         return {state: dict.fromkeys(asked.key_groups, 999) for state in order.states}
 
 

@@ -65,15 +65,15 @@ class Timed(OneProcess):
 
     def times(self) -> dict[str, Any]:
         """What `is_due` and `is_pending` are asked with."""
-        return {"view": self.view, "times": self._times, "clock_us": 0, "silence_us": 0}
+        return {"view": self.view, "times": self.event_times, "clock_us": 0, "silence_us": 0}
 
     def quiet_epoch(self) -> None:
         """Run an epoch without rows."""
-        self._epoch(None)
+        self.run_epoch(None)
 
     def end_input(self) -> None:
         """No row comes any more."""
-        self._times.end_input()
+        self.event_times.end_input()
 
     @property
     def out(self) -> list[tuple[Any, ...]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from godwit.migration import EpochOutcome, Strategy
+    from godwit.migration import EpochOutcome, EpochPlan, Strategy
     from godwit.model.assignment import Assignment
     from godwit.plan.compiled import CompiledFlow
 
@@ -71,14 +71,13 @@ class WindowsApart(OneProcess):
 
     def take(self, rows: pa.RecordBatch) -> None:
         """Run an epoch of some rows."""
-        self._source.append(rows)
-        self._epoch(len(self._source) - 1)
+        self.offer(pa.Table.from_batches([rows]))
 
     def take_over(self, former: WindowsApart) -> None:
         """Go on from what another flow took in and gave out."""
-        self._source, self._rows = former._source, former._rows
+        self.batches, self.rows_out = former.batches, former.rows_out
 
-    def committed(self, outcome: EpochOutcome) -> None:
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan]) -> None:
         """Keep what an epoch did."""
         self.outcomes.append(outcome)
 
@@ -100,9 +99,9 @@ class WindowsApart(OneProcess):
     def end_input(self) -> None:
         """Close all windows."""
         self.settle()
-        self._times.end_input()
+        self.event_times.end_input()
         for _ in range(3):
-            self._epoch(None)
+            self.run_epoch(None)
 
     @property
     def windows(self) -> list[tuple[Any, ...]]:

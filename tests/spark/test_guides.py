@@ -48,8 +48,13 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
         files.setWorkingDirectory(before)
 
 
+WITHOUT_SPARK = ("testing",)  # tests/unit/test_testing_guide.py runs it
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks_of(page) and page not in WITHOUT_SPARK]
+)
 def test_every_block_of_a_page_runs_and_its_streams_have_rows(
     page: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.loop import CommittedEpoch
     from godwit.engine.settings import Lanes
-    from godwit.migration import EpochOutcome, PeerCopies, ProtocolView, Warmed
+    from godwit.migration import EpochOutcome, PeerCopies, Ports, ProtocolView, Warmed
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -105,7 +105,7 @@ class LocalRun:
             started,
             states={c.name: c.states for c in recovered.flow.components},
             policy=policy,
-            ports=ConductorPorts(self, emit),
+            ports=self.ports(emit),
             plan=recovered.flow.physical_plan,
         )
         self.epochs: FlowEpochs[LocalRows] = FlowEpochs(
@@ -124,6 +124,10 @@ class LocalRun:
         self.conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
         if resumed and (changes := recovered.changes_event()) is not None:
             self.conductor.announce(events.FlowChanged, **changes)
+
+    def ports(self, emit: Callable[[Event], None]) -> Ports:
+        """Make the conductor's ports."""
+        return ConductorPorts(self, emit)
 
     @property
     def flow(self) -> CompiledFlow:

@@ -221,7 +221,11 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 def lane_inputs(
     flow: CompiledFlow,
     tables: Mapping[str, pa.Table],
-    mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table],
+    mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = lambda _source, _maps, rows: (
+        rows
+    ),
+    *,
+    partitions: int = 1,
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
     """Make of the tables of an epoch what the operators that read them get.
 
@@ -232,7 +236,9 @@ def lane_inputs(
     tables
         Source → its rows.
     mapped
-        ``mapped(source, maps, table)`` applies DataFrame maps.
+        ``mapped(source, maps, table)`` applies DataFrame maps; by default they change nothing.
+    partitions
+        Source partitions that the rows of a source come in.
     """
     index = {operator.name: at for at, operator in enumerate(flow.operators)}
     declared = {operator: number for number, operator in enumerate(flow.actions)}
@@ -260,7 +266,11 @@ def lane_inputs(
             columns=given.columns,
             time=time,
         )
-        inputs[lane_input] = table.select(schema.names).cast(schema).to_batches()
+        rows = table.select(schema.names).cast(schema).to_batches()[0]
+        edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
+        inputs[lane_input] = [
+            rows.slice(start, stop - start) for start, stop in itertools.pairwise(edges)
+        ]
     return inputs
 
 
