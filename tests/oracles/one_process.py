@@ -19,6 +19,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import BatchCache, EntryLayout, WaitingLayout, read_chain
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.local.stages import LaneInput, run_lanes, ship_rows
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.instructions import (
@@ -27,16 +28,15 @@ from godwit.engine.instructions import (
     places_of,
     state_instruction,
 )
-from godwit.engine.lane.lane import LaneOperator, run_lane, shipments
+from godwit.engine.lane.lane import LaneOperator
 from godwit.engine.lane.messages import EpochInstruction, LaneReport
-from godwit.engine.lane.wire import due_at, ship, ship_arrivals
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
-from godwit.operators.windows.event_time import NO_TIME, Arrivals, EpochTime
+from godwit.operators.windows.event_time import NO_TIME, EpochTime
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -44,11 +44,10 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.engine.lane.wire import Blob, Shipment
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import UpstreamInput
 
-__all__ = ["Fed", "OneProcess", "Took", "lane_operator", "run_stages"]
+__all__ = ["OneProcess", "Took", "lane_operator", "run_stages"]
 
 
 def lane_operator(
@@ -89,73 +88,23 @@ class Took:
     phases: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
-    """One input of an operator that a source feeds.
-
-    Attributes
-    ----------
-    index, number
-        Index of the operator, and the number of its input.
-    source
-        Number of the source.
-    columns
-        Columns that the operator wants; ``None``: those that there are.
-    time
-        Column of the source's event time; ``None`` if another input tells.
-    """
-
-    index: int
-    number: int = 0
-    source: int = 0
-    columns: tuple[str, ...] | None = None
-    time: str | None = None
-
-
 def run_stages(
     flow: LaneFlow,
     instruction: EpochInstruction,
-    rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[Fed, Sequence[pa.RecordBatch]],
+    rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[LaneInput, Sequence[pa.RecordBatch]],
     took: Took | None = None,
 ) -> list[LaneReport]:
-    """Run one epoch's stages.
-
-    Parameters
-    ----------
-    flow, instruction
-        The flow and the epoch.
-    rows
-        Index of an operator that sources feed, or one of its inputs → its rows, a batch per source
-        partition.
-    took
-        Filled in, if given.
-    """
+    """Run one epoch's stages; `rows` may be of operators that have one input, by their index."""
     took = Took() if took is None else took
     cpu = time.process_time()
-    boxes: list[list[bytes]] = [[] for _ in instruction.places]
-    told = shipments(flow, instruction)
-    for at, batches in rows.items():
-        fed = at if isinstance(at, Fed) else _only_input(told[at])
-        for partition, batch in enumerate(batches):
-            for lane, payload in _sent(told[fed.index], batch, partition, fed):
-                boxes[lane].append(payload)
+    inputs = {
+        at if isinstance(at, LaneInput) else _only_input(flow, at): batches
+        for at, batches in rows.items()
+    }
+    boxes = ship_rows(flow, instruction, inputs)
     took.source += (time.process_time() - cpu) * 1e3
     cpu = time.process_time()
-    reports: list[LaneReport] = []
-
-    def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:
-        report = yield from lane
-        reports.append(pickle.loads(report.dumps()))
-
-    for level in range(1, instruction.levels + 1):
-        next_boxes: list[list[bytes]] = [[] for _ in instruction.places]
-        for place, box in enumerate(boxes):
-            due, later = due_at(level, box)
-            next_boxes[place].extend(later)
-            for lane, payload in reporting(run_lane(flow, instruction, level, place, due)):
-                next_boxes[lane].append(payload)
-        boxes = next_boxes
-    assert not any(boxes)
+    reports = run_lanes(flow, instruction, boxes)
     took.lanes += (time.process_time() - cpu) * 1e3
     for report in reports:
         for phase, spent in report.took_ms.items():
@@ -163,18 +112,10 @@ def run_stages(
     return reports
 
 
-def _only_input(shipment: Shipment) -> Fed:
-    timed = shipment.operator.over_event_time or shipment.operator.has_timers
-    return Fed(index=shipment.index, time="ts" if timed else None)
-
-
-def _sent(shipment: Shipment, batch: pa.RecordBatch, partition: int, fed: Fed) -> Iterator[Blob]:
-    if fed.time is not None:
-        times = batch.column(batch.schema.get_field_index(fed.time))
-        found = Arrivals.of(fed.source, times, shipment.time.latest(fed.number))
-        yield from ship_arrivals(shipment, found, (0, partition, 0, 0), given=fed.number)
-    columns = batch if fed.columns is None else batch.select(list(fed.columns))
-    yield from ship(shipment, columns, (0, partition, 0), given=fed.number)
+def _only_input(flow: LaneFlow, index: int) -> LaneInput:
+    operator = flow.operators[index].operator
+    timed = operator.over_event_time or operator.has_timers
+    return LaneInput(index=index, time="ts" if timed else None)
 
 
 def _levels_of(flow: LaneFlow) -> list[int]:
@@ -303,7 +244,7 @@ class OneProcess:
 
     def epoch(
         self,
-        rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[Fed, Sequence[pa.RecordBatch]],
+        rows: Mapping[int, Sequence[pa.RecordBatch]] | Mapping[LaneInput, Sequence[pa.RecordBatch]],
         took: Took | None = None,
     ) -> tuple[CommitRecord, list[LaneReport]]:
         """Run an epoch and commit it."""

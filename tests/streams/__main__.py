@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from tests.contract import drawn_flows
-from tests.streams.playing import play
+from tests.streams.playing import play, play_by_testing
 
 
 def main() -> int:
@@ -21,8 +21,9 @@ def main() -> int:
         action="store_true",
         help="under the real conductor: migrations, regrouping, executors and drivers that die",
     )
+    parser.add_argument("--testing", action="store_true", help="by godwit.testing, as users do")
     args = parser.parse_args()
-    one = _conducted if args.conducted else play
+    one = _conducted if args.conducted else play_by_testing if args.testing else play
     different = 0
     for seed in range(args.seed, args.seed + args.rounds):
         try:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import math
 import os
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from tests.streams import reference as ref
 from tests.streams.drawing import Drawn, draw
+from tests.support.fake_flow import FakeSink
 from tests.support.meeting_flows import Feed, MeetingRun
 
-__all__ = ["differences", "play"]
+from godwit import testing
+from godwit.api.flow import LogicalFlow
+from godwit.migration import LossPolicy, Policy
+from godwit.model.errors import MigrationError
+
+__all__ = ["differences", "play", "play_by_testing"]
 
 
 def play(seed: int, *, epochs: int = 8) -> list[str]:
@@ -112,6 +121,107 @@ class _Play:
             run.restart()
             for source in idle:
                 source.heard = None  # how long it had been silent is not known any more
+
+
+def play_by_testing(seed: int, *, epochs: int = 8) -> list[str]:
+    """Play a history by `godwit.testing`, through migrations, deaths and restarts."""
+    return _Tested(draw(seed)).run(epochs)
+
+
+class _Tested:
+    """A drawn flow that is played as users play theirs."""
+
+    def __init__(self, drawn: Drawn) -> None:
+        self.drawn, self.rng, self.world = drawn, drawn.rng, ref.World()
+        flow = LogicalFlow("flow", 8)
+        frame = testing.stream(pa.schema(drawn.types))
+        streams = {name: flow.source(name, frame, **drawn.options[name]) for name in drawn.sources}
+        flow.sink("out", drawn.build(streams), FakeSink())
+        self.world.clock = drawn.base + 10 * drawn.unit
+        self.played = testing.cluster(
+            flow,
+            executors={"1": 2, "2": 1},
+            now=_moment(self.world.clock),
+            policy=Policy(on_loss=LossPolicy.LOAD),
+        )
+        self.owed: list[tuple[Any, ...]] = []
+        self.came: list[tuple[Any, ...]] = []
+        self.names = 2
+
+    def run(self, epochs: int) -> list[str]:
+        at = 0.0
+        for number in range(epochs):
+            step = self.rng.choice([0, 1, 3, 6, 12])
+            at += step
+            self.world.clock += int(step) * self.drawn.unit
+            done = len(self.played.epochs)
+            out = self.played.advance(dt.timedelta(microseconds=int(step) * self.drawn.unit))
+            self._take(out, len(self.played.epochs) - done)
+            self._epoch(at)
+            found = differences(self.owed, self.came)
+            if found:
+                return [f"epoch {number}: {text}" for text in found] + self.drawn.text
+            self._misfortune()
+        self.world.ended = True
+        done = len(self.played.epochs)
+        out = self.played.end_input()
+        self._take(out, len(self.played.epochs) - done)
+        found = differences(self.owed, self.came)
+        return [*found, *self.drawn.text] if found else []
+
+    def _epoch(self, at: float) -> None:
+        inputs: dict[str, list[tuple[Any, ...]]] = {}
+        for name, source in self.drawn.sources.items():
+            rows = []
+            if self.rng.random() < 0.8:
+                rows = self.drawn.rows(source, at - self.rng.choice([0, 0, 4]), 14)
+            source.arrived = rows
+            if rows:
+                inputs[name] = [tuple(row[column] for column in self.drawn.types) for row in rows]
+        done = len(self.played.epochs)
+        out = self.played.epoch(inputs)
+        self._take(out, len(self.played.epochs) - done)
+
+    def _take(self, out: dict[str, pa.Table], epochs: int) -> None:
+        """Let the reference run as many epochs as the product did, the first with the rows."""
+        node = self.drawn.node
+        for _ in range(epochs):
+            self.owed += [tuple(row[c] for c in node.columns) for row in node.epoch(self.world)]
+            node.after(self.world)
+            for source in self.drawn.sources.values():
+                source.arrived = []
+        if "out" in out:
+            columns = [
+                (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
+                for c in out["out"].columns
+            ]
+            self.came += zip(*columns, strict=True)
+
+    def _misfortune(self) -> None:
+        chance, played = self.rng.random(), self.played
+        if chance < 0.3:
+            component = self.rng.choice([*played.assignment])
+            here = [*played.executors]
+            some = {g: self.rng.choice(here) for g in self.rng.sample(range(8), 4)}
+            strategy = self.rng.choice(["live", "disruptive", "stop_the_world"])
+            done = len(played.epochs)
+            with suppress(MigrationError):  # windows in two parts migrate otherwise
+                played.migrate(component, some, strategy=strategy)
+            self._take({}, len(played.epochs) - done)
+        elif chance < 0.5:
+            self.names += 1
+            played.add(str(self.names), lanes=self.rng.choice([1, 2]))
+            played.kill(self.rng.choice([*played.executors]))
+        elif chance < 0.6:
+            done = len(played.epochs)
+            out = played.restart()
+            for source in self.drawn.sources.values():
+                source.heard = None  # how long it had been silent is not known any more
+            self._take(out, len(played.epochs) - done)
+
+
+def _moment(micros: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=micros)
 
 
 def differences(expected: list[tuple[Any, ...]], found: list[tuple[Any, ...]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.streams.playing import play
+from tests.streams.playing import play, play_by_testing
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,8 @@ from tests.streams.playing import play
 )
 def test_a_drawn_flow_gives_what_plain_python_says(seed: int) -> None:
     assert play(seed) == []
+
+
+@pytest.mark.parametrize("seed", [3, 8, 25])
+def test_a_drawn_flow_that_is_played_by_testing_gives_what_plain_python_says(seed: int) -> None:
+    assert play_by_testing(seed) == []

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from tests.oracles.one_process import Fed
 from tests.support.fake_flow import FakeDataFrame
 from tests.support.timed_run import TIME, TimedRun
 
 from godwit.api.flow import LogicalFlow
-from godwit.plan.compiled import SourceInput
+from godwit.cluster.local.sources import lane_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,26 +68,15 @@ class MeetingRun(TimedRun):
         super().__init__(flow, build(streams), root, executors=executors)
         self.feeds = feeds
         self._unknown = False
-        self._index = {o.name: index for index, o in enumerate(self.compiled.operators)}
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources, two source partitions each; return what came out."""
-        fed: dict[Fed, list[pa.RecordBatch]] = {}
-        told: set[str] = set()
-        for given in self.compiled.inputs:
-            if not isinstance(given, SourceInput) or not rows.get(given.source):
-                continue
-            batches = [self.feeds[given.source].batch(rows[given.source][i::2]) for i in (0, 1)]
-            timed = given.time is not None and given.source not in told
-            told |= {given.source} if timed else set()
-            key = Fed(
-                index=self._index[given.operator],
-                number=given.number,
-                source=self.compiled.sources.index(given.source),
-                columns=given.columns,
-                time=given.time.name if timed and given.time is not None else None,
-            )
-            fed[key] = [batch for batch in batches if batch.num_rows]
+        tables = {
+            name: pa.Table.from_batches([self.feeds[name].batch([*of[::2], *of[1::2]])])
+            for name, of in rows.items()
+            if of
+        }
+        fed = lane_inputs(self.compiled, tables, partitions=2)
         self.record, self.reports = self.run.epoch(fed)
         return self.output("out")
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from tests.fuzz.variants import chain_again, record_in
-from tests.oracles.one_process import Fed, OneProcess
+from tests.oracles.one_process import OneProcess
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.local.sources import lane_inputs
 from godwit.engine.event_time import EventTimes
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.recovery import recover_flow
-from godwit.plan.compiled import SourceInput
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
@@ -44,15 +44,16 @@ class Shift:
     def __call__(self, frame: Any) -> Any:
         return frame
 
-    def of_row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Shift the event time of one row."""
-        key, at, *others = row
-        return (key, at + self.by, *others)
-
 
 def _retimed(_source: str, maps: tuple[Any, ...], _column: str) -> int:
     shifts = (number for number, m in enumerate(maps, 1) if isinstance(m, Shift) and m.by)
     return max(shifts, default=0)
+
+
+def _shifted(_source: str, maps: tuple[Any, ...], table: pa.Table) -> pa.Table:
+    by = sum(m.by for m in maps if isinstance(m, Shift))
+    moments = pc.add(table["ts"].cast(pa.int64()), by).cast(TIME)
+    return table.set_column(table.schema.get_field_index("ts"), "ts", moments)
 
 
 class Restarted:
@@ -101,33 +102,12 @@ class Restarted:
 
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources; return what came out, sorted."""
-        fed: dict[Fed, list[pa.RecordBatch]] = {}
-        told: set[int] = set()
-        names = [operator.name for operator in self.compiled.operators]
-        for given in self.compiled.inputs:
-            if not isinstance(given, SourceInput) or not rows.get(given.source):
-                continue
-            source = given.source
-            maps: Any = [m for m in given.maps if isinstance(m, Shift)]
-            mapped = [reduce(lambda r, m: m.of_row(r), maps, row) for row in rows[source]]
-            columns = list(zip(*mapped, strict=True))
-            schema = self._columns[source]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-            watermark = next(
-                number
-                for number, names in enumerate(self.compiled.watermarks)
-                if self.compiled.watermark_of(given) in names
-            )
-            time = given.time if watermark not in told else None
-            told.add(watermark)
-            key = Fed(
-                index=names.index(given.operator),
-                number=given.number,
-                source=watermark,
-                columns=tuple(given.columns),
-                time=None if time is None else time.name,
-            )
-            fed[key] = [pa.RecordBatch.from_arrays(arrays, schema=schema)]
+        tables = {
+            name: pa.table(list(zip(*of, strict=True)), schema=self._columns[name])
+            for name, of in rows.items()
+            if of
+        }
+        fed = lane_inputs(self.compiled, tables, _shifted)
         record, _ = self.lanes.epoch(fed)
         found: list[tuple[Any, ...]] = []
         for ref in record.outputs:

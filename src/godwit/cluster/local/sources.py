@@ -269,7 +269,9 @@ def lane_inputs(
         rows = table.select(schema.names).cast(schema).to_batches()[0]
         edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
         inputs[lane_input] = [
-            rows.slice(start, stop - start) for start, stop in itertools.pairwise(edges)
+            rows.slice(start, stop - start)
+            for start, stop in itertools.pairwise(edges)
+            if stop > start
         ]
     return inputs
 
