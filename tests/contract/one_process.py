@@ -97,6 +97,7 @@ class _Run(LocalRun):
     """A run of a realization, which is told of everything."""
 
     owner: OneProcess
+    waits = 0
 
     def ports(self, emit: Callable[[Event], None]) -> ConductorPorts:
         return _EverySecond(self, emit)
@@ -114,6 +115,13 @@ class _Run(LocalRun):
         operators = zip(self.flow.operators, instruction.operators, strict=True)
         self.reported = number, {o.name: told.time for o, told in operators}, reports
         return reports
+
+    def wait_while_held(self) -> bool:
+        """Wait on, as time passes: an order whose report is lost is given again."""
+        super().wait_while_held()
+        self.waits += 1
+        assert self.waits < _PATIENCE, f"Epochs are held for ever: {self.view.holds}"
+        return True
 
     def deliver(self, record: CommitRecord) -> None:
         self.owner.deliver(record)

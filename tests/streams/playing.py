@@ -216,7 +216,7 @@ class _Tested:
             done = len(played.epochs)
             out = played.restart()
             for source in self.drawn.sources.values():
-                source.heard = None  # how long it had been silent is not known any more
+                source.heard = self.world.clock  # a start counts silence anew, from its own clock
             self._take(out, len(played.epochs) - done)
 
 
