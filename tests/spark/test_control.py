@@ -170,6 +170,6 @@ def test_what_is_no_control_is_refused_before_anything_is_touched(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)
-    with pytest.raises(InvalidFlowError, match="option control of start is 'milp'"):
+    with pytest.raises(InvalidFlowError, match="option control of start is of type str"):
         stream.start("milp")  # type: ignore[arg-type]  # what is tested
     assert not (tmp_path / "ck").exists()

@@ -79,10 +79,10 @@ class Restarted:
     ) -> None:
         flow = LogicalFlow("flow", 8)
         sources = {"rows": {}} if sources is None else sources
-        self._columns = {n: options.get("columns", COLUMNS) for n, options in sources.items()}
+        self.columns = {n: options.get("columns", COLUMNS) for n, options in sources.items()}
         streams = []
         for name, options in sources.items():
-            frame: Any = FakeDataFrame(self._columns[name])
+            frame: Any = FakeDataFrame(self.columns[name])
             given = {"event_time": "ts", **options}
             given.pop("columns", None)
             streams.append(flow.source(name, frame, **given))
@@ -103,7 +103,7 @@ class Restarted:
     def epoch(self, **rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run an epoch on rows of sources; return what came out, sorted."""
         tables = {
-            name: pa.table(list(zip(*of, strict=True)), schema=self._columns[name])
+            name: pa.table(list(zip(*of, strict=True)), schema=self.columns[name])
             for name, of in rows.items()
             if of
         }

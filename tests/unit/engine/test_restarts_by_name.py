@@ -110,7 +110,8 @@ def played(root: Path, build: Build, before: pa.Schema, after: pa.Schema) -> lis
     run = run_of(root, build, rows=before, other=zoned(OF_OTHER, before.field("ts").type))
     found = named(run, run.epoch(rows=rows_of(before, ROWS)))
     run = run_of(root, build, rows=after, other=zoned(OF_OTHER, after.field("ts").type))
-    found += named(run, run.epoch(rows=rows_of(after, LATER), other=rows_of(OF_OTHER, OTHER)))
+    later = {"rows": rows_of(after, LATER), "other": rows_of(OF_OTHER, OTHER)}
+    found += named(run, run.epoch(**{name: later[name] for name in run.columns}))
     run.times.end_input()
     return sorted(found + named(run, run.epoch()), key=repr)
 

@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[4] / "docs/guide/aggregates.md").read_text("utf-8
 
 ROWS = [
     [cell.strip().replace("\\", "") for cell in line.strip("|").split(" | ")]
-    for line in PAGE.partition("\n## One by one")[0].splitlines()
+    for line in PAGE.partition("\n## Reference")[0].splitlines()
     if line.startswith("|") and "---" not in line
 ]
 TYPES, TABLE = ROWS[0][1:], {row[0].strip("`"): row[1:] for row in ROWS[1:]}
