@@ -17,7 +17,7 @@ from godwit.cli.main import main
 if TYPE_CHECKING:
     from typing import Any
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 STREAM = Path(__file__).with_name("advised_stream.py")
 

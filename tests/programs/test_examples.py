@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+QUICK = {"order_book", "testing_a_flow"}
+# The others start Spark as well, half a minute each.
+EXAMPLES = [
+    pytest.param(path, marks=[] if path.stem in QUICK else pytest.mark.campaign, id=path.stem)
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs_to_its_end(example: Path) -> None:
     done = subprocess.run(
         [sys.executable, example],

@@ -106,7 +106,9 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("how", ["script", "standard input"])
+@pytest.mark.parametrize(
+    "how", ["script", pytest.param("standard input", marks=pytest.mark.campaign)]
+)
 def test_state_of_classes_of_the_main_script_lasts_over_epochs(how: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     command = [sys.executable, "-" if how == "standard input" else str(tmp_path / "job.py")]

@@ -310,6 +310,7 @@ def test_a_function_that_ends_its_process_is_told_without_any_stack_of_spark(
     assert "at org.apache.spark" in caught.value.context["details"]
 
 
+@pytest.mark.campaign
 def test_an_error_that_is_told_is_not_logged_by_spark_once_more_with_its_stacks(
     tmp_path: Path,
 ) -> None:
