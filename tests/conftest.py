@@ -39,7 +39,7 @@ os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{FRUGAL}" 
 use_archive()
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
-_PROGRAMS = ("tests/chaos/", "tests/programs/")
+_PROGRAMS = ("tests/chaos/", "tests/programs/")  # each of them one after the other
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what runs on one session in one process, where tests are dealt out to several.
 
     What starts programs or clusters of its own goes one after the other as well, in another
-    process: more of them at once only take each other's cores.
+    process: more than two of them at once only take each other's cores.
     """
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
     scheduler._split_scope = _scope
@@ -55,8 +55,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _scope(test: str) -> str:
-    if test.startswith(_PROGRAMS):
-        return "programs"
+    for programs in _PROGRAMS:
+        if test.startswith(programs):
+            return programs
     return "session" if test.startswith(_ON_SPARK) else test
 
 
