@@ -33,6 +33,7 @@ from godwit.checkpoint.ownership import (
     acquire_run,
     create_identity,
     create_numbered,
+    edit_problems,
     identity_differences,
     link_problems,
     load_record,
@@ -245,12 +246,52 @@ class CommitLog:
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
-        """Edits of the flow version that counts, which the next one applies, in order."""
-        edits = (
-            load_record(self.storage, edit_path(number), EditRecord)
-            for number in self.edit_numbers()
+        """Edits of the flow version that counts, which the next one applies, in order.
+
+        Each names the one before it, the flow version and the latest record by their digests;
+        raises `CorruptCheckpointError` for one that was written for another checkpoint.
+        """
+        edits: list[EditRecord] = []
+        previous = ""
+        for edit, digest in self._edits():
+            for problem in edit_problems(
+                self.identity,
+                edit,
+                record=self._known_digest(edit.epoch),
+                flow_version=self._version(edit.flow)[1],
+                previous=previous,
+            ):
+                raise self._forked(edit_path(edit.number), problem)
+            edits.append(edit)
+            previous = digest
+        return tuple(edits)
+
+    def next_edit(self, edit: EditRecord) -> EditRecord:
+        """Give an edit the next number, and the digests of what it is written after."""
+        return msgspec.structs.replace(
+            edit,
+            number=max(self.edit_numbers(), default=-1) + 1,
+            flow=self.flow,
+            history=self.identity.origin_of(self.latest_epoch).history,
+            epoch=self.latest_epoch,
+            record=self._known_digest(self.latest_epoch),
+            flow_digest=self._version(self.flow)[1],
+            previous=next((digest for _, digest in reversed(self._edits())), ""),
         )
-        return tuple(edit for edit in edits if edit.flow == self.flow)
+
+    def _edits(self) -> list[tuple[EditRecord, str]]:
+        """Edits of the flow version that counts, each with its digest."""
+        edits = [
+            load_with_digest(self.storage, edit_path(number), EditRecord)
+            for number in self.edit_numbers()
+        ]
+        return [(edit, digest) for edit, digest in edits if edit.flow == self.flow]
+
+    def _known_digest(self, epoch: int) -> str:
+        """Digest of the record of an epoch; empty if it was collected, or taken back by a repair."""
+        with suppress(CorruptCheckpointError):
+            return self.digest(epoch)
+        return ""
 
     def edit_numbers(self) -> list[int]:
         """Numbers of all edits that are there, ascending."""

@@ -100,9 +100,8 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
 
 
 def _write(log: CommitLog, edit: EditRecord) -> None:
-    number = max(log.edit_numbers(), default=-1) + 1
-    edit = msgspec.structs.replace(edit, number=number)
-    log.storage.create_exclusive(edit_path(number), encode_record(edit))
+    edit = log.next_edit(edit)
+    log.storage.create_exclusive(edit_path(edit.number), encode_record(edit))
 
 
 def remove_key(

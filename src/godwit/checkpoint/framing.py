@@ -104,6 +104,9 @@ def _edit(edit: EditRecord, number: int) -> Iterator[str]:
     if edit.number != number:
         yield f"it is of edit {edit.number}"
     yield from _within("flow version", edit.flow, 0, _MAX_NUMBER)
+    yield from _within("latest epoch", edit.epoch, -1, _MAX_NUMBER)
+    for what in ("history", "record", "flow_digest", "previous"):
+        yield from _digest(what, getattr(edit, what))
 
 
 def _flow(flow: FlowVersion, number: int) -> Iterator[str]:

@@ -55,7 +55,7 @@ from godwit.model.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.checkpoint.records import CommitRecord
+    from godwit.checkpoint.records import CommitRecord, EditRecord
     from godwit.checkpoint.storage import CheckpointStorage, StorageLock
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "break_lease",
     "create_identity",
     "create_numbered",
+    "edit_problems",
     "identity_differences",
     "lease_owner",
     "link_problems",
@@ -123,6 +124,24 @@ def link_problems(
             f"it is of a fork: {whose}, after another epoch {record.epoch - 1} than the one that "
             f"is here (digest {record.previous or 'none'}, not {digest or 'none'})"
         )
+
+
+def edit_problems(
+    identity: FlowIdentity, edit: EditRecord, *, record: str, flow_version: str, previous: str
+) -> Iterator[str]:
+    """Explain why an edit was not written for this checkpoint as it is, if it was not.
+
+    `record`, `flow_version`, `previous`: digests of what the edit names, as they are here; an empty
+    `record` is not known.
+    """
+    if not edit.history:  # of a version of Godwit that let edits name nothing
+        return
+    if edit.history != identity.origin_of(edit.epoch).history or record not in {"", edit.record}:
+        yield f"it was written after another epoch {edit.epoch} than the one that is here"
+    elif edit.flow_digest != flow_version:
+        yield f"it is about another flow version {edit.flow} than the one that is here"
+    elif edit.previous != previous:
+        yield "it follows another edit than the one that is here before it, or one that is gone"
 
 
 def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[str]:

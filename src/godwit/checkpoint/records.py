@@ -357,6 +357,13 @@ class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
     flow: int  # the flow version that it is about; it means nothing once there is a later one
     renamed: dict[str, str] = msgspec.field(default_factory=dict)  # old name → new name
     dropped: tuple[str, ...] = ()  # operators whose state is to be forgotten
+    # history, epoch, record: the checkpoint's history, its latest epoch, and the digest of that
+    # epoch's record, when the edit was written; empty in edits of earlier versions of Godwit
+    history: str = ""
+    epoch: int = -1
+    record: str = ""
+    flow_digest: str = ""  # digest of the flow version
+    previous: str = ""  # digest of the edit of the same flow version before it; empty of the first
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

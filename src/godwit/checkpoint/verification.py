@@ -21,7 +21,7 @@ from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.collection import collected_since
 from godwit.checkpoint.entries import is_entries_of
 from godwit.checkpoint.evolution import FlowVersion, columns_of
-from godwit.checkpoint.ownership import link_problems, load_with_digest
+from godwit.checkpoint.ownership import edit_problems, link_problems, load_with_digest
 from godwit.checkpoint.records import (
     COMMITS,
     EDITS,
@@ -41,6 +41,7 @@ from godwit.checkpoint.records import (
     SegmentRef,
     SnapshotRef,
     commit_path,
+    edit_path,
     flow_path,
     manifest_path,
     number_in,
@@ -51,7 +52,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
 
@@ -127,11 +128,14 @@ class _Verification:
             self.load(path, RunRecord)
         self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
         self.plans = {n: self.load(path, PhysicalPlan) for n, path in self.numbered(PLANS)}
-        for _, path in self.numbered(EDITS):
-            self.load(path, EditRecord)
+        edits = [self.load(path, EditRecord) for _, path in self.numbered(EDITS)]
         commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
         manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
         epochs = self.check_epochs(commits, manifests)
+        readable = [record for _, record in sorted(commits.items()) if record is not None]
+        if readable:
+            flow = readable[-1].flow
+            self.check_edits([edit for edit in edits if edit is not None and edit.flow == flow])
         # A query may be running, which retains its last epochs and collects the others.
         collected = collected_since(self.storage, {finding.file for finding in self.findings})
         return VerificationReport(
@@ -222,6 +226,22 @@ class _Verification:
                 self.identity, record, before=commits.get(epoch - 1), digest=digest
             ):
                 self.find(commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY)
+
+    def check_edits(self, edits: Sequence[EditRecord]) -> None:
+        """Find edits of the latest flow version that were written for another checkpoint."""
+        if self.identity is None:
+            return
+        previous = ""
+        for edit in edits:
+            for problem in edit_problems(
+                self.identity,
+                edit,
+                record=self.digests.get(commit_path(edit.epoch), ""),
+                flow_version=self.digests.get(flow_path(edit.flow), edit.flow_digest),
+                previous=previous,
+            ):
+                self.find(edit_path(edit.number), f"The edit is wrong: {problem}.", _ONE_HISTORY)
+            previous = self.digests[edit_path(edit.number)]
 
     def check_that_none_was_carried_out(self) -> None:
         """Find that no epoch is there, though Spark has noted the end of one."""

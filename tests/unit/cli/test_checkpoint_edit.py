@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.oracles.evolving import Program, Runtime
 
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.ownership import acquire_lease
+from godwit.checkpoint.records import EditRecord, edit_path
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
+from godwit.model.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,3 +152,78 @@ def test_a_copy_takes_what_is_pending_with_it(tmp_path: Path) -> None:
     renamed = Program(operators={"c": ("total",), "b": ("rows",)})
     fork = Runtime(renamed, CheckpointStorage.open(tmp_path / "copy"), tmp_path / "forks-local")
     assert fork.recovery.changes.renamed == {"a": "c"}
+
+
+RENAMED = Program(operators={"c": ("total",), "b": ("rows",)})
+
+
+def rename(directory: Path, old: str, new: str) -> None:
+    assert main(["checkpoint", "rename", str(directory / "ck"), old, new]) == 0
+
+
+def edits_in(directory: Path) -> list[Path]:
+    return sorted((directory / "ck" / "edits").iterdir())
+
+
+def refused_edit(directory: Path, program: Program) -> str:
+    """Message of the start that refuses an edit, which `verify` finds as well."""
+    with pytest.raises(CorruptCheckpointError) as refused:
+        run(directory, program)
+    findings = verify(CheckpointStorage.open(directory / "ck")).findings
+    assert [finding.file for finding in findings] == [refused.value.context["file"]]
+    assert findings[0].file.startswith("edits/")
+    return str(refused.value)
+
+
+def test_an_edit_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for directory in (ours, theirs):
+        run(directory, TWO, ("x", 1))
+    rename(theirs, "a", "c")
+    shutil.copytree(theirs / "ck" / "edits", ours / "ck" / "edits")
+    assert "after another epoch 0" in refused_edit(ours, RENAMED)
+
+
+def test_an_edit_of_a_backup_that_went_on_is_refused(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run(ours, TWO, ("x", 1))
+    shutil.copytree(ours, theirs)
+    run(ours, TWO, ("x", 2))
+    run(theirs, TWO, ("x", 3))
+    rename(theirs, "a", "c")
+    shutil.copytree(theirs / "ck" / "edits", ours / "ck" / "edits")
+    assert "after another epoch 1" in refused_edit(ours, RENAMED)
+
+
+def test_an_edit_whose_predecessor_is_gone_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    rename(tmp_path, "a", "b2")
+    rename(tmp_path, "b2", "c")
+    rename(tmp_path, "c", "d")
+    assert verify(CheckpointStorage.open(tmp_path / "ck")).ok
+    edits_in(tmp_path)[1].unlink()
+    assert "or one that is gone" in refused_edit(tmp_path, RENAMED)
+
+
+def test_edits_that_name_no_predecessor_count_as_they_did(tmp_path: Path) -> None:
+    run(tmp_path, TWO, ("x", 1))
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    for number, (old, new) in enumerate([("a", "b2"), ("b2", "c")]):
+        edit = EditRecord(number=number, flow=0, renamed={old: new})
+        storage.write_atomic(edit_path(number), encode_record(edit))
+    rename(tmp_path, "c", "d")  # one that does follows them
+    rename(tmp_path, "d", "c")
+    assert verify(storage).ok
+    assert run(tmp_path, RENAMED, ("x", 10)).results()["c"] == {"x": {"total": 11}}
+
+
+def test_edits_go_with_a_copy_and_beside_the_removal_of_a_key(tmp_path: Path) -> None:
+    ours, copy = tmp_path / "ours", tmp_path / "copy"
+    run(ours, TWO, ("x", 1), ("y", 2))
+    rename(ours, "a", "b2")
+    assert main(["checkpoint", "drop", str(ours / "ck"), "a", "--key", "('y',)"]) == 0
+    assert main(["checkpoint", "copy", str(ours / "ck"), str(copy / "ck")]) == 0
+    for directory in (ours, copy):
+        rename(directory, "b2", "c")
+        assert verify(CheckpointStorage.open(directory / "ck")).ok
+        assert run(directory, RENAMED, ("x", 10)).results()["c"] == {"x": {"total": 11}}
