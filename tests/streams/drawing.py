@@ -22,8 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["UNITS", "Drawn", "draw"]
 
 UNITS = (1, 1_000, 1_000_000, 37_000_000, 3_600_000_000, 86_400_000_000)
-BASES = (0, -50, 1_600_000_000_000_000, -10_000_000_000_000_000, 1_711_846_800_000_000)
-"""1970, just before it, 2020, 1653, and the hour that summer begins in Europe."""
+BASES: Mapping[int, str | None] = {
+    0: None,
+    -50: None,
+    1_600_000_000_000_000: "Asia/Kolkata",
+    -10_000_000_000_000_000: "Europe/Berlin",
+    1_711_846_800_000_000: "Europe/Berlin",
+    1_518_919_200_000_000: "America/Sao_Paulo",
+    1_541_300_400_000_000: "America/Sao_Paulo",
+    1_325_239_200_000_000: "Pacific/Apia",
+}
+"""1970, just before it, 2020, 1653, and where clocks change, in that zone: summer begins in Europe;
+a midnight comes twice, or not at all; a day is left out."""
 
 ZONES = ("UTC", "Etc/UTC", "Europe/Berlin", "+05:30")
 
@@ -122,7 +132,7 @@ def draw(seed: int, *, most_operators: int = 3) -> Drawn:
     drawn = Drawn(
         rng=rng,
         unit=unit,
-        base=rng.choice(BASES) // unit * unit,
+        base=rng.choice([*BASES]) // unit * unit,
         key=rng.choice([*KEYS]),
         time_type=pa.timestamp("us", tz="UTC") if rng.random() < 0.7 else pa.timestamp("us"),
     )
@@ -143,8 +153,8 @@ def draw(seed: int, *, most_operators: int = 3) -> Drawn:
             "idle": None if idle is None else drawn.spelled(idle),
         }
         drawn.text.append(f"{name}: {drawn.options[name]}")
-    if rng.random() < 0.06:  # which know no event time, so that nothing can come behind them
-        node, maker = _last_rows(drawn, *_stream(drawn, 0))
+    if rng.random() < 0.12:  # which know no event time, so that nothing can come behind them
+        node, maker = _last_rows(drawn, *_stream(drawn, rng.choice([0, 0, most_operators - 1])))
     else:
         node, maker = _stream(drawn, most_operators)
     while not isinstance(node, ref.Operator):
@@ -213,7 +223,7 @@ def _has_lists(node: ref.Node) -> bool:
 def _in_order(node: ref.Node, keys: list[str]) -> bool:
     """Whether it is known which of a key's rows of one moment arrives last."""
     if isinstance(node, ref.Window):
-        return len(node.kinds) == 1 and not node.update and node.keys == keys
+        return len(node.kinds) == 1 and not node.grows and node.keys == keys
     return isinstance(node, ref.Source)
 
 
@@ -249,35 +259,86 @@ def _given(drawn: Drawn, aggregates: dict[str, Any]) -> dict[str, Any]:
 
 def _window(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]) -> Any:
     rng = drawn.rng
+    calendar = _calendar(drawn)
     kinds: list[tuple[int, int, int]] = []
     specs = []
     for _ in range(rng.randint(1, 3)):
-        every = drawn.length(1, 8)
-        length = every * rng.randint(1, 3) + rng.choice([0, 0, 1, 2]) * drawn.unit
-        start = rng.choice([0, 0, drawn.length(0, every // drawn.unit - 1)])
+        if calendar is None:
+            every = drawn.length(1, 8)
+            length = every * rng.randint(1, 3) + rng.choice([0, 0, 1, 2]) * drawn.unit
+            start = rng.choice([0, 0, drawn.length(0, every // drawn.unit - 1)])
+        else:
+            every = rng.randint(1, 3)
+            length = every * rng.randint(1, 2) + rng.choice([0, 0, 1])
+            start = rng.choice([0, rng.randrange(every)])
         if (length, every, start) in kinds:
             continue
         kinds.append((length, every, start))
-        given: dict[str, Any] = {"start": drawn.spelled(start)} if start else {}
-        if length == every:
-            specs.append(gw.tumbling(drawn.spelled(length), **given))
-        else:
-            specs.append(gw.hopping(drawn.spelled(length), every=drawn.spelled(every), **given))
+        specs.append(_spec(drawn, length, every, start, calendar))
     whole = len(kinds) == 1 and kinds[0][0] == kinds[0][1]
     aggregates = _aggregates(drawn, node, ordered=whole)
     update = rng.random() < 0.3
-    output: Any = "update" if update else "append"
-    apart: Any = "apart" if not update and rng.random() < 0.4 else "together"
-    drawn.text.append(f"{name}: windows {kinds} {keys} {aggregates} {output} {apart}")
+    given: dict[str, Any] = {"name": name, "output": "update" if update else "append"}
+    if calendar is None and not update and rng.random() < 0.4:
+        given["consolidate"] = "apart"
+    lateness = 0
+    if "consolidate" not in given and rng.random() < 0.3:
+        lateness = drawn.length(1, 10)
+        given["allowed_lateness"] = drawn.spelled(lateness)
+    if rng.random() < 0.4:
+        given["length_as"] = "length"
+    drawn.text.append(f"{name}: windows {kinds} of {calendar} {keys} {aggregates} {given}")
     return (
-        ref.Window(name, keys, feed=node, kinds=kinds, aggregates=aggregates, update=update),
+        ref.Window(
+            name,
+            keys,
+            feed=node,
+            kinds=kinds,
+            aggregates=aggregates,
+            update=update,
+            lateness=lateness,
+            calendar=calendar,
+            length_as=given.get("length_as"),
+        ),
         lambda streams: (
             maker(streams)
             .key_by(*keys)
-            .window(*specs, name=name, output=output, consolidate=apart)
+            .window(*specs, **given)
             .compute(**_given(drawn, aggregates))
         ),
     )
+
+
+def _calendar(drawn: Drawn) -> tuple[str, str] | None:
+    """Draw what windows are counted in, if in days or months of a time zone."""
+    rng = drawn.rng
+    if rng.random() > (0.4 if drawn.unit >= UNITS[-2] else 0.06):
+        return None
+    zones = ["UTC", "Asia/Kolkata", "Europe/Berlin", "America/Sao_Paulo", "Pacific/Apia"]
+    near = [zone for at, zone in BASES.items() if at // drawn.unit * drawn.unit == drawn.base]
+    return rng.choice(["day", "day", "month"]), rng.choice(zones) if None in near else near[0] or ""
+
+
+def _spec(
+    drawn: Drawn, length: int, every: int, start: int, calendar: tuple[str, str] | None
+) -> Any:
+    """Name a kind of window as users do."""
+
+    def spelled(number: int) -> Any:
+        if calendar is None:
+            return drawn.spelled(number)
+        if calendar[0] == "month" and number and number % 3 == 0:
+            return f"{number // 3} quarters"
+        if calendar[0] == "day" and drawn.rng.random() < 0.5:
+            return dt.timedelta(days=number)
+        return f"{number} {calendar[0]}s"
+
+    given: dict[str, Any] = {"start": spelled(start)} if start else {}
+    if calendar is not None:
+        given["zone"] = calendar[1]
+    if length == every:
+        return gw.tumbling(spelled(length), **given)
+    return gw.hopping(spelled(length), every=spelled(every), **given)
 
 
 def _session(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]) -> Any:
@@ -297,16 +358,16 @@ def _session(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str
 
 
 def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]:
-    if not drawn.ordered:
-        return node, maker
-    rng = drawn.rng
-    keys = ["k", "g"] if rng.random() < 0.4 else ["k"]
+    rng, name = drawn.rng, f"o{len(drawn.operators)}"
+    keys = ["k", "g"] if "g" in node.columns and rng.random() < 0.4 else ["k"]
     every = rng.randint(1, 4)
     length = every * rng.randint(1, 4)
-    aggregates = _aggregates(drawn, node, ordered=True)
-    drawn.text.append(f"o0: rows {length} every {every} {keys} {aggregates}")
+    aggregates: dict[str, Any] = {"n": ("count", None)}
+    if drawn.ordered and isinstance(node, ref.Source):
+        aggregates = _aggregates(drawn, node, ordered=True)
+    drawn.text.append(f"{name}: rows {length} every {every} {keys} {aggregates}")
     operator = ref.LastRows(
-        "o0", keys, feed=node, length=length, every=every, aggregates=aggregates
+        name, keys, feed=node, length=length, every=every, aggregates=aggregates
     )
     drawn.operators.append(operator)
     return (
@@ -314,7 +375,7 @@ def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]
         lambda streams: (
             maker(streams)
             .key_by(*keys)
-            .window(gw.rows(length, every=every), name="o0")
+            .window(gw.rows(length, every=every), name=name)
             .compute(**_given(drawn, aggregates))
         ),
     )

@@ -24,7 +24,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.migration import LossPolicy, Policy
 from godwit.model.errors import MigrationError
 
-__all__ = ["differences", "play", "play_by_testing"]
+__all__ = ["differences", "plain", "play", "play_by_testing"]
 
 
 def play(seed: int, *, epochs: int = 8) -> list[str]:
@@ -43,8 +43,8 @@ class _Play:
         self.run_ = MeetingRun(drawn.build, root, feeds, executors={"a": 2, "b": 1})
         self.world = ref.World()
         self.numpy = np.random.default_rng(self.rng.randrange(2**32))
-        # A window that comes out as it grows does so once for all rows that waited.
-        self.may_wait = not any(getattr(operator, "update", False) for operator in drawn.operators)
+        # A window that may come out again does so once for all rows that waited.
+        self.may_wait = not any(getattr(operator, "grows", False) for operator in drawn.operators)
         self.owed: list[tuple[Any, ...]] = []
         self.came: list[tuple[Any, ...]] = []
         self.left_out: Counter[tuple[str, str]] = Counter()
@@ -227,8 +227,8 @@ def _moment(micros: int) -> dt.datetime:
 def differences(expected: list[tuple[Any, ...]], found: list[tuple[Any, ...]]) -> list[str]:
     """Say which rows there should be and are not, and the other way round, or nothing."""
     mine, theirs = (
-        sorted(map(_plain, expected), key=_order),
-        sorted(map(_plain, found), key=_order),
+        sorted(map(plain, expected), key=_order),
+        sorted(map(plain, found), key=_order),
     )
     if _same(mine, theirs):
         return []
@@ -237,7 +237,8 @@ def differences(expected: list[tuple[Any, ...]], found: list[tuple[Any, ...]]) -
     return [f"wanted {only[:6]}, came {more[:6]} of {len(mine)} and {len(theirs)}"]
 
 
-def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a row's values so that equal ones are equal to Python."""
     return tuple(_value(value) for value in row)
 
 

@@ -288,7 +288,7 @@ class CommitLog:
         return [(edit, digest) for edit, digest in edits if edit.flow == self.flow]
 
     def _known_digest(self, epoch: int) -> str:
-        """Digest of the record of an epoch; empty if it was collected, or taken back by a repair."""
+        """Digest of the record of an epoch; empty where it is not here any more."""
         with suppress(CorruptCheckpointError):
             return self.digest(epoch)
         return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from tests.streams.reference.calendars import begins, number_of, spelled
 from tests.streams.reference.streams import NEVER, Front, Node, Operator, Row, World
 
 __all__ = ["LastRows", "Session", "Window"]
@@ -77,13 +78,32 @@ class OfWindows(Operator):
 
 @dataclass
 class Window(OfWindows):
-    """Aggregates of windows (length, every, start)."""
+    """Aggregates of windows (length, every, start): of microseconds, or of a calendar's units."""
 
     kinds: list[tuple[int, int, int]] = field(default_factory=list)
     update: bool = False
+    lateness: int = 0
+    calendar: tuple[str, str] | None = None  # its unit, a day or a month, and its time zone
+    length_as: str | None = None
     open: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.delay = self.lateness
+        if self.length_as is not None:
+            self.columns.insert(len(self.keys) + 2, self.length_as)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a window may come out more than once."""
+        return self.update or self.lateness > 0
+
+    def begins(self, number: int) -> int:
+        return number if self.calendar is None else begins(*self.calendar, number)
+
     def windows(self, at: int) -> set[tuple[int, int]]:
+        """Windows that hold a moment, in the units of their kinds."""
+        at = at if self.calendar is None else number_of(*self.calendar, at)
         found = set()
         for length, every, start in self.kinds:
             begin = (at - start) // every * every + start
@@ -93,10 +113,10 @@ class Window(OfWindows):
         return found
 
     def is_late(self, at: int) -> bool:
-        return all(end <= self.closed for _, end in self.windows(at))
+        return all(self.begins(end) <= self.closed - self.lateness for _, end in self.windows(at))
 
     def over_at(self, newest: int) -> int:
-        return max(end for _, end in self.windows(newest))
+        return max(self.begins(end) for _, end in self.windows(newest))
 
     def emitted_newest(self, newest: int) -> int:
         return self.over_at(newest) - 1
@@ -106,18 +126,27 @@ class Window(OfWindows):
         for row in rows[0]:
             at, key = self.timed(row)
             for window in self.windows(at):
-                if window[1] > self.closed:
+                if self.begins(window[1]) > self.closed - self.lateness:
                     self.open.setdefault((key, window), []).append(row)
                     touched[key, window] = None
-        over = [one for one in self.open if one[1][1] <= self.until]
-        shown = touched if self.update else over
+        ends = {one: self.begins(one[1][1]) for one in self.open}
         found = [
-            self.result(key, start, end, self.open[key, (start, end)])
-            for key, (start, end) in shown
+            self.window_row(key, window)
+            for key, window in self.open
+            if ((key, window) in touched and (self.update or ends[key, window] <= self.closed))
+            or (not self.update and self.closed < ends[key, window] <= self.until)
         ]
-        for one in over:
+        for one in [one for one in self.open if ends[one] <= self.until - self.lateness]:
             del self.open[one]
         return found
+
+    def window_row(self, key: tuple[Any, ...], window: tuple[int, int]) -> Row:
+        start, end = window
+        row = self.result(key, self.begins(start), self.begins(end), self.open[key, window])
+        if self.length_as is not None:
+            unit = None if self.calendar is None else self.calendar[0]
+            row[self.length_as] = spelled(end - start, unit)
+        return row
 
 
 @dataclass
