@@ -283,13 +283,20 @@ def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
 
 
 def _again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether two operators that exchanged their names have exchanged them once more.
+    """Return whether operators that gave their names to one another have done so once more.
 
-    The program says the same as after the first time; but behind each name is what was behind the
-    other.
+    The program says the same as after the first time; but what is behind a name now was behind the
+    one that it says it was.  Code that is new tells nothing, so one such operator is enough, unless
+    another is still what it was.
     """
-    if old not in today.operators or today.operators[old].formerly != new:
-        return False
-    was = [stored.operators[name].origin for name in (new, old) if name in stored.operators]
-    now = [today.operators[name].origin for name in (new, old)]
-    return "" not in was and was == now[::-1] and was != now
+    cycle = [new]
+    while old != new:
+        if old not in today.operators or old in cycle:
+            return False
+        cycle.append(old)
+        old = today.operators[old].formerly
+    was = [stored.operators[name].origin if name in stored.operators else "" for name in cycle]
+    now = [today.operators[name].origin for name in cycle]
+    moved = [origin == before for origin, before in zip(now, was[1:] + was[:1], strict=True)]
+    stayed = [origin == before for origin, before in zip(now, was, strict=True)]
+    return "" not in was and any(moved) and not any(stayed)

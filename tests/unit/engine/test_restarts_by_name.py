@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from tests.support.restarted import TIME, Restarted, changed
@@ -355,6 +356,52 @@ def test_operators_that_exchange_their_names_twice_keep_their_own_state(tmp_path
         states = {o.name: run.lanes.held(i) for i, o in enumerate(run.compiled.operators)}
         ones_in = "ab"[n in (2, 3)]
         assert states[ones_in][("k",)] < states["ab".replace(ones_in, "")][("k",)]
+
+
+def three_counters(names: str, *, formerly: str = "", steps: Sequence[int] = (1, 10, 100)) -> Build:
+    """Three counters of names a letter long, each of which was called as the letter below it."""
+    was = dict(zip(names, formerly, strict=False))
+
+    def counter(step: int) -> Any:
+        def count(key: tuple[str], rows: Any, state: Any) -> Any:
+            state.value += step
+            yield key[0], state.value
+
+        return count
+
+    def build(rows: Stream) -> Any:
+        return tuple(
+            rows.key_by("k").process(
+                counter(step),
+                name=name,
+                formerly=was.get(name),
+                state=int,
+                output="k string, n bigint",
+            )
+            for name, step in zip(names, steps, strict=True)
+        )
+
+    return build
+
+
+@pytest.mark.parametrize("changed_code", [False, True])
+def test_operators_that_pass_their_names_round_twice_keep_their_own_state(
+    tmp_path: Path, *, changed_code: bool
+) -> None:
+    row = [("k", S, 1, 1)]
+    last = 1_000 if changed_code else 100  # the third function is another one at the last start
+    programs = [
+        three_counters("abc"),
+        three_counters("bca", formerly="abc"),
+        three_counters("bca", formerly="abc"),
+        three_counters("cab", formerly="bca", steps=(1, 10, last)),
+    ]
+    for program in programs:
+        run = run_of(tmp_path, program, rows=AB)
+        assert run.epoch(rows=row)[0][0] == "k"
+    held = {o.name: run.lanes.held(i) for i, o in enumerate(run.compiled.operators)}
+    states = {name: msgspec.msgpack.decode(of[("k",)][0]) for name, of in held.items()}
+    assert states == {"c": 4, "a": 40, "b": 300 + last}
 
 
 def test_a_key_is_removed_from_state_that_was_written_in_two_time_zones(

@@ -14,10 +14,11 @@ import pytest
 from tests.support.epoch_rows import SCHEMA, Committed, EpochRows, context, point, rows
 
 from godwit.model.errors import SinkError
+from godwit.sinks import postgres_copy, postgres_sink
 from godwit.sinks.postgres_sink import PostgresSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.plan.staging import Rejections
     from godwit.sinks.sink import SinkContext
@@ -135,6 +136,30 @@ def test_a_large_epoch_is_copied_in_parts(postgres: str) -> None:
     assert query(postgres, "SELECT count(*), sum(total) FROM target") == [(many, total)]
     newest = sum(range(many - 1000, many))
     assert query(postgres, "SELECT count(*), sum(total) FROM newest") == [(1000, newest)]
+
+
+@pytest.mark.parametrize(("copied", "splits"), [(2_000, False), (2**40, True)])
+def test_rows_of_more_bytes_than_arrow_joins_are_copied_in_parts(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, copied: int, *, splits: bool
+) -> None:
+    limit, too_large = 10_000, []  # in place of 2 GiB
+
+    def csv_rows(columns: Sequence[pa.Array]) -> bytes:
+        text = postgres_copy.csv_rows(columns)
+        if len(text) > limit:
+            too_large.append(len(columns[0]))
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return text
+
+    monkeypatch.setattr(postgres_sink, "csv_rows", csv_rows)
+    monkeypatch.setattr(postgres_sink, "_COPIED_BYTES", copied)
+    schema = pa.schema([("plane", pa.string()), ("legs", pa.list_(pa.string()))])
+    names = [f"N{number}" for number in range(40)]
+    wide = pa.table([names, [["x" * 90] * 10] * 40], schema=schema)
+    with opened(postgres, context(schema=schema)) as sink:
+        sink.deliver(EpochRows(epoch=0, table=wide, batch_rows=40))  # and refuses no row
+    assert query(postgres, "SELECT count(*), min(array_length(legs, 1)) FROM target") == [(40, 10)]
+    assert bool(too_large) == splits
 
 
 def test_a_column_may_have_the_name_of_the_row_numbers(postgres: str) -> None:
