@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.ownership import load_record, numbers_in
 from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
@@ -150,14 +150,16 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
     """Files that `collect` would delete, ordered by path."""
     latest = log.latest_epoch
     needed = needed_files(log)
-    unneeded = [
-        entry
-        for directory, current in ((FLOWS, log.flow), (PLANS, log.plan))
-        for entry in log.storage.list(directory)
-        if (number := number_in(entry.path)) is not None
-        and number < current
-        and entry.path not in needed
-    ]
+    run = max(numbers_in(log.storage, RUNS), default=-1)
+    unneeded = []
+    for directory, current in ((FLOWS, log.flow), (PLANS, log.plan), (RUNS, run)):
+        for entry in log.storage.list(directory):
+            number = number_in(entry.path, temporary=True)
+            if number is None or number > current or entry.path in needed:
+                continue
+            # Of a number that counts, or did, nobody finishes what a crash left.
+            if number_in(entry.path) is None or (number < current and directory != RUNS):
+                unneeded.append(entry)
     for directory in (BLOCKS, COMMITS, MANIFESTS):
         for entry in log.storage.list(directory):
             epoch = number_in(entry.path, temporary=True)

@@ -104,6 +104,7 @@ class CommitLog:
         self._plans: dict[int, tuple[PhysicalPlan, str]] = {}
         # the latest commit record; ``None`` before the first
         self.latest: CommitRecord | None = None
+        self._readable_from = 0  # what a repair says of `retained_from` of the latest record
         records = numbers_in(storage, COMMITS)
         self._manifests = numbers_in(storage, MANIFESTS)
         latest = max(records, default=-1)
@@ -114,6 +115,9 @@ class CommitLog:
             if self.latest.manifest >= 0 and self.latest.manifest not in self._manifests:
                 load_record(storage, manifest_path(self.latest.manifest), Manifest)
             self._check_version(self.latest)
+        if latest >= 0 and latest in self._manifests:
+            manifest = load_record(storage, manifest_path(latest), Manifest)
+            self._readable_from = manifest.retained_from
         # what brings each key group to its version as of `latest`, by the names of `flow`
         self.chains = self.replay(latest)
         self.flow = self.chains.flow  # the flow version that counts; -1 if there is none
@@ -313,7 +317,9 @@ class CommitLog:
     def retained_epochs(self) -> range:
         """The epochs whose state can be read."""
         latest = self.latest  # read once: a collection may run beside commits
-        return range(0) if latest is None else range(latest.retained_from, latest.epoch + 1)
+        if latest is None:
+            return range(0)
+        return range(max(latest.retained_from, self._readable_from), latest.epoch + 1)
 
     def record(self, epoch: int) -> CommitRecord:
         """Commit record of a retained epoch."""

@@ -195,6 +195,7 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
         yield f"it has {size} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
         return
     yield from _digest("record", manifest.record)
+    yield from _within("first retained epoch", manifest.retained_from, 0, epoch)
     yield from _within("flow version", manifest.flow, 0, _MAX_NUMBER)
     if len(manifest.states) * size > _MAX_ENTRIES:
         yield f"it has {len(manifest.states)} states"

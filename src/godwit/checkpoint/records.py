@@ -54,6 +54,7 @@ __all__ = [
     "JOURNAL",
     "MANIFESTS",
     "PLANS",
+    "PLAYED",
     "READABLE_FORMATS",
     "RUNS",
     "BatchRef",
@@ -165,6 +166,10 @@ class StateId(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.operator}/{self.state}"
+
+
+PLAYED: Final = "local"
+"""Digest of rows that `godwit.testing` gave an epoch: no log of Spark's says which they were."""
 
 
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -421,6 +426,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
     record: str = ""  # digest of the record of `epoch`; empty in format 2
+    # The earliest epoch that can still be read, where later epochs were taken back: what they let
+    # go of is gone. 0 if the record of `epoch` says it.
+    retained_from: int = 0
 
 
 class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):

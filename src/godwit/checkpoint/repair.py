@@ -190,7 +190,34 @@ class _RecordPlan:
         named = {records[-1].manifest} - {-1, *self.manifests}
         for number in sorted(unreadable | named):
             self._give_again(number)
+        self._note_retained(chains, records[-1])
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
+
+    def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
+        """Note in a manifest of the latest epoch what the epochs that are taken back let go of."""
+        later = (record for number, record in self.commits.items() if number > latest.epoch)
+        retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
+        noted = self.manifests.get(latest.epoch)
+        if retained_from <= max(latest.retained_from, 0 if noted is None else noted.retained_from):
+            return
+        path = manifest_path(latest.epoch)
+        self.steps = [step for step in self.steps if step.path != path]
+        self.steps.insert(
+            0,  # before the records that say so are set aside
+            RepairStep(
+                path=path,
+                problem=f"Epochs before {retained_from} can be read no more: the epochs that are "
+                "taken back had let go of them.",
+                action="write",
+                content=encode_record(
+                    replace(
+                        chains.manifest(),
+                        record=self.digests[commit_path(latest.epoch)],
+                        retained_from=min(retained_from, latest.epoch),
+                    )
+                ),
+            ),
+        )
 
     def _farthest(self) -> tuple[int, Chains | None]:
         """Return the last epoch that records and manifests lead up to; -1 if there is none."""

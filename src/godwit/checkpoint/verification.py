@@ -178,6 +178,9 @@ class _Verification:
         # The latest record that can be read says what is retained.
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         floor = readable[-1].retained_from if readable else last
+        summary = manifests.get(last)
+        if summary is not None:  # of a repair that took epochs back
+            floor = max(floor, summary.retained_from)
         anchor = self.check_manifests_exist(readable, floor, manifests)
         chains: Chains | None = None
         if anchor < 0:
@@ -348,7 +351,7 @@ class _Verification:
                 _RESTORE,
             )
             return None
-        if chains.manifest() != msgspec.structs.replace(manifest, record=""):
+        if chains.manifest() != msgspec.structs.replace(manifest, record="", retained_from=0):
             self.find(
                 manifest_path(manifest.epoch),
                 f"The manifest of epoch {manifest.epoch} does not agree with the records.",

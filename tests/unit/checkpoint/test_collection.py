@@ -124,12 +124,16 @@ def test_attempts_that_lost_and_writes_that_never_ended_are_removed(
     for _ in range(2):
         commit(log)
     write(log, 0, "retry")
-    left = "commits/000000000000.rec.0123abcd.tmp"
-    (tmp_path / left).write_bytes(b"half")
+    directories = ("commits", "flows", "plans", "runs")
+    left = [f"{directory}/000000000000.rec.0123abcd.tmp" for directory in directories]
+    to_come = [f"{directory}/000000000007.rec.0123abcd.tmp" for directory in directories]
+    for path in (*left, *to_come):
+        (tmp_path / path).write_bytes(b"half")
     removed = collect(log).removed
-    assert len(removed) == 2
-    assert left in removed
+    assert len(removed) == 1 + len(left)
+    assert {*left} < {*removed}
     assert any("retry" in path for path in removed)
+    assert collect(log).removed == ()
 
 
 def test_files_of_an_epoch_that_is_under_way_are_left_alone(log: CommitLog) -> None:

@@ -9,7 +9,9 @@ from msgspec.structs import replace as replace_record
 from tests.oracles.checkpoint_model import assert_equals as assert_state
 from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
 
+from godwit.checkpoint.collection import collect
 from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.ownership import load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
@@ -138,6 +140,37 @@ def test_epochs_after_a_record_that_is_gone_are_taken_back_by_name(
     assert start_problems(storage) == ()
     assert verify(storage).findings == ()
     assert plan_record_repair(storage) == replace(plan, steps=(), taken_back=())
+
+
+def test_epochs_that_the_ones_taken_back_had_let_go_of_are_not_offered_any_more(
+    tmp_path: Path,
+) -> None:
+    storage = CheckpointStorage.open(tmp_path / "checkpoint")
+    log = open_log(storage)
+    log.retain_epochs = 4
+    for epoch in HISTORY:
+        run_epoch(log, epoch, inline_limit_bytes=0)
+    last = log.latest_epoch
+    collect(log)
+    first = log.retained_epochs.start
+    assert log.load(last - 2).retained_from < first
+    for entry in storage.list("manifests"):
+        if entry.path > manifest_path(last - 2):
+            storage.delete(entry.path)
+    storage.delete(commit_path(last - 1))
+    plan = plan_record_repair(storage)
+    carry_out(storage, plan.steps[:2])  # and then the process dies
+    carry_out(storage, plan_record_repair(storage).steps)
+    again = open_log(storage)
+    assert again.retained_epochs == range(first, last - 1)
+    assert verify(storage).findings == ()
+    assert collect(again).errors == ()
+    copy_checkpoint(storage, CheckpointStorage.open(tmp_path / "copy"))
+    run_epoch(again, HISTORY[last - 1], inline_limit_bytes=0)
+    assert again.retained_epochs.start >= first
+    assert again.latest is not None
+    assert again.latest.retained_from == again.retained_epochs.start
+    assert verify(storage).findings == ()
 
 
 @pytest.mark.parametrize("what", ["block", "plan", "flow version"])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.blocks import decode_batch, read_block
-from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.records import PLAYED, BatchRef
 from godwit.cluster.local.stages import run_stages
 from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
 from godwit.engine.flow_epochs import FlowEpochs
@@ -150,7 +150,7 @@ class LocalRun:
         if rows is not None:
             before = self.epochs.last_batch
             number = 0 if before is None else before.number + 1
-            ref = BatchRef(number=number, digest="local") if batch is None else batch
+            ref = BatchRef(number=number, digest=PLAYED) if batch is None else batch
             source = SourceBatch(ref=ref, rows=rows)
         outcome = self.loop.run(source)
         if outcome is None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from godwit.checkpoint.records import BatchRef
+from godwit.checkpoint.records import PLAYED, BatchRef
 from godwit.checkpoint.spark_log import SPARK, log_offset, offsets_in, read_entry, relined
 from godwit.checkpoint.storage import LocalStorage
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
@@ -75,6 +75,21 @@ class MicroBatches:
                 "left out."
             )
         return None
+
+    def check_last(self, last: BatchRef | None) -> None:
+        """Refuse a checkpoint whose last rows did not come from Spark.
+
+        Raises `CheckpointMismatchError` if `godwit.testing` committed the last micro-batch.
+        """
+        if last is not None and last.digest == PLAYED:
+            raise CheckpointMismatchError(
+                f"The last epochs of the checkpoint {self._storage.uri!r} were played by "
+                "gw.testing, with rows that no source of Spark's has read, so nothing says how far "
+                "the sources were read.",
+                remedy="Start with a new checkpoint; or, if this was a query's, from a copy that "
+                "was made before it was played on. Play on copies only (`godwit checkpoint copy`).",
+                uri=self._storage.uri,
+            )
 
     def force(self, batch: BatchRef) -> None:
         """Make Spark's entries of a micro-batch durable, where the checkpoint is on a local disk.

@@ -274,6 +274,8 @@ def open_run(
         flow = recovery.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
         query_id = log.identity.query_id
+        batches = MicroBatches(storage, offsets.lines)
+        batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(storage, offsets, committed=log.latest is not None)
         give_id(storage, query_id)
         remove_leftovers(storage)
@@ -304,10 +306,7 @@ def open_run(
         dispatcher.keep("journal", JournalWriter(storage, run_id))
         source = SourceRows()
         lost = LostExecutors(run_id, spark.sparkContext)
-        batches, beside = (
-            MicroBatches(storage, offsets.lines),
-            DaemonPool(2, "godwit-beside-epochs"),
-        )
+        beside = DaemonPool(2, "godwit-beside-epochs")
         undo.callback(beside.close)
         cluster = SparkCluster(
             spark.sparkContext,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.micro_batches import MicroBatches
@@ -112,3 +114,17 @@ def test_lines_that_are_not_those_of_the_plan_are_refused(tmp_path: Path) -> Non
     put(tmp_path, 1, (4, 9), (0, 1))
     with pytest.raises(CheckpointError, match="2 offsets of micro-batch 1, where its plan reads"):
         identified(tmp_path, 0, 1, 1)
+
+
+def test_a_checkpoint_that_was_played_without_spark_is_refused_by_name(tmp_path: Path) -> None:
+    flow = gw.Flow("market", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream("symbol string, price double"))
+    totals = orders.key_by("symbol").compute(name="totals", total=gw.sum("price"))
+    flow.sink("totals", totals, gw.sinks.noop())
+    gw.testing.run(flow, {"orders": [{"symbol": "A", "price": 1.0}]}, checkpoint=tmp_path)
+    log = CommitLog.open_read_only(CheckpointStorage.open(tmp_path))
+    assert log.latest is not None
+    with pytest.raises(CheckpointMismatchError, match=r"played by gw\.testing"):
+        batches(tmp_path, 0).check_last(log.latest.last_batch)
+    batches(tmp_path, 0).check_last(None)
+    batches(tmp_path, 0).check_last(BatchRef(number=0, digest="ab"))
