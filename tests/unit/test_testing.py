@@ -441,3 +441,127 @@ def test_what_a_function_does_wrong_is_raised() -> None:
         gw.testing.process(keep, [{"v": None}], state=dict)
     with pytest.raises(InvalidInputError, match="Both"):
         gw.testing.process(keep, [{"v": 1}], state={"a": 1}, before={})
+
+
+def keep_items(key: tuple[str], rows: Any, states: Any) -> Iterator[tuple[str, int, int]]:
+    for row in rows:
+        if row.n < 0:
+            states.items.pop(row.item, None)
+        elif row.n:
+            states.items[row.item] = states.items.get(row.item, 0) + row.n
+        else:
+            held = dict(states.items)
+            yield key[0], len(held), sum(held.values())
+
+
+def test_maps_of_many_items_move_survive_and_cost_what_is_touched_of_them() -> None:
+    flow = gw.Flow("items", num_key_groups=8)
+    rows = flow.source("rows", gw.testing.stream("k string, item long, n long"))
+    kept = rows.key_by("k").process(
+        keep_items,
+        name="kept",
+        states={"items": gw.MapState(int, int)},
+        output="k string, items long, total long",
+    )
+    flow.sink("kept", kept, gw.sinks.noop())
+    expected = {key: dict.fromkeys(range(10_000), 1) for key in "abc"}
+    played = gw.testing.cluster(flow, executors={"1": 2, "2": 1})
+    played.epoch({"rows": [(key, item, 1) for key in "abc" for item in range(10_000)]})
+
+    def touch(step: int) -> None:
+        changes = [(key, item, 5) for key in "abc" for item in range(step, step + 10)]
+        changes += [(key, 9_000 + step, -1) for key in "abc"]
+        for key, item, n in changes:
+            expected[key][item] = expected[key][item] + n if n > 0 else 0
+        played.epoch({"rows": changes})
+        (epoch,) = played.epochs[-1:]
+        assert epoch.changelog_bytes < 16_384  # of 33 items; all of them are half a megabyte
+        out = played.epoch({"rows": [(key, 0, 0) for key in "abc"]})["kept"].to_pylist()
+        assert {row["k"]: (row["items"], row["total"]) for row in out} == {
+            key: (sum(map(bool, items.values())), sum(items.values()))
+            for key, items in expected.items()
+        }
+
+    touch(0)
+    played.migrate("kept", "2")
+    touch(10)
+    played.kill("2")
+    touch(20)
+    played.restart()
+    touch(30)
+    played.add("3")
+    played.migrate("kept", {0: "3", 3: "3", 5: "3"}, strategy="disruptive")
+    touch(40)
+
+
+@dataclass
+class Shape:
+    """A class of which a state may hold others that are made from it."""
+
+    side: int = 0
+
+
+@dataclass
+class Circle(Shape):
+    """One of them."""
+
+    round_off: bool = True
+
+
+def keep_values(key: tuple[str], rows: Any, states: Any) -> Iterator[tuple[str, str]]:
+    yield key[0], repr((states.number.value, list(states.shapes), states.both.value))
+    states.number.value = True
+    states.shapes.append(Circle(1))
+    states.shapes.append(Shape(2))
+    states.both.value = [*states.both.value, Circle(3)]
+
+
+def test_values_of_a_narrower_class_come_back_as_what_they_were() -> None:
+    def build(**options: Any) -> gw.Flow:
+        flow = gw.Flow("values", num_key_groups=8)
+        rows = flow.source("rows", gw.testing.stream("k string"))
+        kept = rows.key_by("k").process(
+            keep_values,
+            name="kept",
+            states={
+                "number": gw.ValueState(int),
+                "shapes": gw.ListState(Shape),
+                "both": gw.ValueState(list[Shape]),
+            },
+            output="k string, was string",
+            **options,
+        )
+        flow.sink("kept", kept, gw.sinks.noop())
+        return flow
+
+    with pytest.raises(StateEncodingError, match=r"state_classes=\[Circle\]"):
+        gw.testing.run(build(), {"rows": [("a",)]})
+    played = gw.testing.cluster(build(state_classes=[Circle]), executors=2)
+    was = []
+    for what_happens in (lambda: played.migrate("kept", "2"), played.restart, lambda: None):
+        was += played.epoch({"rows": [("a",)]})["kept"].column("was").to_pylist()
+        what_happens()
+    shapes = [Circle(1), Shape(2)]
+    assert was == [
+        repr(state)
+        for state in [(0, [], []), (True, shapes, [Circle(3)]), (True, shapes * 2, [Circle(3)] * 2)]
+    ]
+
+
+def test_rows_that_windows_leave_out_keep_all_their_columns() -> None:
+    flow = gw.Flow("late", num_key_groups=8)
+    columns = "k string, extra string, deep struct<a:int,b:array<string>>, ts timestamp"
+    rows = flow.source("rows", gw.testing.stream(columns), event_time="ts")
+    windows = rows.key_by("k").window(gw.tumbling("1 hour"), late=gw.sinks.memory(), name="hourly")
+    flow.sink("hourly", windows.compute(n=gw.count()), gw.sinks.noop())
+    played = gw.testing.cluster(flow, now=DAY)
+
+    def row(hour: int | None) -> dict[str, Any]:
+        ts = None if hour is None else DAY + dt.timedelta(hours=hour)
+        return {"k": "a", "extra": f"of {hour}", "deep": {"a": hour, "b": ["x"]}, "ts": ts}
+
+    for _ in range(2):
+        played.epoch({"rows": [row(3)]})
+    left_out = {0: "late", None: "untimed", 99: "ahead"}
+    out = played.epoch({"rows": [row(hour) for hour in left_out]})["hourly_late"].to_pylist()
+    assert out == [{**row(hour), "reason": reason} for hour, reason in left_out.items()]
