@@ -56,6 +56,14 @@ def act(name: str, directory: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "signal":  # another process, the pid of which stands in a file
         os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
+    if kind == "pause":  # the executor that this belongs to stands still, until somebody wakes it
+        daemon = os.getppid()
+        executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(") ")[2].split()[1])
+        pids = [executor, daemon, os.getpid()]
+        Path(directory, f"{detail}.part").write_text(" ".join(map(str, pids)))
+        Path(directory, f"{detail}.part").rename(Path(directory, detail))
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
     if kind == "wait":  # for the death of a process, which may be the one this belongs to
         while _is_alive(int(Path(directory, "victim").read_text())):
             time.sleep(0.05)

@@ -16,6 +16,7 @@ import godwit as gw
 from godwit.model.errors import (
     CheckpointInUseError,
     CheckpointMismatchError,
+    GodwitError,
     InvalidFlowError,
     InvalidInputError,
     InvalidPlanError,
@@ -565,3 +566,32 @@ def test_rows_that_windows_leave_out_keep_all_their_columns() -> None:
     left_out = {0: "late", None: "untimed", 99: "ahead"}
     out = played.epoch({"rows": [row(hour) for hour in left_out]})["hourly_late"].to_pylist()
     assert out == [{**row(hour), "reason": reason} for hour, reason in left_out.items()]
+
+
+def test_a_map_that_changes_keys_may_come_into_a_component_that_is_then_divided() -> None:
+    def build(*maps: Any) -> gw.Flow:
+        flow = gw.Flow("chain", num_key_groups=8)
+        rows = flow.source("rows", gw.testing.stream("k long, v long"))
+        sums = rows.key_by("k").compute(name="sums", total=gw.sum("v"))
+        for function in maps:
+            sums = sums.map(function)
+        flow.sink("n", sums.key_by("k").compute(name="n", n=gw.count()), gw.sinks.noop())
+        return flow
+
+    def other_keys(table: pa.Table) -> pa.Table:
+        return table.set_column(0, "k", pa.compute.add(table.column("k"), 100))
+
+    rows = [(key, 1) for key in range(20)]
+    played = gw.testing.cluster(
+        build(), executors={"1": 2, "2": 1}, components={"all": ["sums", "n"]}
+    )
+    played.epoch({"rows": rows})
+    played.restart(build(other_keys))
+    epochs = len(played.epochs)
+    with pytest.raises(GodwitError, match=r"'other_keys' has given a row another key .* start the"):
+        played.epoch({"rows": rows})
+    assert len(played.epochs) == epochs
+    played.restart(build(other_keys), components={"sums": ["sums"], "n": ["n"]})
+    played.epoch({"rows": rows})
+    counts = {row["k"]: row["n"] for row in played.state("n").to_pylist()}
+    assert counts == dict.fromkeys([*range(20), *range(100, 120)], 1)
