@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,17 +102,20 @@ def sample(cluster: LocalCluster, spark: SparkSession, checkpoint: Path) -> Figu
     executors = [*cluster.executor_pids(spark.sparkContext.applicationId).values()]
     driver_jvm = figures_of([jvm.java.lang.ProcessHandle.current().pid()])
     driver_jvm["heap_mb"] = round((runtime.totalMemory() - runtime.freeMemory()) / 2**20, 1)
-    own = [path for path in checkpoint.rglob("*") if path.is_file()]
-    of_spark = [path for path in own if "spark" in path.relative_to(checkpoint).parts[:1]]
+    sizes: dict[Path, int] = {}
+    for path in checkpoint.rglob("*"):
+        with suppress(FileNotFoundError):  # it has just been collected, or put in its place
+            sizes |= {path: path.stat().st_size} if path.is_file() else {}
+    of_spark = [path for path in sizes if "spark" in path.relative_to(checkpoint).parts[:1]]
     return {
         "driver": {**figures_of([os.getpid()]), "objects": len(gc.get_objects())},
         "driver_jvm": driver_jvm,
         "executors": figures_of(executors),
         "python": figures_of([pid for executor in executors for pid in below(executor)]),
         "checkpoint": {
-            "files": len(own) - len(of_spark),
+            "files": len(sizes) - len(of_spark),
             "spark_files": len(of_spark),
-            "mb": round(sum(path.stat().st_size for path in own) / 2**20, 2),
+            "mb": round(sum(sizes.values()) / 2**20, 2),
         },
     }
 
@@ -124,7 +128,7 @@ def say(text: str) -> None:
 def endure(epochs: int, seconds: float, directory: Path) -> list[tuple[int, Figures]]:
     """Let the flow run for so many epochs, or so long; return what was seen at which epoch."""
     deadline, seen = time.monotonic() + seconds, []
-    marks = [epochs // 10, epochs // 2, epochs]
+    marks = [epochs * tenth // 10 for tenth in range(1, 11)]
     with LocalCluster(workers=2, memory="512m", work_dir=directory / "cluster") as cluster:
         spark = cluster.session("endurance", {"spark.driver.memory": "768m"})
         spark.sparkContext.setLogLevel("ERROR")
@@ -161,7 +165,7 @@ def growth(seen: list[tuple[int, Figures]]) -> list[str]:
     """Return what there was more of at the end than in the middle, but for what varies anyway."""
     if len(seen) < 2:
         return ["too few epochs to tell"]
-    (_, middle), (_, last) = seen[-2:]
+    (_, middle), (_, last) = seen[(len(seen) - 1) // 2], seen[-1]
     slack = {"descriptors": 8, "threads": 6, "rss_mb": 0.15, "heap_mb": 0.25, "objects": 0.1}
     grown = []
     for whose, figures in last.items():
