@@ -53,6 +53,7 @@ from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.assignment import Assignment
+from godwit.model.durations import microseconds
 from godwit.model.errors import (
     InvalidFlowError,
     InvalidInputError,
@@ -61,7 +62,6 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.model.time_lengths import microseconds
 from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
 from godwit.plan.compiled import SourceInput
 from godwit.sinks.rows import last_of_each_key
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.loop import CommittedEpoch
     from godwit.migration import EndMigration, EpochOutcome, Policy
+    from godwit.model.durations import Duration
     from godwit.model.events import Event, RowsLeftOut
-    from godwit.model.time_lengths import Duration
     from godwit.operators.firing import TimerClock
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.plan.compiled import CompiledFlow, Output

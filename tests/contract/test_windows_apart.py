@@ -20,7 +20,7 @@ from godwit.model.errors import (
     MigrationError,
 )
 from godwit.model.events import KeyGroupsWarmed
-from godwit.plan.user_names import UserNames
+from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ from godwit.migration import (
 )
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import GodwitError
-from godwit.model.pairs import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from godwit.model import events
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import insist_on_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence

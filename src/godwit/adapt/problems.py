@@ -26,9 +26,9 @@ import numpy as np
 
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
 from godwit.migration.placement import with_newcomers
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_class
+from godwit.model.naming import insist_on_number
 from godwit.planning import Limits, Problem, metrics
 from godwit.planning.planner import a_load_range, one_range_each, some_tau
 from godwit.planning.running import ComponentFacts, joint_problem

@@ -43,7 +43,7 @@ from godwit.planning.cores.core_allocation import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.model.durations import Duration
+    from godwit.model.durations import DurationOrSeconds
 
 __all__ = [
     "Custom",
@@ -220,7 +220,7 @@ class Utilisation:
 
 @user_call
 def utilisation(
-    target: float = 0.7, *, slack: float = 0.2, catch_up: Duration = 60.0
+    target: float = 0.7, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
 ) -> Utilisation:
     """Scale so that lanes are busy for a share of their time, counting all rows that arrive.
 
@@ -370,7 +370,9 @@ class Latency:
 
 
 @user_call
-def latency(target: Duration, *, slack: float = 0.2, catch_up: Duration = 60.0) -> Latency:
+def latency(
+    target: DurationOrSeconds, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
+) -> Latency:
     """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
 
     Parameters
@@ -445,7 +447,7 @@ def fixed(executors: int) -> Fixed:
 
 
 @user_call
-def scripted(steps: Mapping[Duration, int]) -> Scripted:
+def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
     """Set the number of executors by the time since the start of the run.
 
     Parameters

@@ -10,16 +10,16 @@ from godwit.adapt.problems import Means
 from godwit.adapt.scaling import custom
 from godwit.adapt.worth import Budget
 from godwit.migration.strategy import Bounds
-from godwit.model.checks import insist_on_number
 from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.model.frames import user_class
+from godwit.model.naming import insist_on_number
 from godwit.planning import Limits, planner
 from godwit.planning.problem import Problem
 
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel
-    from godwit.model.durations import Duration
+    from godwit.model.durations import DurationOrSeconds
     from godwit.planning.planner import Planner
 
 __all__ = ["AnyPlanner", "Cadence", "Control", "PolicyName", "Search", "Worth"]
@@ -53,9 +53,9 @@ class Cadence:
     """
 
     min_epochs: int = 3
-    lanes_every: Duration | None = 0.5
-    cool_down: Duration | None = None
-    respect: Duration = 60.0
+    lanes_every: DurationOrSeconds | None = 0.5
+    cool_down: DurationOrSeconds | None = None
+    respect: DurationOrSeconds = 60.0
 
     def __post_init__(self) -> None:
         _check_number("min_epochs", self.min_epochs, least=1, whole=True)
@@ -87,7 +87,7 @@ class Search:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    time_limit: Duration | None = 5.0
+    time_limit: DurationOrSeconds | None = 5.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, Mapping):
@@ -190,7 +190,7 @@ class Control:
     min_executors: int = 1
     max_executors: int | None = None
     policy: PolicyName = "resource_centric"
-    period: Duration = 10.0
+    period: DurationOrSeconds = 10.0
     budget: Budget = field(default_factory=Budget)
     bounds: Bounds = field(default_factory=Bounds)
     cadence: Cadence = field(default_factory=Cadence)

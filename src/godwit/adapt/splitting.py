@@ -31,15 +31,14 @@ import numpy.typing as npt
 
 from godwit.adapt.policy import Hysteresis, Proposal, Regroup, insist_on_epochs
 from godwit.model import events
+from godwit.model.durations import Duration, microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import listing
-from godwit.model.time_lengths import Duration, microseconds
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
-from godwit.plan.grouping import rows_stay
-from godwit.plan.regrouping import regrouped
+from godwit.plan.grouping import regrouped, rows_stay
 from godwit.planning.splitting import FormCosts, choose_form, most_beneficial
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.pairs import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_class
+from godwit.model.naming import insist_on_number
 from godwit.planning import metrics
 from godwit.planning.solution import move_order
 

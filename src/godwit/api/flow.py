@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.nodes import check_formerly, describe
+from godwit.api.checks import check_formerly, describe, is_sink
 from godwit.api.stand_in import map_rows
 from godwit.api.streams import Stream
 from godwit.model.errors import InvalidFlowError
@@ -18,9 +18,9 @@ from godwit.model.frames import user_call
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
 from godwit.model.naming import check_name, check_unique, type_name
 from godwit.plan.compilation import Resolver, compile_flow
+from godwit.plan.event_times import source_time
 from godwit.plan.nodes import OperatorNode, SinkNode, SourceNode, branches_of, levels_of
 from godwit.plan.stream_columns import Retimed, never_retimed
-from godwit.plan.window_binding import source_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
     from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow
 
@@ -219,9 +219,7 @@ class LogicalFlow:
                 "work on the union before the sink.",
                 sink=name,
             )
-        if isinstance(sink, type) or not (
-            callable(getattr(sink, "open", None)) and callable(getattr(sink, "deliver", None))
-        ):
+        if not is_sink(sink):
             raise InvalidFlowError(
                 f"Sink {name!r} was given {type_name(sink)}, which is not a sink.",
                 remedy='Give an instance of a sink, such as gw.sinks.parquet("out/").',

@@ -3,46 +3,56 @@
 A stream is an immutable value: each call returns a new one and changes nothing, so one stream may
 feed any number of operators and sinks.  A stream of a source or an operator is a `Stream`; keyed
 (`KeyedStream`) it has operators, and in windows (`WindowedStream`) those over event time.  What a
-call adds to the flow, and which mistakes it refuses, is in `godwit.api.nodes`.
+call refuses at once is in `godwit.api.checks`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from godwit.api.names import no_such_call
-from godwit.api.nodes import (
+from godwit.api.checks import (
     check_aggregate,
     check_formerly,
     check_function,
     check_keys,
     check_late,
-    compute_node,
+    check_not_results,
+    check_one_of,
+    check_other,
+    check_process,
+    check_results,
+    check_state_classes,
+    check_suffix,
+    check_timers,
+    check_windows,
     describe,
-    join_newest_node,
-    join_node,
-    process_node,
+    interval_of,
+    read_output,
+    warn_of_rebinding,
 )
+from godwit.api.names import no_such_call
 from godwit.columns.types import SchemaLike, to_schema
+from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import (
+    check_column_names,
     default_name,
-    did_you_mean,
     function_name,
-    is_one_of,
     listing,
     results_name,
     type_name,
 )
-from godwit.model.time_lengths import microseconds
+from godwit.operators.states.declared import check_states
+from godwit.operators.states.of_key import States
 from godwit.operators.windows.rows import RowWindows
-from godwit.operators.windows.spec import Hopping, Session, WindowSpec, grid_of
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
+    JoinNode,
     MapNode,
+    ProcessNode,
     SourceNode,
     StreamNode,
     UnionNode,
@@ -50,23 +60,27 @@ from godwit.plan.nodes import (
     branches_of,
     sources_of,
 )
-from godwit.plan.output_time import check_output_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from godwit.api.nodes import OwningFlow
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.firing import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
+    from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode
 
 __all__ = ["KeyedStream", "Stream", "WindowedStream"]
 
-_SHARES: Final[dict[str, bool | None]] = {"measured": None, "always": True, "never": False}
-_CONSOLIDATES: Final = ("together", "apart", "measured")
+
+class OwningFlow(Protocol):
+    """The flow that streams belong to, as far as they know it."""
+
+    name: str
+
+    def _add_operator(self, node: OperatorNode) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -229,25 +243,11 @@ class Stream:
                 f"{where} was given late= together with within='forever', so that no row is late.",
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
-        named = name is not None
-        if name is None:
-            sources = [source.name for source in sources_of(self.node)]
-            name = default_name(sources, "drop_duplicates", keys)
-        check_formerly(name, formerly)
-        return _operate(
-            self.flow,
-            DropDuplicatesNode(
-                name=name,
-                upstream=self.node,
-                keys=keys,
-                within_us=None
-                if isinstance(within, str) and within == "forever"
-                else microseconds(within, f"The time of operator {name!r}", least=1),
-                late=late,
-                formerly=formerly or "",
-                named=named,
-            ),
-        )
+        options = _named(self.node, keys, name, "drop_duplicates", formerly)
+        within_us = None
+        if within != "forever":
+            within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
+        return _operate(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
 
     @user_call
     def key_by(self, *columns: str) -> KeyedStream:
@@ -319,9 +319,18 @@ class KeyedStream:
             If there is no aggregate, one is something else, a result has the name of a key column
             or a reserved one, or the operator's name is taken.
         """
-        return _operate(
-            self.flow, compute_node(self, aggregates, name=name, output=output, formerly=formerly)
-        )
+        where = self._where("compute")
+        check_not_results(where, name=name, output=output, formerly=formerly)
+        if not aggregates:
+            raise InvalidFlowError(
+                f"{where} has no aggregates.",
+                remedy="Name a result, as in compute(flights=gw.count()).",
+            )
+        options = self._named(name, results_name(aggregates), formerly)
+        check_results(options["name"], self.keys, aggregates, output)
+        check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
+        node = ComputeNode(aggregates=dict(aggregates), complete=output == "complete", **options)
+        return _operate(self.flow, node)
 
     @user_call
     def process(
@@ -395,26 +404,35 @@ class KeyedStream:
             If the function cannot be called, state or output are left out, the codec is not known,
             a declaration will not do, or the operator's name is taken.
         """
-        return _operate(
-            self.flow,
-            process_node(
-                self,
-                function,
-                state=state,
-                states=states,
-                output=output,
-                name=name,
-                codec=codec,
-                state_classes=state_classes,
-                state_upgrade=state_upgrade,
-                timers=timers,
-                on_timer=on_timer,
-                ttl=ttl,
-                event_time=event_time,
-                slack=slack,
-                formerly=formerly,
-            ),
+        where = self._where("process")
+        check_function(function, where, "process(clear_market, state=..., output=...)")
+        options = self._named(name, _action(function), formerly)
+        name = options["name"]
+        if states is not None:
+            states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
+        check_process(name, States if states else state, codec, state_upgrade)
+        columns, column, slack_us = read_output(name, output, event_time, slack)
+        check_state_classes(name, state_classes)
+        check_timers(name, timers, on_timer)
+        for called in (function, *(() if on_timer is None else (on_timer,))):
+            warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
+        lives = f"The time-to-live of operator {name!r}"
+        node = ProcessNode(
+            function=function,
+            state_type=state,
+            states=states or {},
+            output=columns,
+            event_time=column,
+            slack_us=slack_us,
+            codec=codec,
+            state_classes=state_classes,
+            state_upgrade=state_upgrade,
+            timers=timers,
+            on_timer=on_timer,
+            ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
+            **options,
         )
+        return _operate(self.flow, node)
 
     @user_call
     def window(
@@ -475,8 +493,8 @@ class KeyedStream:
         >>> hourly = flights.key_by("origin").window(gw.tumbling("1 hour"))  # doctest: +SKIP
         >>> hourly.compute(mean=gw.mean("arr_delay"), flights=gw.count())  # doctest: +SKIP
         """
-        return WindowedStream.of(
-            self,
+        lateness_us = check_windows(
+            self._where("window"),
             windows,
             time=time,
             output=output,
@@ -486,8 +504,26 @@ class KeyedStream:
             allowed_lateness=allowed_lateness,
             length_as=length_as,
             name=name,
-            formerly=formerly,
         )
+        # Name and aggregates or function are those of the next call.
+        options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
+        options |= {"named": name is not None, "aggregates": {}}
+        node: ComputeNode | WindowedNode
+        if isinstance(windows[0], RowWindows):
+            node = ComputeNode(windows=windows[0], complete=False, **options)
+        else:
+            node = WindowedNode(
+                windows=tuple(spec for spec in windows if not isinstance(spec, RowWindows)),
+                time=time,
+                update=output == "update",
+                late=late,
+                share={"measured": None, "always": True, "never": False}[share],
+                consolidate=consolidate,
+                lateness_us=lateness_us,
+                length_as=length_as,
+                **options,
+            )
+        return WindowedStream(self, windows, node, name, formerly)
 
     @user_call
     def join(
@@ -541,19 +577,18 @@ class KeyedStream:
         ...     payments.key_by("order"), between=("0 seconds", "1 hour"), how="left"
         ... )  # doctest: +SKIP
         """
-        return _operate(
-            self.flow,
-            join_node(
-                self,
-                other,
-                between=between,
-                how=how,
-                suffix=suffix,
-                late=late,
-                name=name,
-                formerly=formerly,
-            ),
+        options = self._join_options(
+            "join",
+            other,
+            ("inner", "left", "right", "full"),
+            how=how,
+            suffix=suffix,
+            late=late,
+            name=name,
+            formerly=formerly,
         )
+        node = JoinNode(between_us=interval_of(between, self._where("join")), **options)
+        return _operate(self.flow, node)
 
     @user_call
     def join_newest(
@@ -599,165 +634,67 @@ class KeyedStream:
         --------
         >>> flights.key_by("origin").join_newest(weather.key_by("origin"))  # doctest: +SKIP
         """
-        return _operate(
-            self.flow,
-            join_newest_node(
-                self,
-                other,
-                within=within,
-                how=how,
-                suffix=suffix,
-                late=late,
-                name=name,
-                formerly=formerly,
-            ),
+        options = self._join_options(
+            "join_newest",
+            other,
+            ("left", "inner"),
+            how=how,
+            suffix=suffix,
+            late=late,
+            name=name,
+            formerly=formerly,
         )
+        if within is not None:
+            bound = f"within= of {self._where('join_newest')}"
+            options["within_us"] = microseconds(within, bound, least=0)
+        return _operate(self.flow, JoinNode(**options))
+
+    def _join_options(
+        self,
+        action: str,
+        other: KeyedStream,
+        known: Sequence[How],
+        *,
+        how: How,
+        suffix: str | None,
+        late: Any,
+        name: str | None,
+        formerly: str | None,
+    ) -> dict[str, Any]:
+        """Check the options that both joins have, and return them as fields of the node."""
+        where = self._where(action)
+        check_other(self, other, where)
+        check_one_of(where, "how", how, known, f"Give {listing(known)}.")
+        check_suffix(suffix, where)
+        check_late(late, where)
+        sources = "_and_".join(source.name for source in sources_of(other.node))
+        return {
+            "right": other.node,
+            "right_keys": other.keys,
+            "how": how,
+            "suffix": suffix,
+            "late": late,
+            **self._named(name, f"{action}_{sources}", formerly),
+        }
+
+    def _where(self, action: str) -> str:
+        """Name a call on this stream, for messages."""
+        return f"{action} by {listing(self.keys)} on {describe(self.node)}"
+
+    def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
+        """Return the fields that every node of an operator on this stream has."""
+        return _named(self.node, self.keys, name, action, formerly)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
     """A keyed stream in windows; `KeyedStream.window` makes it."""
 
     keyed: KeyedStream
     windows: tuple[WindowSpec | RowWindows, ...]
-    time: str | None
-    update: bool
-    late: Any
-    share: bool | None
-    consolidate: Literal["together", "apart", "measured"]
-    lateness_us: int
-    length_as: str | None
+    node: ComputeNode | WindowedNode  # of the operator to be, without its name and results
     name: str | None
     formerly: str | None
-
-    @classmethod
-    def of(
-        cls,
-        keyed: KeyedStream,
-        windows: tuple[WindowSpec | RowWindows, ...],
-        *,
-        time: str | None,
-        output: Literal["append", "update"],
-        late: Any,
-        share: Literal["measured", "always", "never"],
-        consolidate: Literal["together", "apart", "measured"],
-        allowed_lateness: Duration,
-        length_as: str | None,
-        name: str | None,
-        formerly: str | None,
-    ) -> WindowedStream:
-        """Check what `KeyedStream.window` was given."""
-        where = f"window by {listing(keyed.keys)} on {describe(keyed.node)}"
-        if not windows:
-            raise InvalidFlowError(
-                f"{where} names no window.",
-                remedy='Name at least one, as in window(gw.tumbling("1 hour")).',
-            )
-        for spec in windows:
-            if not isinstance(spec, Hopping | Session | RowWindows):
-                raise InvalidFlowError(
-                    f"{where} was given a value of type {type_name(spec)}.",
-                    remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
-                )
-        if any(isinstance(spec, RowWindows) for spec in windows):
-            _check_rows(
-                where, windows, time=time, output=output, late=late, share=share,
-                consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
-            )  # fmt: skip
-        sessions = [spec for spec in windows if isinstance(spec, Session)]
-        if sessions and len(windows) > 1:
-            raise InvalidFlowError(
-                f"{where} has a session beside other windows.",
-                remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-            )
-        if not sessions and not isinstance(windows[0], RowWindows):
-            grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
-        if not is_one_of(output, ("append", "update")):
-            raise InvalidFlowError(
-                f"{where} has output={output!r}.",
-                remedy=f"{did_you_mean(str(output), ['append', 'update'])}Give 'append' (a window "
-                "comes out when it is over) or 'update' (whenever it grows).",
-            )
-        if sessions and output == "update":
-            raise InvalidFlowError(
-                f"{where} has a session and output='update'.",
-                remedy="Two sessions may become one, so what came out would have to be taken back; "
-                "leave output= out.",
-            )
-        if share not in _SHARES:
-            raise InvalidFlowError(
-                f"{where} has share={share!r}.",
-                remedy=f"{did_you_mean(str(share), list(_SHARES))}Give 'always' (windows that "
-                "overlap share panes), 'never' (each has a state of its own) or 'measured'.",
-            )
-        if share == "never" and output == "update":
-            raise InvalidFlowError(
-                f"{where} has share='never' and output='update'.",
-                remedy="Windows that come out as they grow are made of panes; leave share= out.",
-            )
-        if not is_one_of(consolidate, _CONSOLIDATES):
-            raise InvalidFlowError(
-                f"{where} has consolidate={consolidate!r}.",
-                remedy=f"{did_you_mean(str(consolidate), _CONSOLIDATES)}Give 'together' (one "
-                "operator), 'apart' (two, of which the first can be migrated without moving "
-                "state) or 'measured' (two, in one component or apart as costs say).",
-            )
-        counted = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
-        if counted and (share == "never" or consolidate != "together"):
-            raise InvalidFlowError(
-                f"{where} has windows of a calendar, and "
-                + (f"share={share!r}." if share == "never" else f"consolidate={consolidate!r}."),
-                remedy="Windows of local days and months always share panes, and are consolidated "
-                "where these are; leave the option out.",
-            )
-        if consolidate != "together" and (sessions or output == "update"):
-            raise InvalidFlowError(
-                f"{where} has consolidate={consolidate!r} and "
-                + ("a session." if sessions else "output='update'."),
-                remedy="Only windows of fixed lengths that come out once, when they are over, are "
-                "made of partial states; leave consolidate= out.",
-            )
-        lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
-        if lateness_us and (sessions or share == "never" or consolidate != "together"):
-            raise InvalidFlowError(
-                f"{where} has allowed_lateness={allowed_lateness!r} and "
-                + (
-                    "a session."
-                    if sessions
-                    else f"share={share!r}."
-                    if share == "never"
-                    else f"consolidate={consolidate!r}."
-                ),
-                remedy="Only windows of fixed lengths that share panes, and are consolidated where "
-                "these are, can come out again; give the source more slack= instead, or leave the "
-                "other option out.",
-            )
-        if sessions and length_as is not None:
-            raise InvalidFlowError(
-                f"{where} has length_as={length_as!r} and a session, which has no length of its "
-                "own.",
-                remedy="Leave length_as= out.",
-            )
-        for option, value in (("time", time), ("name", name), ("length_as", length_as)):
-            if value is not None and not isinstance(value, str):
-                raise InvalidFlowError(
-                    f"{where} was given a value of type {type_name(value)} for {option}=.",
-                    remedy=f"Give {option}= as text.",
-                )
-        check_late(late, where)
-        return cls(
-            keyed=keyed,
-            windows=windows,
-            time=time,
-            update=output == "update",
-            late=late,
-            share=_SHARES[share],
-            consolidate=consolidate,
-            lateness_us=lateness_us,
-            length_as=length_as,
-            name=name,
-            formerly=formerly,
-        )
 
     def __repr__(self) -> str:
         return f"<WindowedStream of {self.keyed!r}: {', '.join(map(str, self.windows))}>"
@@ -833,76 +770,43 @@ class WindowedStream:
             left out, or the operator's name is taken.
         """
         check_function(function, f"process on {self._what()}", "process(rank, output=...)")
-        if isinstance(self.windows[0], RowWindows):
+        node = self.node
+        if isinstance(node, ComputeNode):
             raise InvalidFlowError(
                 f"process on {self._what()}: windows of rows have aggregates only.",
                 remedy="Call compute, or keep the last rows in a state of your own, as in "
                 "key_by(...).process(function, state=...).",
             )
-        action = function_name(function)
-        name = self._operator_name("process" if action == "<lambda>" else action)
-        if self.update:
+        name = self._operator_name(_action(function))
+        if node.update:
             raise InvalidFlowError(
                 f"Operator {name!r} has a function, and output='update'.",
                 remedy="A function is called when its window is over: leave output= of window out.",
                 operator=name,
             )
-        if self.consolidate != "together":
+        if node.consolidate != "together":
             raise InvalidFlowError(
-                f"Operator {name!r} has a function, and consolidate={self.consolidate!r}.",
+                f"Operator {name!r} has a function, and consolidate={node.consolidate!r}.",
                 remedy="A function needs all rows of its window, and nothing says how to merge "
                 "what it would make of some: leave consolidate= of window out.",
                 operator=name,
             )
-        if self.lateness_us or self.length_as is not None:
-            option = "allowed_lateness" if self.lateness_us else "length_as"
+        if node.lateness_us or node.length_as is not None:
+            option = "allowed_lateness" if node.lateness_us else "length_as"
             raise InvalidFlowError(
                 f"Operator {name!r} has a function, and {option}=.",
                 remedy="It is of windows that compute(...) makes: leave it out of window(...); the "
                 "function is given its window's bounds, and slack= of the source waits for rows.",
                 operator=name,
             )
-        if output is None:
-            raise InvalidFlowError(
-                f"Operator {name!r} has no output columns.",
-                remedy='Say what the function emits, as in output="symbol string, price double".',
-                operator=name,
-            )
-        columns = to_schema(output, where=f"The output of operator {name!r}")
-        column, slack_us = check_output_time(name, columns, event_time, slack)
+        columns, column, slack_us = read_output(name, output, event_time, slack)
         return self._operate(
-            name,
-            aggregates={},
-            function=function,
-            output=columns,
-            event_time=column,
-            slack_us=slack_us,
+            name, function=function, output=columns, event_time=column, slack_us=slack_us
         )
 
     def _operate(self, name: str, **values: Any) -> Stream:
         check_formerly(name, self.formerly)
-        values |= {
-            "name": name,
-            "upstream": self.keyed.node,
-            "keys": self.keyed.keys,
-            "formerly": self.formerly or "",
-            "named": self.name is not None,
-        }
-        node: ComputeNode | WindowedNode
-        if isinstance(self.windows[0], RowWindows):
-            node = ComputeNode(windows=self.windows[0], complete=False, **values)
-        else:
-            node = WindowedNode(
-                windows=tuple(w for w in self.windows if not isinstance(w, RowWindows)),
-                time=self.time,
-                update=self.update,
-                late=self.late,
-                share=self.share,
-                consolidate=self.consolidate,
-                lateness_us=self.lateness_us,
-                length_as=self.length_as,
-                **values,
-            )
+        node = replace(self.node, name=name, formerly=self.formerly or "", **values)
         return _operate(self.keyed.flow, node)
 
     def _operator_name(self, action: str) -> str:
@@ -919,29 +823,30 @@ class WindowedStream:
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
 
 
-def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
-    """Refuse what windows of rows cannot have: others beside them, and options of event time."""
-    if len(windows) > 1:
-        raise InvalidFlowError(
-            f"{where} has windows of rows beside other windows.",
-            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
-        )
-    defaults = {
-        "output": "append",
-        "share": "measured",
-        "consolidate": "together",
-        "allowed_lateness": "0 seconds",
-    }
-    for option, value in options.items():
-        if value != defaults.get(option):
-            raise InvalidFlowError(
-                f"{where} has windows of rows and {option}={value!r}.",
-                remedy="Windows of rows know no event time, and come out when their last row has "
-                f"come; leave {option}= out.",
-            )
-
-
 def _operate(flow: OwningFlow, node: OperatorNode) -> Stream:
     """Add a keyed operator to the flow, and return the stream that comes out of it."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)
+
+
+def _named(
+    node: StreamNode, keys: tuple[str, ...], name: str | None, action: str, formerly: str | None
+) -> dict[str, Any]:
+    """Return the fields that every node of an operator has; the name says what it does, or who."""
+    named = name is not None
+    if name is None:
+        name = default_name([source.name for source in sources_of(node)], action, keys)
+    check_formerly(name, formerly)
+    return {
+        "name": name,
+        "upstream": node,
+        "keys": keys,
+        "formerly": formerly or "",
+        "named": named,
+    }
+
+
+def _action(function: Callable[..., Any]) -> str:
+    """Name what an operator does after its function."""
+    name = function_name(function)
+    return "process" if name == "<lambda>" else name

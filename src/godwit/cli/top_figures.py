@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import GodwitError
-from godwit.model.events import deciding, event_from_dict
+from godwit.model.events import DECISIONS, event_from_dict
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ __all__ = [
 _EPOCHS_OF_LOAD = 16
 _MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
 _RATE_S = 10.0
-_DECISIONS = frozenset(deciding.__all__) - {"LoadMeasured"}
-_ELSEWHERE = _DECISIONS | {"EpochCommitted", "LoadMeasured"}
+_ELSEWHERE = DECISIONS | {"EpochCommitted", "LoadMeasured"}
 _LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
 _TEXT = 300
 _MOST = 1e18
@@ -160,7 +159,7 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         migrations=_migrations(run_events),
         sources=_sources(run),
         measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
-        decisions=tuple(line for line in lines if line.kind in _DECISIONS),
+        decisions=tuple(line for line in lines if line.kind in DECISIONS),
         events=tuple(line for line in lines if line.kind not in _ELSEWHERE),
     )
 

@@ -10,8 +10,7 @@ from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import arrivals_of
 from godwit.engine.slots import empty_slots
 from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
-from godwit.model.pairs import KeyGroupPairs
-from godwit.model.per_key_group import PerKeyGroup
+from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
 from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:

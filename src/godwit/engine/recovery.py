@@ -19,8 +19,8 @@ from godwit.migration import LoadSummary, inputs
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.operators.windows.slots import Slots
+from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
-from godwit.plan.regrouping import regrouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

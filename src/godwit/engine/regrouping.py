@@ -15,7 +15,7 @@ from godwit.migration import RegroupingStage
 from godwit.migration.regrouping import moves_to_come
 from godwit.model.wording import counted, human_bytes
 from godwit.plan.compiled import UpstreamInput
-from godwit.plan.regrouping import regrouped
+from godwit.plan.grouping import regrouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

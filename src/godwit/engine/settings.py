@@ -6,10 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import type_name
+from godwit.model.naming import insist_on_number, type_name
 
 __all__ = ["Lanes"]
 

@@ -50,7 +50,7 @@ from godwit.migration.placement import arrange, spread
 from godwit.migration.strategy import UNBOUNDED, Bounds, LossPolicy, Strategy
 from godwit.migration.views import ComponentView, EpochPlan, Transfer
 from godwit.model.assignment import Assignment, Move
-from godwit.model.per_key_group import PerKeyGroup
+from godwit.model.key_groups import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.migration.inputs import EpochSucceeded
-from godwit.model.per_key_group import PerKeyGroup
+from godwit.model.key_groups import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from godwit.model.pairs import KeyGroupPairs
+    from godwit.model.key_groups import KeyGroupPairs
 
 __all__ = ["ComponentLoad", "ComponentTraffic", "EpochOutcome"]
 
@@ -61,7 +61,7 @@ class ComponentTraffic:
     crossed_bytes: int  # bytes that went to another executor than the sender's
     cpu_ms: float = 0.0  # CPU time that operators upstream spent on parting and serialising them
     # component upstream → rows from its key groups to those of this one, before any were combined,
-    # as far as they say anything (`godwit.model.pairs`)
+    # as far as they say anything (`godwit.model.key_groups`)
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
 
 

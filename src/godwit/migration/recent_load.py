@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.migration.outcome import ComponentLoad
-from godwit.model.pairs import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidPlanError
 from godwit.model.frames import user_class
+from godwit.model.naming import insist_on_number
 
 __all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
 

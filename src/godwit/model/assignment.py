@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.model.errors import InvalidPlanError
-from godwit.model.intervals import pack, unpack
+from godwit.model.key_groups import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,9 +8,24 @@ import re
 from decimal import Decimal
 from typing import Final, TypeAlias
 
-from godwit.model.errors import InvalidControlError
+from godwit.model.errors import InvalidControlError, InvalidFlowError
+from godwit.model.naming import type_name
 
-__all__ = ["UNITS_US", "Duration", "read_duration", "seconds"]
+__all__ = [
+    "Duration",
+    "DurationOrSeconds",
+    "microseconds",
+    "read_duration",
+    "seconds",
+    "signed_microseconds",
+    "spelled",
+]
+
+Duration: TypeAlias = str | dt.timedelta
+"""Text such as ``"10 minutes"``, or a timedelta."""
+
+DurationOrSeconds: TypeAlias = float | Duration
+"""The same, or a number of seconds."""
 
 UNITS_US: Final = {
     "microsecond": 1,
@@ -23,6 +38,8 @@ UNITS_US: Final = {
 }
 """Unit → microseconds; every one may stand in the plural."""
 _SHORT = {"us": "microsecond", "ms": "millisecond"}
+_OF_NO_FIXED_LENGTH = re.compile(r"\b(month|quarter|year)s?\b")
+_MAX_US = 10_000 * 365 * UNITS_US["day"]
 _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
@@ -47,18 +64,10 @@ def read_duration(text: str) -> int | None:
     return total_us if written else None
 
 
-Duration: TypeAlias = float | str | dt.timedelta
-"""Seconds, text such as ``"10 seconds"``, or a timedelta."""
+def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> float:
+    """Return a length of time in seconds; `what` it is stands in the message.
 
-
-def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
-    """Give a length of time in seconds.
-
-    value: As the user wrote it.
-    what: What it is, for messages.
-    least_s: What it must be at least.
-
-    Raises `InvalidControlError` if it is no length of time, or too short.
+    Raises `InvalidControlError` if it is no length of time, or shorter than `least_s`.
 
     Examples
     --------
@@ -80,3 +89,86 @@ def seconds(value: Duration, what: str, *, least_s: float = 1e-3) -> float:
             remedy=f'Give at least {least_s:g} seconds, as a number or as in "10 seconds".',
         )
     return found
+
+
+def microseconds(value: Duration, what: str, *, least: int) -> int:
+    """Return a length of time in microseconds, at least `least` of them.
+
+    Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is too
+    short.
+
+    Examples
+    --------
+    >>> microseconds("1 minute 30 seconds", "The slack", least=0)
+    90000000
+    """
+    if isinstance(value, dt.timedelta):
+        found = value // dt.timedelta(microseconds=1)
+    elif isinstance(value, str):
+        found = _read(value, what)
+    else:
+        raise InvalidFlowError(
+            f"{what} was given as a value of type {type_name(value)}.",
+            remedy='Give a text such as "10 minutes", or a timedelta.',
+        )
+    if not least <= found <= _MAX_US:
+        raise InvalidFlowError(
+            f"{what} is {value!r}, which is "
+            + ("negative." if found < 0 else "no time." if found == 0 else "too long."),
+            remedy='Give a positive length, such as "10 minutes".',
+        )
+    return found
+
+
+def signed_microseconds(value: Duration, what: str) -> int:
+    """Return a distance in time, which may be negative, in microseconds.
+
+    Raises `InvalidFlowError` as of `microseconds`, but for the sign.
+
+    Examples
+    --------
+    >>> signed_microseconds("-90 seconds", "A bound")
+    -90000000
+    """
+    if isinstance(value, str) and value.strip().startswith("-"):
+        after = value.strip()[1:]
+        if "-" in after:
+            raise InvalidFlowError(
+                f"{what} is {value!r}, which has more than one sign.",
+                remedy='Put one before all of it: "-1 hour 30 minutes" is ninety minutes before.',
+            )
+        return -microseconds(after, what, least=0)
+    if isinstance(value, dt.timedelta) and value < dt.timedelta():
+        return -microseconds(-value, what, least=0)
+    return microseconds(value, what, least=0)
+
+
+def _read(text: str, what: str) -> int:
+    found = read_duration(text)
+    if found is not None:
+        return found
+    if (unit := _OF_NO_FIXED_LENGTH.search(text.lower())) is not None:
+        raise InvalidFlowError(
+            f"{what} is {text!r}, but a {unit[1]} has no fixed length.",
+            remedy='Give days or weeks, such as "30 days". Windows may be of calendar months: '
+            'gw.tumbling("1 month", zone="UTC").',
+        )
+    raise InvalidFlowError(
+        f"{what} is {text!r}, which is no length of time.",
+        remedy=f'Give a number and a unit, such as "10 minutes"; units are {", ".join(UNITS_US)}.',
+    )
+
+
+def spelled(length_us: int) -> str:
+    """Write a length of time as `microseconds` reads it.
+
+    Examples
+    --------
+    >>> spelled(90_000_000)
+    '90 seconds'
+    """
+    for unit, size in reversed(UNITS_US.items()):
+        if length_us and length_us % size == 0 and unit != "week":
+            number = length_us // size
+            return f"{number} {unit}" + ("s" if number != 1 else "")
+    return "0 seconds"

@@ -2,30 +2,41 @@
 
 What a user reads of an error should be the line that made it and the sentence that explains it.
 The calls that users make are marked with `user_call`: an error of ours leaves them with one frame
-of this package, whichever depth it came from.
+of this package, whichever depth it came from.  Of a user's function that fails, `user_traceback`
+shows the user's frames alone.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from godwit.model.errors import GodwitError, InvalidFlowError
-from godwit.model.naming import did_you_mean, listing
+from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
+from godwit.model.naming import did_you_mean, function_name, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["WrongArgumentsError", "user_call", "user_class"]
+__all__ = [
+    "WrongArgumentsError",
+    "function_failed",
+    "user_call",
+    "user_class",
+    "user_traceback",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 _OURS = __name__.partition(".")[0]
+_OUR_FILES = str(Path(__file__).parent.parent) + os.sep
 
 
 class WrongArgumentsError(InvalidFlowError, TypeError):
@@ -143,3 +154,57 @@ _MOVED = {
     },
 }
 """A call and a former argument of it → how that is written now."""
+
+
+def user_traceback(error: BaseException) -> str:
+    """Format a traceback without Godwit's own frames; empty if nothing else raised.
+
+    What led to the exception (``raise ... from``) is in it, treated alike.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    seen: set[int] = set()
+    pending: list[traceback.TracebackException | None] = [told]
+    found = False
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = [frame for frame in one.stack if not frame.filename.startswith(_OUR_FILES)]
+        found = found or bool(frames)
+        one.stack = traceback.StackSummary.from_list(frames)
+        pending += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
+    return "".join(told.format()) if found else ""
+
+
+def function_failed(
+    operator: str, function: Callable[..., object], key: tuple[object, ...], error: BaseException
+) -> UserFunctionError:
+    """Say that a function that is called per key failed, for which key, and where."""
+    text = user_traceback(error)
+    if not text:
+        # No frame of the user's: the function ran, but what it returned is no iterable.
+        what = f"returned something that is not rows, for key {key!r}: {error}"
+        remedy = "Return a list of tuples or dicts, yield them, or return None."
+    else:
+        what = f"raised {type(error).__qualname__} for key {key!r}"
+        said, correct = str(error), "Correct the function."
+        if isinstance(error, GodwitError):  # of what the function was given, such as a state
+            said, correct = error.message, error.remedy or correct
+        elif isinstance(error, TypeError | AttributeError) and "tuple" in said and len(key) == 1:
+            correct += f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
+        what += f": {said.removesuffix('.')}" if said else ""
+        remedy = f"{correct} Its traceback is:\n{text}"
+        if isinstance(error, SystemExit):
+            remedy = (
+                "To stop a query, call query.stop() where it was started; to skip the rest "
+                f"of a key's rows, return. The call came from:\n{text}"
+            )
+    return UserFunctionError(
+        f"Function {function_name(function)!r} of operator {operator!r} {what}.",
+        remedy=remedy,
+        operator=operator,
+        key=key,
+        error=type(error).__qualname__,
+        traceback=text,
+    )

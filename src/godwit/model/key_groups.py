@@ -2,14 +2,38 @@
 
 A key group is the unit of state, of load statistics, of planning and of migration.  The papers
 call it task (1), key group (2, 3), substream (4) and shard (5).
+
+Values by key group are many, so they come as columns: `PerKeyGroup` (an integer for some of them),
+`Intervals` (an integer for all), `KeyGroupPairs` (traffic between two components).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DEFAULT_NUM_KEY_GROUPS", "MAX_NUM_KEY_GROUPS", "key_groups_of"]
+from godwit.model.errors import InvalidPlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+__all__ = [
+    "DEFAULT_NUM_KEY_GROUPS",
+    "MAX_NUM_KEY_GROUPS",
+    "NO_PAIRS",
+    "OTHERS",
+    "Intervals",
+    "KeyGroupPairs",
+    "PerKeyGroup",
+    "key_groups_of",
+    "pack",
+    "unpack",
+]
 
 DEFAULT_NUM_KEY_GROUPS = 256
 MAX_NUM_KEY_GROUPS = 32_768
@@ -26,3 +50,253 @@ def key_groups_of(hashes: npt.NDArray[np.int64], num_key_groups: int) -> npt.NDA
     if num_key_groups & (num_key_groups - 1) == 0:
         return (hashes & (num_key_groups - 1)).astype(np.int32)
     return np.mod(hashes, num_key_groups).astype(np.int32)
+
+
+class PerKeyGroup(Mapping[int, int]):
+    """An integer for each of some key groups. It does not change, and equals the same dict.
+
+    A dict takes 0.1 µs a key group wherever it is made, sent, read or merged, which an epoch does
+    several times for every operator; columns take a hundredth.
+
+    `key_groups`: shape ``(n,)``: distinct, ascending.
+    `numbers`: shape ``(n,)``.
+
+    Examples
+    --------
+    >>> versions = PerKeyGroup(np.array([0, 3]), np.array([7, 9]))
+    >>> versions[3], 1 in versions, versions == {0: 7, 3: 9}
+    (9, False, True)
+    """
+
+    __slots__ = ("key_groups", "numbers")
+
+    def __init__(
+        self, key_groups: npt.NDArray[np.integer], numbers: npt.NDArray[np.integer]
+    ) -> None:
+        self.key_groups: npt.NDArray[np.int64] = key_groups.astype(np.int64, copy=False)
+        self.numbers: npt.NDArray[np.int64] = numbers.astype(np.int64, copy=False)
+
+    @classmethod
+    def of(cls, given: Mapping[int, int]) -> PerKeyGroup:
+        """Take over any mapping."""
+        if isinstance(given, PerKeyGroup):
+            return given
+        key_groups = np.fromiter(given.keys(), np.int64, len(given))
+        numbers = np.fromiter(given.values(), np.int64, len(given))
+        order = np.argsort(key_groups)
+        return cls(key_groups[order], numbers[order])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Mapping[int, int]]) -> PerKeyGroup:
+        """Merge; where several name one key group, the last counts."""
+        columns = [cls.of(part) for part in parts]
+        if len(columns) == 1:
+            return columns[0]
+        if not columns:
+            return cls.of({})
+        key_groups = np.concatenate([part.key_groups for part in columns])
+        numbers = np.concatenate([part.numbers for part in columns])
+        order = np.argsort(key_groups, kind="stable")
+        key_groups, numbers = key_groups[order], numbers[order]
+        last = np.append(key_groups[1:] != key_groups[:-1], np.ones(min(len(order), 1), np.bool_))
+        return cls(key_groups[last], numbers[last])
+
+    def __getitem__(self, key_group: int) -> int:
+        at = int(np.searchsorted(self.key_groups, key_group))
+        if at == len(self.key_groups) or self.key_groups[at] != key_group:
+            raise KeyError(key_group)
+        return int(self.numbers[at])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.key_groups.tolist())
+
+    def __len__(self) -> int:
+        return len(self.key_groups)
+
+    def __repr__(self) -> str:
+        return f"PerKeyGroup({dict(self)})"
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[PerKeyGroup], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        return PerKeyGroup, (self.key_groups, self.numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Intervals:
+    """Key group → value, as intervals of key groups with one value each.
+
+    An assignment of paper 1 (§3.1, §4.1) gives every executor one range of key groups: a handful of
+    cuts say what 32,768 entries would.  Invariant: intervals are in order, adjacent, not empty, and
+    cover all key groups (`InvalidPlanError` otherwise), so they are one of two ways to write the
+    same map, and neighbours with one value are one interval.
+
+    Examples
+    --------
+    >>> table = Intervals.of(np.array([2, 2, 0, 0, 0, 1], np.int32))
+    >>> table.starts.tolist(), table.values.tolist(), table.value(4)
+    ([0, 2, 5], [2, 0, 1], 0)
+    >>> table.to_map().tolist()
+    [2, 2, 0, 0, 0, 1]
+    """
+
+    num_key_groups: int  # how many there are
+    starts: npt.NDArray[
+        np.int32
+    ]  # shape ``(k,)``: first key group of each interval, ascending from 0
+    values: npt.NDArray[np.int32]  # shape ``(k,)``: executor (or lane) of each interval
+
+    def __post_init__(self) -> None:
+        starts, values = np.array(self.starts, np.int32), np.array(self.values, np.int32)
+        covered = (
+            starts.ndim == 1
+            and starts.shape == values.shape
+            and len(starts) > 0
+            and starts[0] == 0
+            and bool((np.diff(starts) > 0).all())
+            and int(starts[-1]) < self.num_key_groups
+        )
+        if not covered:
+            raise InvalidPlanError(
+                f"Intervals that start at {starts.tolist()[:10]} do not cover "
+                f"{self.num_key_groups} key groups.",
+                remedy="Begin at 0 and ascend; give one value for each.",
+            )
+        starts.setflags(write=False)
+        values.setflags(write=False)
+        object.__setattr__(self, "starts", starts)
+        object.__setattr__(self, "values", values)
+
+    @classmethod
+    def of(cls, value_of: npt.NDArray[np.int32]) -> Self:
+        """Write a map, shape ``(num_key_groups,)``, as intervals."""
+        changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
+        starts = np.flatnonzero(changes).astype(np.int32)
+        return cls(num_key_groups=len(value_of), starts=starts, values=value_of[starts])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def value(self, key_group: int) -> int:
+        """Value of one key group, O(log k)."""
+        return int(self.values[np.searchsorted(self.starts, key_group, side="right") - 1])
+
+    def to_map(self) -> npt.NDArray[np.int32]:
+        """Shape ``(num_key_groups,)``: the same as an arbitrary map."""
+        lengths = np.diff(self.starts, append=self.num_key_groups)
+        return np.repeat(self.values, lengths).astype(np.int32)
+
+
+def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
+    """Write a map in plain values: as intervals where these are fewer than half as many numbers."""
+    intervals = Intervals.of(value_of)
+    if 4 * len(intervals) > len(value_of):
+        plain: list[int] = value_of.tolist()
+        return plain
+    return {"starts": intervals.starts.tolist(), "values": intervals.values.tolist()}
+
+
+def unpack(packed: object, num_key_groups: int) -> npt.NDArray[np.int32]:
+    """Undo `pack`.
+
+    Raises `InvalidPlanError` if it is neither way of writing a map of so many key groups.
+    """
+    if not isinstance(packed, Mapping):
+        return np.asarray(packed, np.int32)
+    if not 1 <= num_key_groups <= MAX_NUM_KEY_GROUPS:
+        raise InvalidPlanError(
+            f"An assignment of {num_key_groups} key groups is not one.",
+            remedy=f"There are 1 to {MAX_NUM_KEY_GROUPS}.",
+        )
+    fields: dict[str, Any] = {name: packed.get(name, ()) for name in ("starts", "values")}
+    return Intervals(num_key_groups=num_key_groups, **fields).to_map()
+
+
+OTHERS: Final = -1
+"""Stands for all targets that have no entry of their own."""
+
+_SHARE: Final = 1 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyGroupPairs:
+    """Rows from key groups of one component to key groups of another, as far as worth knowing.
+
+    Between two components of m key groups there may be m² pairs, and where an operator sends to all
+    key groups alike, which is the rule, none of them says anything.  What a planner can use is a
+    key group that sends most of its rows to a few.  Invariant: of each sender at most eight pairs
+    are kept, those that get an eighth of its rows or more; what it sends to all others is one
+    number.  Sums over lanes and epochs lose nothing but which of the others it was.
+
+    Shape ``(n,)`` each, ordered by source and target, each pair once.
+    """
+
+    source: npt.NDArray[np.int64]  # key group that sends
+    target: npt.NDArray[np.int64]  # key group that receives, or `OTHERS`
+    rows: npt.NDArray[np.float64]  # rows, or an estimate of them
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def counted(
+        cls,
+        source: npt.NDArray[np.integer],
+        target: npt.NDArray[np.integer],
+        rows: npt.NDArray[np.float64] | float = 1.0,
+    ) -> KeyGroupPairs:
+        """Count rows by pair, and keep the pairs that matter.
+
+        `source`, `target`: shape ``(k,)``: of each row, or of entries to be added up.
+        `rows`: shape ``(k,)``: what each stands for.
+        """
+        if not len(source):
+            return NO_PAIRS
+        first, width = int(target.min()), int(target.max()) - int(target.min()) + 1
+        codes = source.astype(np.int64) * width + (target.astype(np.int64) - first)
+        found, inverse = np.unique(codes, return_inverse=True)
+        weights = np.broadcast_to(np.asarray(rows, np.float64), codes.shape)
+        sums = np.bincount(inverse, weights).astype(np.float64)
+        return _frequent(cls(source=found // width, target=found % width + first, rows=sums))
+
+    @classmethod
+    def total(cls, parts: Sequence[KeyGroupPairs]) -> KeyGroupPairs:
+        """Add up what several lanes, or epochs, have counted."""
+        if not parts:
+            return NO_PAIRS
+        return cls.counted(
+            np.concatenate([part.source for part in parts]),
+            np.concatenate([part.target for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+        )
+
+    def times(self, factor: float) -> KeyGroupPairs:
+        """Return as many rows, by a factor."""
+        return KeyGroupPairs(source=self.source, target=self.target, rows=self.rows * factor)
+
+    @property
+    def known(self) -> KeyGroupPairs:
+        """The pairs alone, without what went to others."""
+        of = self.target != OTHERS
+        return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
+
+
+def _frequent(pairs: KeyGroupPairs) -> KeyGroupPairs:
+    """Let targets that get too little of a source's rows count as others."""
+    sent = np.bincount(pairs.source, pairs.rows)
+    rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
+    if not rare.any():
+        return pairs
+    rest = rare | (pairs.target == OTHERS)
+    others = np.bincount(pairs.source[rest], pairs.rows[rest])
+    sources = np.unique(pairs.source[rest])
+    source = np.concatenate([pairs.source[~rest], sources])
+    target = np.concatenate([pairs.target[~rest], np.full(len(sources), OTHERS, np.int64)])
+    rows = np.concatenate([pairs.rows[~rest], others[sources]])
+    order = np.lexsort((target, source))
+    return KeyGroupPairs(source=source[order], target=target[order], rows=rows[order])
+
+
+NO_PAIRS: Final = KeyGroupPairs(
+    source=np.empty(0, np.int64), target=np.empty(0, np.int64), rows=np.empty(0)
+)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from typing import TYPE_CHECKING
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from godwit.model.errors import GodwitError
 
 __all__ = [
     "MAX_NAME_LENGTH",
@@ -26,6 +29,7 @@ __all__ = [
     "did_you_mean",
     "error_line",
     "function_name",
+    "insist_on_number",
     "is_one_of",
     "listing",
     "results_name",
@@ -129,6 +133,22 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
             flow=flow,
             name=name,
         )
+
+
+def insist_on_number(
+    what: str, value: Any, *, least: float, error: type[GodwitError], whole: bool = True
+) -> None:
+    """Refuse a setting that is no number, or less than `least`."""
+    kind = Integral if whole else Real
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if is_number and value >= least:
+        return
+    told = repr(value) if isinstance(value, Real) else f"{value!r}, of type {type(value).__name__}"
+    raise error(
+        f"{what} is {told}.",
+        remedy=f"Give at least {least}{', a whole number' if whole else ''}.",
+        value=value,
+    )
 
 
 def check_column_names(names: Iterable[str], where: str) -> None:

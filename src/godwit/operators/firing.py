@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from godwit.columns.python_values import Columns, KeyRows
 from godwit.model.errors import UserFunctionError
-from godwit.model.faults import function_failed
+from godwit.model.frames import function_failed
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from godwit.model.errors import (
     InvalidFlowError,
     StateEncodingError,
 )
-from godwit.model.faults import function_failed
+from godwit.model.frames import function_failed
 from godwit.model.naming import function_name
 from godwit.operators.emitted import Emitted
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput

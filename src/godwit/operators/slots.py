@@ -19,7 +19,7 @@ from godwit.model.errors import (
     InvalidFlowError,
     UserFunctionError,
 )
-from godwit.model.faults import user_traceback
+from godwit.model.frames import user_traceback
 from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
 from godwit.operators.aggregates.sums import SumOverflowError
 

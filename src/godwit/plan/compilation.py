@@ -19,12 +19,8 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
-from godwit.operators.process import ProcessOperator
-from godwit.operators.states.operator import ProcessOfStates
-from godwit.operators.timers import TimedProcess
-from godwit.plan.actions import action_of
+from godwit.plan.binding import join_operator, keyed_operator, windowed_operator
 from godwit.plan.compiled import (
     CompiledFlow,
     Component,
@@ -33,7 +29,14 @@ from godwit.plan.compiled import (
     SourceInput,
     UpstreamInput,
 )
-from godwit.plan.join_binding import join_operator
+from godwit.plan.event_times import (
+    delay_us,
+    event_time_of,
+    insist_on_event_time,
+    insist_on_timestamps,
+    time_columns,
+)
+from godwit.plan.explain import action_of
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
@@ -45,19 +48,12 @@ from godwit.plan.nodes import (
     WindowedNode,
     branches_of,
     levels_of,
+    read_by,
     sources_of,
 )
-from godwit.plan.output_time import delay_us, time_columns
 from godwit.plan.staging import REJECTED
 from godwit.plan.stream_columns import Resolver, Retimed, StreamColumns
 from godwit.plan.two_phase import split_windows
-from godwit.plan.use import insist_on_use
-from godwit.plan.window_binding import (
-    event_time_of,
-    insist_on_event_time,
-    insist_on_moments,
-    windowed_operator,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,8 +66,42 @@ __all__ = ["Resolver", "compile_flow"]
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `godwit.api.flow.LogicalFlow.compile`."""
-    insist_on_use(flow)
+    _insist_on_use(flow)
     return _Compilation(flow, resolve, retimed, zone).run()
+
+
+def _insist_on_use(flow: FlowGraph) -> None:
+    """Refuse a flow without a sink, and operators and sources without a path to one."""
+    if not flow.sinks:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has no sink, so nobody would see its results.",
+            remedy='Add one, as in flow.sink("totals", stream, gw.sinks.parquet("out/")).',
+            flow=flow.name,
+        )
+    used: set[str] = set()
+    pending = [sink.upstream for sink in flow.sinks]
+    while pending:
+        for branch in branches_of(pending.pop()):
+            if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
+                used.add(branch.feed.name)
+                pending += read_by(branch.feed)
+    idle = [node.name for node in flow.operators if node.name not in used]
+    if idle:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has operators without a path to a sink: {listing(idle)}.",
+            remedy="Give each of their streams to a sink or to an operator that has one, or do "
+            "not build them.",
+            flow=flow.name,
+            operators=idle,
+        )
+    read = {source.name for sink in flow.sinks for source in sources_of(sink.upstream)}
+    if unread := [name for name in flow.sources if name not in read]:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
+            remedy="Build a stream from each of them up to a sink, or leave them out.",
+            flow=flow.name,
+            sources=unread,
+        )
 
 
 class _Compilation:
@@ -89,7 +119,7 @@ class _Compilation:
             inputs[node.name] = self.bind(node)
         names = self.flow.components
         levels = levels_of(self.flow.operators)
-        timed = tuple(self.timed_input(given) for name in names for given in inputs[name])
+        timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
         self.insist_on_watermarks(timed)
         whole = CompiledFlow(
             name=self.flow.name,
@@ -115,23 +145,23 @@ class _Compilation:
             measured=[node.name for node in windowed if node.consolidate == "measured"],
         )
 
-    def timed_input(self, given: Input) -> Input:
+    def timed_input(self, feed: Input) -> Input:
         """Add the column of event time, where an operator behind the source counts on it."""
-        if not isinstance(given, SourceInput) or given.source not in self.timed:
-            return given
-        time = self.flow.event_times[given.source]
-        schema = self.columns.of_sources[given.source, given.maps]
+        if not isinstance(feed, SourceInput) or feed.source not in self.timed:
+            return feed
+        time = self.flow.event_times[feed.source]
+        schema = self.columns.of_sources[feed.source, feed.maps]
         if time.column not in schema.names:
-            return given
+            return feed
         field = schema.field(time.column)
-        insist_on_moments(
+        insist_on_timestamps(
             field,
-            f"Source {given.source!r} has the event time",
-            f"source {given.source!r}",
-            given.operator,
+            f"Source {feed.source!r} has the event time",
+            f"source {feed.source!r}",
+            feed.operator,
         )
-        number = self.retimed(given.source, given.maps, time.column)
-        return replace(given, time=field, retimed=given.maps[:number])
+        number = self.retimed(feed.source, feed.maps, time.column)
+        return replace(feed, time=field, retimed=feed.maps[:number])
 
     def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
         """Refuse maps that let go of a source's event time, by which its watermark moves."""
@@ -199,7 +229,7 @@ class _Compilation:
             self.operators[node.name] = windowed_operator(node, exchanged, inputs, time, self.zone)
             self.timed.update(source.name for source in sources_of(node))
         else:
-            self.operators[node.name] = _operator(node, pa.schema(keys), inputs, self.zone)
+            self.operators[node.name] = keyed_operator(node, pa.schema(keys), inputs, self.zone)
         if isinstance(node, ProcessNode) and node.timers == "event":
             insist_on_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
@@ -372,41 +402,6 @@ class _Compilation:
     def insist_on_new(self, sink: str) -> None:
         """Refuse the name of a sink that the user has given to another one."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
-
-
-def _operator(
-    node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
-) -> KeyedOperator:
-    if isinstance(node, ComputeNode) and node.windows is not None:
-        return node.windows.operator(
-            name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)
-        )
-    if isinstance(node, ComputeNode):
-        return ComputeOperator(
-            name=node.name,
-            keys=keys,
-            inputs=inputs,
-            aggregates=dict(node.aggregates),
-            complete=node.complete,
-        )
-    options: dict[str, Any] = {
-        "name": node.name,
-        "keys": keys,
-        "inputs": inputs,
-        "function": node.function,
-        "output": node.output,
-        "codec": node.codec,
-        "state_classes": node.state_classes,
-        "zone": zone,
-    }
-    if node.states:
-        return ProcessOfStates(
-            states=node.states, clock=node.timers, on_timer=node.on_timer, **options
-        )
-    options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
-    if node.timers is None and node.ttl_us is None:
-        return ProcessOperator(**options)
-    return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
 
 
 def _keys_of(

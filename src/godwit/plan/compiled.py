@@ -7,13 +7,13 @@ every operator has a path to a sink.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
@@ -39,40 +39,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInput:
-    """What feeds an operator from a source, through an exchange.
-
-    Attributes
-    ----------
-    operator
-        Operator that is fed.
-    source
-        Name of the source.
-    maps
-        Functions DataFrame to DataFrame, in order.
-    keys
-        Key columns of the operator, in the order they are hashed.
-    schema
-        Columns that must come through the exchange: the key columns, then the others that the
-        operator reads.
-    time
-        Column that holds the source's event time, if the flow uses that and the maps left it.
-    number
-        Which of the operator's inputs it is.
-    others
-        Operators that take some of the rows in place of `operator`: other slots of its key groups.
-    retimed
-        The first of `maps`, up to the last one that computed the event time anew; none if the rows
-        have that of the source. Rows of the same source and the same `retimed` share a watermark.
-    """
+    """Rows of a source that feed an operator, through an exchange."""
 
     operator: str
     source: str
-    maps: tuple[Callable[[DataFrame], DataFrame], ...]
-    keys: tuple[str, ...]
+    maps: tuple[Callable[[DataFrame], DataFrame], ...]  # in order
+    keys: tuple[str, ...]  # key columns of the operator, in the order they are hashed
+    # columns that must come through the exchange: the key columns, then those the operator reads
     schema: pa.Schema
+    # column that holds the source's event time, if the flow uses that and the maps left it
     time: pa.Field | None = None
-    number: int = 0
+    number: int = 0  # which of the operator's inputs it is
+    # operators that take some of the rows in place of `operator`: other slots of its key groups
     others: tuple[str, ...] = ()
+    # the first of `maps`, up to the last one that computed the event time anew; none if the rows
+    # have that of the source. Rows of the same source and the same `retimed` share a watermark.
     retimed: tuple[Callable[[DataFrame], DataFrame], ...] = ()
 
     @property
@@ -88,31 +69,18 @@ class SourceInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamInput:
-    """What feeds an operator from another one, through an exchange.
-
-    Attributes
-    ----------
-    operator
-        Operator that is fed.
-    upstream
-        Operator that feeds it.
-    maps
-        Maps over Arrow tables, in order; they run in the lanes of `upstream`. The same map on the
-        way to several operators and sinks is one object, so it has to run only once.
-    keys, schema, number, others
-        As in `SourceInput`.
-    delay_us
-        How far behind the watermark of `upstream` the event time of its rows may be.
-    """
+    """Rows of an operator that feed another one; fields as in `SourceInput`."""
 
     operator: str
-    upstream: str
+    upstream: str  # operator that feeds it
+    # run in the lanes of `upstream`, in order; the same map on the way to several operators and
+    # sinks is one object, so it has to run only once
     maps: tuple[ArrowMap, ...]
     keys: tuple[str, ...]
     schema: pa.Schema
     number: int = 0
     others: tuple[str, ...] = ()
-    delay_us: int = 0
+    delay_us: int = 0  # how far behind the watermark of `upstream` the rows' event time may be
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -135,65 +103,35 @@ def source_of(watermark: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a sink gets.
+    """Rows of an operator that a sink gets."""
 
-    Attributes
-    ----------
-    name
-        The sink's name.
-    operator
-        Operator that makes the rows.
-    maps
-        Maps over Arrow tables, in order; they run in the lanes of `operator`.
-    schema
-        Columns of the rows.
-    keys
-        The operator's key columns, if all of them are in `schema` still; else empty, since a part
-        of a key does not tell rows apart.
-    unique_keys
-        Sets of columns of `schema`, each of which tells the rows of the result apart, widest first
-        (see `godwit.operators.operator.KeyedOperator.unique_keys`); empty where rows are no result
-        that a later row could replace.
-    sink
-        The sink, as the user gave it.
-    rejects_of
-        Name of the sink whose refused rows these are; ``None`` for the operator's own rows.
-    left_out
-        Whether it gets the rows that the operator left out, and not its output.
-    formerly
-        Name that the user says it had before; empty if none.
-    """
-
-    name: str
+    name: str  # the sink's
     operator: str
-    maps: tuple[ArrowMap, ...]
+    maps: tuple[ArrowMap, ...]  # run in the lanes of `operator`, in order
     schema: pa.Schema
+    # the operator's key columns, if all of them are in `schema` still; else empty, since a part of
+    # a key does not tell rows apart
     keys: tuple[str, ...]
-    sink: Any
+    sink: Any  # as the user gave it
+    # sets of columns of `schema`, each of which tells the rows of the result apart, widest first
+    # (see `KeyedOperator.unique_keys`); empty where no later row could replace a row
     unique_keys: tuple[tuple[str, ...], ...] = ()
-    rejects_of: str | None = None
-    left_out: bool = False
-    formerly: str = ""
+    rejects_of: str | None = None  # sink whose refused rows these are
+    left_out: bool = False  # the rows that the operator left out, and not its output
+    formerly: str = ""  # name that the user says it had before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Component:
     """Operators that share one partitioning, and hence one exchange and one assignment.
 
-    Attributes
-    ----------
-    name
-        Unique within the flow.
-    operators
-        At least one, upstream before downstream; their keys have the same types, and where one
-        feeds another, their rows stay in the lane (`godwit.plan.grouping`).
-    level
-        1 if sources feed it, else 1 more than the highest level that feeds it.
+    Their state of a key group is in one place, moves, waits and resumes together.  Where one of
+    them feeds another, its rows stay in the lane.
     """
 
-    name: str
-    operators: tuple[KeyedOperator, ...]
-    level: int
+    name: str  # unique within the flow
+    operators: tuple[KeyedOperator, ...]  # upstream before downstream; keys of the same types
+    level: int  # 1 if sources feed it, else 1 more than the highest level that feeds it
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -203,7 +141,7 @@ class Component:
 
     @property
     def is_flexible(self) -> bool:
-        """Whether the state of every operator can be made of parts; else it is rigid (paper 3)."""
+        """True if the state of every operator can be made of parts; else it is rigid (paper 3)."""
         return all(operator.partials is not None for operator in self.operators)
 
     @property
@@ -214,49 +152,29 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CompiledFlow:
-    """A validated flow; `LogicalFlow.compile` makes it.
-
-    Attributes
-    ----------
-    name
-        The flow's name.
-    num_key_groups
-        Key groups of every component.
-    sources
-        Names of the sources, in the order they were declared.
-    components
-        In the order of their levels, and in the order they were declared within a level.
-    formerly
-        Operator's name → name that it had before, as the user says.
-    unnamed
-        Operators whose names nobody chose: they follow from results, function and key.
-    times
-        Source → its event time, of those whose event time some operator uses.
-    inputs
-        Upstream before downstream, in the same order whatever the physical plan; several of one
-        operator, where streams meet in it, in the order of their numbers.
-    outputs
-        One for each sink, in the order they were declared; what a sink refuses comes after it.
-    actions
-        Operator's name → what it does, in words.
-    """
+    """A validated flow; `LogicalFlow.compile` makes it."""
 
     name: str
-    num_key_groups: int
-    sources: tuple[str, ...]
+    num_key_groups: int  # of every component
+    sources: tuple[str, ...]  # in the order they were declared
+    # in the order of their levels, and in the order they were declared within a level
     components: tuple[Component, ...]
+    # upstream before downstream, in the same order whatever the physical plan; several of one
+    # operator, where streams meet in it, in the order of their numbers
     inputs: tuple[Input, ...]
+    # one for each sink, in the order they were declared; what a sink refuses comes after it
     outputs: tuple[Output, ...]
-    actions: Mapping[str, str]
-    formerly: Mapping[str, str] = field(default_factory=dict)
-    unnamed: frozenset[str] = frozenset()
+    actions: Mapping[str, str]  # operator's name → what it does, in words
+    formerly: Mapping[str, str] = field(default_factory=dict)  # operator → former name
+    unnamed: frozenset[str] = frozenset()  # operators whose names nobody chose
+    # source → its event time, of those whose event time some operator uses
     times: Mapping[str, SourceTime] = field(default_factory=dict)
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
         """Every operator, upstream before downstream; in one order, whatever the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
-        fed = (name for given in self.inputs for name in (given.operator, *given.others))
+        fed = (name for feed in self.inputs for name in (feed.operator, *feed.others))
         return tuple(of[name] for name in dict.fromkeys(fed))
 
     @property
@@ -265,13 +183,7 @@ class CompiledFlow:
         return max(component.level for component in self.components)
 
     def operator(self, name: str) -> KeyedOperator:
-        """Return the operator of that name.
-
-        Raises
-        ------
-        InvalidFlowError
-            If there is none; offers the names that come closest.
-        """
+        """Return the operator of that name; an `InvalidFlowError` offers the closest names."""
         for component in self.components:
             for operator in component.operators:
                 if operator.name == name:
@@ -300,16 +212,41 @@ class CompiledFlow:
         )
 
     def under(self, plan: PhysicalPlan) -> CompiledFlow:
-        """Return the flow with the components of another plan; see `godwit.plan.grouping`.
+        """Return the flow with the components of another plan; what comes out is the same.
 
-        Raises
-        ------
-        InvalidPlanError
-            If operators of one component could not run together, or the plan is of other operators.
+        Each operator keeps state of its own, so only what cannot run together is refused
+        (`InvalidPlanError`): operators whose keys have other types, since equal keys would then be
+        of different key groups; an operator that feeds one keyed by other columns, since its rows
+        must be sent to other lanes; operators with one of another component between them, since a
+        component runs on one level, once an epoch.
+
+        Source: partition attributes and fusion, Madsen et al. (Enorm) §4.3 and §4.4.
         """
-        from godwit.plan.grouping import grouped  # noqa: PLC0415 - it reads these values
-
-        return grouped(self, plan)
+        named = [name for component in plan.components for name in component.operators]
+        there = [operator.name for operator in self.operators]
+        if sorted(named) != sorted(there):
+            raise InvalidPlanError(
+                f"The physical plan is of operators {listing(sorted(named))}, and flow "
+                f"{self.name!r} has {listing(sorted(there))}.",
+                remedy="Name every operator of the flow once.",
+                flow=self.name,
+            )
+        component_of = {name: c.name for c in plan.components for name in c.operators}
+        fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
+        for feed in self.inputs:
+            if isinstance(feed, UpstreamInput):
+                sender = component_of[feed.upstream]
+                for receiver in {component_of[name] for name in (feed.operator, *feed.others)}:
+                    if receiver != sender:
+                        fed_by[receiver].add(sender)
+                    else:
+                        _insist_on_staying(self, feed, receiver)
+        levels = _levels(fed_by)
+        components = sorted(
+            (_component(self, component, levels[component.name]) for component in plan.components),
+            key=lambda component: component.level,
+        )
+        return replace(self, components=tuple(components))
 
     def inputs_of(self, operator: str) -> tuple[Input, ...]:
         """Return what feeds the operator of that name."""
@@ -321,21 +258,21 @@ class CompiledFlow:
         found: dict[str, None] = {}
         pending, seen = [operator], {operator}
         while pending:
-            for given in self.inputs_of(pending.pop()):
-                if isinstance(given, SourceInput):
-                    found[given.source] = None
-                elif given.upstream not in seen:
-                    seen.add(given.upstream)
-                    pending.append(given.upstream)
+            for feed in self.inputs_of(pending.pop()):
+                if isinstance(feed, SourceInput):
+                    found[feed.source] = None
+                elif feed.upstream not in seen:
+                    seen.add(feed.upstream)
+                    pending.append(feed.upstream)
         return tuple(found)
 
     def fed_by(self, operator: str) -> tuple[UpstreamInput, ...]:
         """Return the inputs that take the output of the operator of that name."""
         found = self.operator(operator).name
         return tuple(
-            given
-            for given in self.inputs
-            if isinstance(given, UpstreamInput) and given.upstream == found
+            feed
+            for feed in self.inputs
+            if isinstance(feed, UpstreamInput) and feed.upstream == found
         )
 
     @property
@@ -347,36 +284,84 @@ class CompiledFlow:
         (`SourceInput.branch`), which stay when operators come and go.
         """
         found: dict[Any, list[str]] = {(source, ()): [source] for source in self.sources}
-        for given in self.inputs:
-            if isinstance(given, SourceInput) and given.retimed:
-                found.setdefault((given.source, given.retimed), []).append(given.branch)
+        for feed in self.inputs:
+            if isinstance(feed, SourceInput) and feed.retimed:
+                found.setdefault((feed.source, feed.retimed), []).append(feed.branch)
         return tuple(map(tuple, found.values()))
 
-    def watermark_of(self, given: SourceInput) -> str:
+    def watermark_of(self, feed: SourceInput) -> str:
         """Name of the watermark of an input's rows.
 
         Rows without an event time go by their source's; if no other rows have that either, by those
         of the first branch of it.
         """
-        if given.retimed or given.time is not None:
-            return given.branch if given.retimed else given.source
+        if feed.retimed or feed.time is not None:
+            return feed.branch if feed.retimed else feed.source
         moving = [
             other
             for other in self.inputs
             if isinstance(other, SourceInput)
-            and other.source == given.source
+            and other.source == feed.source
             and other.time is not None
         ]
         whole = not moving or any(not other.retimed for other in moving)
-        return given.source if whole else moving[0].branch
+        return feed.source if whole else moving[0].branch
 
     def outputs_of(self, operator: str) -> tuple[Output, ...]:
         """Return the sinks that take the output of the operator of that name."""
         found = self.operator(operator).name
         return tuple(output for output in self.outputs if output.operator == found)
 
-    def explain(self) -> str:
-        """Say how the flow runs, for people: see `godwit.plan.explain`."""
-        from godwit.plan.explain import explain  # noqa: PLC0415 - explain reads these values
 
-        return explain(self)
+def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
+    operators = tuple(o for o in flow.operators if o.name in plan.operators)
+    types = {operator.name: tuple(operator.keys.types) for operator in operators}
+    if len(set(types.values())) > 1:
+        keys = "; ".join(f"{name} by {', '.join(map(str, t))}" for name, t in types.items())
+        raise InvalidPlanError(
+            f"Operators of component {plan.name!r} have keys of different types: {keys}.",
+            remedy="Let only operators share a component whose keys have the same types.",
+            component=plan.name,
+        )
+    return Component(name=plan.name, operators=operators, level=level)
+
+
+def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
+    """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
+    sender, receiver = flow.operator(feed.upstream), flow.operator(feed.operator)
+    if feed.others:
+        raise InvalidPlanError(
+            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
+            "windows are consolidated apart: its key groups may be in two places each.",
+            remedy="Leave either in a component of its own, or leave consolidate= out.",
+            component=component,
+            operators=[sender.name, receiver.name],
+        )
+    if tuple(sender.keys.names) != feed.keys:
+        raise InvalidPlanError(
+            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
+            f"keyed by {listing(sender.keys.names)}, not by {listing(feed.keys)}: its "
+            "rows belong to other lanes.",
+            remedy="Let an operator share a component with the one that feeds it only where both "
+            "are keyed by the same columns, in the same order.",
+            component=component,
+            operators=[sender.name, receiver.name],
+        )
+
+
+def _levels(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
+    """Component → its level: 1, or 1 more than the highest that feeds it."""
+    levels: dict[str, int] = {}
+    while len(levels) < len(fed_by):
+        ready = [n for n in fed_by if n not in levels and fed_by[n] <= levels.keys()]
+        if not ready:
+            around = sorted(fed_by.keys() - levels.keys())
+            raise InvalidPlanError(
+                f"Components {listing(around)} feed one another.",
+                remedy="A component runs on one level, once an epoch: let two operators share one "
+                "only together with all that lie on the way from one to the other.",
+                components=around,
+            )
+        for name in ready:
+            levels[name] = 1 + max((levels[upstream] for upstream in fed_by[name]), default=0)
+    return levels

@@ -1,49 +1,107 @@
-"""How a flow runs, said to the person who wrote it.
+"""A flow as the person who wrote it sees it: names, what operators do, how an epoch runs.
 
-The text follows an epoch: level by level, and within an operator from what it reads, through the
-exchange, to what it emits and who gets that.
+The text of `explain` follows an epoch: level by level, and within an operator from what it reads,
+through the exchange, to what it emits and who gets that.
 """
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
+from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
-from godwit.model.time_lengths import spelled
+from godwit.operators.aggregates.conditional import Conditional
 from godwit.operators.operator import KeyedOperator
+from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.operator import EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
-from godwit.plan.user_names import UserNames
+from godwit.plan.nodes import ComputeNode, DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from godwit.model.events import Event
+    from godwit.operators.aggregates import Aggregate
+    from godwit.operators.states.declared import Declared
     from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow, Component, Input, Output
     from godwit.plan.maps import ArrowMap
+    from godwit.plan.nodes import OperatorNode
 
-__all__ = ["explain"]
+__all__ = ["UserNames", "action_of", "explain"]
 
 _WIDTH = 100
 _LABEL = 10
 _INDENT = "    "
 _TIE = "\xa0"
 """A blank that no line breaks at."""
+_ONE = frozenset({"component", "operator"})
+"""Fields of events that name one of them."""
+_BY_COMPONENT = frozenset({"components", "migrations"})
+"""Fields of events that are mappings whose keys are components, to texts that may name more."""
+
+
+class UserNames:
+    """Operator or component, as the engine names it → the name that users know.
+
+    A two-phase window is three operators to the engine (two slots that compute, one that
+    consolidates), and may be three components; to whoever wrote the flow it is one operator with
+    one name.  What people see (explain, events, assignments, status) goes through this, what the
+    engine and the checkpoint see does not.
+    """
+
+    def __init__(self, operators: Iterable[KeyedOperator]) -> None:
+        self._of = {o.name: o.part_of for o in operators if o.part_of}
+
+    def __getitem__(self, name: str) -> str:
+        """Return the name of an operator or component; one that is unknown is its own."""
+        if not self._of or name in self._of:
+            return self._of.get(name, name)
+        return "+".join(dict.fromkeys(self._of.get(part, part) for part in name.split("+")))
+
+    def each(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of several, each once."""
+        return tuple(dict.fromkeys(self[name] for name in names))
+
+    def event(self, event: Event) -> Event:
+        """Return an event that names what users know."""
+        if not self._of:
+            return event
+        changed = {
+            field.name: self._value(field.name, getattr(event, field.name))
+            for field in fields(event)
+            if field.name in _ONE | _BY_COMPONENT | {"what"}
+        }
+        return replace(event, **changed)
+
+    def _value(self, field: str, value: Any) -> Any:
+        if field in _ONE and isinstance(value, str):
+            return self[value]
+        if field == "what" and isinstance(value, str) and " of " in value:
+            about, _, names = value.partition(" of ")
+            return f"{about} of {', '.join(self.each(names.split(', ')))}"
+        if isinstance(value, Mapping):
+            merged: dict[str, dict[str, None]] = {}
+            for name, text in value.items():
+                merged.setdefault(self[name], {}).update(
+                    dict.fromkeys(self.each(str(text).split(", ")))
+                )
+            return {name: ", ".join(texts) for name, texts in merged.items()}
+        return value
 
 
 def explain(flow: CompiledFlow) -> str:
     """Describe `flow`: levels, operators, keys, exchanges, key groups and sinks.
 
-    Returns
-    -------
-    str
-        Lines of at most 100 characters, as far as names allow; the same flow gives the same text.
+    Lines have at most 100 characters, as far as names allow; the same flow gives the same text.
     """
     names = UserNames(flow.operators)
     operators = len(names.each(operator.name for operator in flow.operators))
@@ -116,12 +174,12 @@ def _shared(component: Component) -> str:
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserNames) -> Iterator[str]:
     inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
-    reads = [_reads(flow, given, names) for given in inputs]
+    reads = [_reads(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
     yield from _labelled("key", [_columns(operator.keys)])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
-    exchanges = [_exchange(flow, given, operator, names) for given in inputs]
+    exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]
     yield from _labelled("exchange", list(dict.fromkeys(exchanges)))
     yield from _labelled("state", ["none"] if operator.consolidates else list(_states(operator)))
     yield from _labelled("kind", [_kind(operator)])
@@ -149,28 +207,28 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
 
 
 def _computes(operator: KeyedOperator) -> bool:
-    """Whether an operator is the half of a two-phase window that computes."""
+    """Return true for the half of a two-phase window that computes."""
     return operator.two_phase is not None and not operator.consolidates
 
 
-def _reads(flow: CompiledFlow, given: Input, names: UserNames) -> str:
-    if isinstance(given, SourceInput):
-        maps = f", after {_maps(given.maps, 'in Catalyst')}" if given.maps else ""
-        return f"source {given.source!r}{maps}"
-    if _computes(flow.operator(given.upstream)):
-        return f"partial states of {names[given.upstream]!r}"
-    return f"operator {names[given.upstream]!r}{_arrow_maps(given.maps)}"
+def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
+    if isinstance(feed, SourceInput):
+        maps = f", after {_maps(feed.maps, 'in Catalyst')}" if feed.maps else ""
+        return f"source {feed.source!r}{maps}"
+    if _computes(flow.operator(feed.upstream)):
+        return f"partial states of {names[feed.upstream]!r}"
+    return f"operator {names[feed.upstream]!r}{_arrow_maps(feed.maps)}"
 
 
-def _exchange(flow: CompiledFlow, given: Input, operator: KeyedOperator, names: UserNames) -> str:
-    if not isinstance(given, SourceInput):
-        above = flow.component_of(given.upstream)
+def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames) -> str:
+    if not isinstance(feed, SourceInput):
+        above = flow.component_of(feed.upstream)
         if above is flow.component_of(operator.name):
-            return f"none: rows stay in the lane of {names[given.upstream]!r}"
-    side = "source side" if isinstance(given, SourceInput) else "lanes that emit them"
+            return f"none: rows stay in the lane of {names[feed.upstream]!r}"
+    side = "source side" if isinstance(feed, SourceInput) else "lanes that emit them"
     if operator.partials is not None:
         return f"one partial state per key: the {side} may combine rows before they are sent"
-    return f"every row, uncombined and in arrival order: {', '.join(given.columns)}"
+    return f"every row, uncombined and in arrival order: {', '.join(feed.columns)}"
 
 
 def _kind(operator: KeyedOperator) -> str:
@@ -232,3 +290,67 @@ def _wrap(text: str, head: str = "") -> list[str]:
         break_on_hyphens=False,
     )
     return [line.replace(_TIE, " ") for line in lines]
+
+
+def action_of(node: OperatorNode) -> str:
+    """Say in words what an operator does."""
+    if isinstance(node, ProcessNode) and node.states:
+        states = "states" if len(node.states) > 1 else "state"
+        named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
+        return f"process with {function_name(node.function)}, {states} {named}"
+    if isinstance(node, ProcessNode):
+        return (
+            f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
+        )
+    windows = ""
+    if isinstance(node, WindowedNode):
+        windows = f" per window: {', '.join(map(str, node.windows))}"
+        if node.function is not None:
+            return f"process with {function_name(node.function)}{windows}"
+    if isinstance(node, DropDuplicatesNode):
+        within = "" if node.within_us is None else f" within {spelled(node.within_us)}"
+        return f"drop duplicates by {', '.join(node.keys)}{within}"
+    if isinstance(node, JoinNode):
+        return _join_in_words(node)
+    if isinstance(node, ComputeNode) and node.windows is not None:
+        windows = f" per window: {node.windows}"
+    results = (
+        f"{result} = {_aggregate_text(aggregate)}" for result, aggregate in node.aggregates.items()
+    )
+    return f"compute {', '.join(results)}{windows}"
+
+
+def _aggregate_text(aggregate: Aggregate) -> str:
+    """Say what an aggregate computes, and of which rows."""
+    if isinstance(aggregate, Conditional):
+        return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
+    name = getattr(aggregate, "name", type(aggregate).__name__)
+    return f"{name}({', '.join(aggregate.columns)})"
+
+
+def _declared(state: Declared) -> str:
+    """Say what a named state is."""
+    kind = type(state).__name__.removesuffix("State").lower()
+    of = _type_text(state.of)
+    return (
+        f"{kind} of {of}"
+        if not isinstance(state, MapState)
+        else (f"map of {of} by {_type_text(state.by)}")
+    )
+
+
+def _type_text(of: object) -> str:
+    return of.__name__ if isinstance(of, type) and not hasattr(of, "__origin__") else str(of)
+
+
+def _join_in_words(node: JoinNode) -> str:
+    """Say what a join does."""
+    if node.between_us is None:
+        old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
+        return f"join ({node.how}) with the newest row of the right{old}"
+    earliest, latest = (_signed(moment) for moment in node.between_us)
+    return f"join ({node.how}) with rows of the right from {earliest} to {latest} later"
+
+
+def _signed(length_us: int) -> str:
+    return f"-{spelled(-length_us)}" if length_us < 0 else spelled(length_us)

@@ -1,45 +1,33 @@
-"""Grouping operators into components, as a physical plan says.
+"""Which operators may share a component, and the physical plan that a user or a policy asks for.
 
-Operators of one component share an assignment: their state of a key group is in one place, moves,
-waits and resumes together.  Where one of them feeds another, its rows stay in the lane: there is no
-exchange between.  Each still keeps state of its own, so what comes out does not depend on the plan;
-only what cannot run together is refused:
-
-- operators whose keys have other types, since equal keys would then be of different key groups, and
-  to have them together is what a component is for;
-- an operator that feeds another one which is keyed by other columns, since its rows must be sent to
-  other lanes then;
-- operators with one of another component between them, since a component runs on one level, once an
-  epoch.
-
-Source: partition attributes and fusion, Madsen et al. (Enorm) §4.3 and §4.4.
+Whoever regroups names the components that they want, and their operators; the others stay as they
+are, less the operators that were taken from them.  `CompiledFlow.under` refuses what cannot run.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from godwit.model.errors import InvalidPlanError
-from godwit.model.naming import listing
-from godwit.plan.compiled import Component, UpstreamInput
+from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
+from godwit.model.errors import InvalidFlowError, InvalidPlanError
+from godwit.model.naming import check_name, did_you_mean, listing, type_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
     from godwit.operators.operator import KeyedOperator
-    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
-__all__ = ["grouped", "keeps_keys", "rows_stay"]
+__all__ = ["checked_components", "keeps_keys", "regrouped", "rows_stay"]
+
+_EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 
-def keeps_keys(sender: KeyedOperator, given: UpstreamInput) -> bool:
-    """Whether rows reach the operator of `given` with the keys that they had in `sender`, surely.
+def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
+    """Return true if rows surely reach the operator of `feed` with the keys they had in `sender`.
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
-    return (sender.partials is not None or sender.consolidates) and not given.maps
+    return (sender.partials is not None or sender.consolidates) and not feed.maps
 
 
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
@@ -50,99 +38,94 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """
     found = []
     for operator in flow.operators:
-        for given in flow.fed_by(operator.name):
-            receiver = flow.operator(given.operator)
-            if given.others or receiver.consolidates:
+        for feed in flow.fed_by(operator.name):
+            receiver = flow.operator(feed.operator)
+            if feed.others or receiver.consolidates:
                 continue
-            if keeps_keys(operator, given) and operator.keys.equals(receiver.keys):
-                found.append(given)
+            if keeps_keys(operator, feed) and operator.keys.equals(receiver.keys):
+                found.append(feed)
     return tuple(found)
 
 
-def grouped(flow: CompiledFlow, plan: PhysicalPlan) -> CompiledFlow:
-    """Return `flow` with the components of `plan`.
-
-    Raises
-    ------
-    InvalidPlanError
-        If operators of one component could not run together, or the plan is of other operators.
-    """
-    named = [name for component in plan.components for name in component.operators]
-    there = [operator.name for operator in flow.operators]
-    if sorted(named) != sorted(there):
+def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
+    """Return a user's component → operators as plain values, or refuse it."""
+    if not isinstance(components, Mapping):
         raise InvalidPlanError(
-            f"The physical plan is of operators {listing(sorted(named))}, and flow {flow.name!r} "
-            f"has {listing(sorted(there))}.",
-            remedy="Name every operator of the flow once.",
-            flow=flow.name,
+            f"Components were given as a value of type {type_name(components)}.",
+            remedy=f"Give component → names of operators, {_EXAMPLE}.",
         )
-    component_of = {name: c.name for c in plan.components for name in c.operators}
-    fed_by: dict[str, set[str]] = {component.name: set() for component in plan.components}
-    for given in flow.inputs:
-        if isinstance(given, UpstreamInput):
-            sender = component_of[given.upstream]
-            for receiver in {component_of[name] for name in (given.operator, *given.others)}:
-                if receiver != sender:
-                    fed_by[receiver].add(sender)
-                else:
-                    _insist_on_staying(flow, given, receiver)
-    levels = _levels(fed_by)
-    components = sorted(
-        (_component(flow, component, levels[component.name]) for component in plan.components),
-        key=lambda component: component.level,
-    )
-    return replace(flow, components=tuple(components))
-
-
-def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    operators = tuple(o for o in flow.operators if o.name in plan.operators)
-    types = {operator.name: tuple(operator.keys.types) for operator in operators}
-    if len(set(types.values())) > 1:
-        keys = "; ".join(f"{name} by {', '.join(map(str, t))}" for name, t in types.items())
-        raise InvalidPlanError(
-            f"Operators of component {plan.name!r} have keys of different types: {keys}.",
-            remedy="Let only operators share a component whose keys have the same types.",
-            component=plan.name,
+    checked: dict[str, tuple[str, ...]] = {}
+    for name, operators in components.items():
+        names = (
+            () if isinstance(operators, str) or not isinstance(operators, Iterable) else operators
         )
-    return Component(name=plan.name, operators=operators, level=level)
-
-
-def _insist_on_staying(flow: CompiledFlow, given: UpstreamInput, component: str) -> None:
-    """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
-    sender, receiver = flow.operator(given.upstream), flow.operator(given.operator)
-    if given.others:
-        raise InvalidPlanError(
-            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, whose "
-            "windows are consolidated apart: its key groups may be in two places each.",
-            remedy="Leave either in a component of its own, or leave consolidate= out.",
-            component=component,
-            operators=[sender.name, receiver.name],
-        )
-    if tuple(sender.keys.names) != given.keys:
-        raise InvalidPlanError(
-            f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
-            f"keyed by {listing(sender.keys.names)}, not by {listing(given.keys)}: its "
-            "rows belong to other lanes.",
-            remedy="Let an operator share a component with the one that feeds it only where both "
-            "are keyed by the same columns, in the same order.",
-            component=component,
-            operators=[sender.name, receiver.name],
-        )
-
-
-def _levels(fed_by: Mapping[str, set[str]]) -> dict[str, int]:
-    """Component → its level: 1, or 1 more than the highest that feeds it."""
-    levels: dict[str, int] = {}
-    while len(levels) < len(fed_by):
-        ready = [n for n in fed_by if n not in levels and fed_by[n] <= levels.keys()]
-        if not ready:
-            around = sorted(fed_by.keys() - levels.keys())
+        found = tuple(names)
+        if not found or not all(isinstance(operator, str) for operator in found):
             raise InvalidPlanError(
-                f"Components {listing(around)} feed one another.",
-                remedy="A component runs on one level, once an epoch: let two operators share one "
-                "only together with all that lie on the way from one to the other.",
-                components=around,
+                f"Component {name!r} was given as {operators!r}.",
+                remedy=f"Give a name, and the names of at least one operator, {_EXAMPLE}.",
+                component=name,
             )
-        for name in ready:
-            levels[name] = 1 + max((levels[upstream] for upstream in fed_by[name]), default=0)
-    return levels
+        try:
+            check_name("component", name)
+        except InvalidFlowError as error:
+            raise InvalidPlanError(error.message, remedy=error.remedy, component=name) from None
+        checked[str(name)] = tuple(map(str, found))  # NumPy's text is a type of its own
+    return checked
+
+
+def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> PhysicalPlan:
+    """Return a flow's physical plan with these components → operators made anew.
+
+    A component that loses operators to them keeps its name, unless it is left with one operator,
+    whose name it then takes. Raises `InvalidPlanError` if an operator does not exist or is named
+    twice, or two components would have one name.
+    """
+    anew = {name: tuple(operators) for name, operators in components.items()}
+    taken = [operator for operators in anew.values() for operator in operators]
+    there = [operator.name for operator in flow.operators]
+    for name in taken:
+        if name not in there:
+            raise InvalidPlanError(
+                f"There is no operator {name!r} to make a component of.",
+                remedy=f"{did_you_mean(name, there)}Operators are {listing(there)}.",
+                flow=flow.name,
+                operator=name,
+            )
+        if taken.count(name) > 1:
+            raise InvalidPlanError(
+                f"Operator {name!r} was given to components more than once.",
+                remedy="Name it in one of them: an operator is in exactly one component.",
+                flow=flow.name,
+                operator=name,
+            )
+    plans = [ComponentPlan(name=name, operators=of) for name, of in anew.items()]
+    for component in flow.physical_plan.components:
+        left = tuple(name for name in component.operators if name not in taken)
+        if left:
+            name = left[0] if len(left) == 1 and len(component.operators) > 1 else component.name
+            plans.append(ComponentPlan(name=name, operators=left))
+    _insist_on_names(flow, plans)
+    return PhysicalPlan(components=tuple(plans))
+
+
+def _insist_on_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
+    names = [component.name for component in components]
+    operators = {operator.name for operator in flow.operators}
+    for component in components:
+        if names.count(component.name) > 1:
+            raise InvalidPlanError(
+                f"Two components would have the name {component.name!r}.",
+                remedy="Give the components that you name other names, or name the operators of "
+                "both.",
+                flow=flow.name,
+                component=component.name,
+            )
+        if component.name in operators and component.name not in component.operators:
+            raise InvalidPlanError(
+                f"Component {component.name!r} would have the name of an operator that it does "
+                "not hold.",
+                remedy=f"Call it otherwise, or let it hold operator {component.name!r}.",
+                flow=flow.name,
+                component=component.name,
+            )

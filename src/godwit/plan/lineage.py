@@ -7,13 +7,21 @@ Each operator says for itself how its state is brought forward (`KeyedOperator.u
 Rows that wait for an operator that aggregates are partial states, and are brought forward in the
 same way; those of any other operator are its input rows, matched by name, on their way to entries
 that must mean the same.
+
+Names tell operators and sides apart, and a program may give two of them each other's.  Where what
+stands behind one name now is what stood behind the other, and the other way about, they have
+changed places: that shows by `digest_of_way`.  A digest that is another than it was shows nothing,
+since code changes.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from types import CodeType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,7 +38,6 @@ from godwit.checkpoint.evolution import (
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.plan.compiled import SourceInput
-from godwit.plan.origins import digest_of_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
 
     Layouts: TypeAlias = Mapping[str, tuple[Mapping[str, EntryLayout], WaitingLayout]]
 
-__all__ = ["Layouts", "flow_version", "layouts_of"]
+__all__ = ["Layouts", "digest_of_way", "flow_version", "layouts_of"]
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
@@ -72,28 +79,17 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
 
 def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
     inputs = [
-        (given.source if isinstance(given, SourceInput) else given.upstream, given.maps)
-        for given in flow.inputs_of(operator.name)
+        (feed.source if isinstance(feed, SourceInput) else feed.upstream, feed.maps)
+        for feed in flow.inputs_of(operator.name)
     ]
     return digest_of_way([*inputs, ("", [operator.function])])
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
-    """Give operator → how each of its states, and the rows that wait for it, are read.
+    """Return operator → how each of its states, and the rows that wait for it, are read.
 
-    Parameters
-    ----------
-    flow
-        The flow that is to run.
-    stored
-        What its checkpoint holds; ``None`` if it is new.
-    changes
-        What became of the operators since.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If state or waiting rows in the checkpoint do not fit.
+    `stored` is its checkpoint, ``None`` if that is new; `changes` is what became of the operators
+    since. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
     """
     before = {new: old for old, new in changes.renamed.items()}
     return {
@@ -220,18 +216,10 @@ def _former_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BehindKeys:
-    """A `StateUpgrade` of the columns that come after the key columns.
+    """A `StateUpgrade` of the columns that come after the key columns."""
 
-    Attributes
-    ----------
-    keys
-        How many key columns there are.
-    upgrade
-        Brings the others forward.
-    """
-
-    keys: int
-    upgrade: StateUpgrade
+    keys: int  # how many key columns there are
+    upgrade: StateUpgrade  # brings the others forward
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Give as many rows, in the same order."""
@@ -241,3 +229,42 @@ class _BehindKeys:
             [*values.columns[: self.keys], *states.columns],
             names=[*names[: self.keys], *states.schema.names],
         )
+
+
+def digest_of_way(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
+    """Digest the ways that rows take: the same for the same names and code.
+
+    A way is the name of the source or operator that makes the rows, and the functions behind it.
+    """
+    way = [(name, list(map(_text_of, functions))) for name, functions in branches]
+    return hashlib.blake2b(repr(way).encode(), digest_size=8).hexdigest()
+
+
+def _text_of(function: Any) -> str:
+    """Say what a function does, as far as its code shows it: the same for the same code."""
+    if isinstance(function, functools.partial):
+        arguments = (function.args, sorted(function.keywords.items()))
+        return f"{_text_of(function.func)}{_plain_text(arguments)}"
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return str(getattr(function, "__qualname__", type(function).__qualname__))
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(_plain_text(cell.cell_contents))
+        except ValueError:  # not yet assigned
+            cells.append("")
+    return f"{_plain_text(code)}{cells}{_plain_text(function.__defaults__)}"
+
+
+def _plain_text(value: Any) -> str:
+    """Write plain values and code so that one text is always of the same ones."""
+    if isinstance(value, CodeType):
+        return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
+    if isinstance(value, (tuple, list)):
+        return repr(list(map(_plain_text, value)))
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_plain_text, value)))
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)
+    return _text_of(value) if callable(value) else type(value).__qualname__

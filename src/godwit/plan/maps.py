@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from godwit.columns.types import plain_schema
 from godwit.model.errors import InvalidFlowError, UserFunctionError
-from godwit.model.faults import user_traceback
+from godwit.model.frames import user_traceback
 from godwit.model.naming import check_column_names, error_line, function_name, listing, type_name
 
 if TYPE_CHECKING:

@@ -51,35 +51,21 @@ Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceNode:
-    """A streaming DataFrame under a name.
-
-    Attributes
-    ----------
-    time
-        Its event time, if it has one.
-    """
+    """A streaming DataFrame under a name."""
 
     name: str
     dataframe: DataFrame
-    time: SourceTime | None = None
+    time: SourceTime | None = None  # its event time, if it has one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapNode:
-    """A function over the rows of `upstream`.
-
-    Attributes
-    ----------
-    function
-        DataFrame to DataFrame where no keyed operator comes before it, else Arrow table to Arrow
-        table.
-    schema
-        Columns of the result, as far as the user gave them.
-    """
+    """A function over the rows of `upstream`."""
 
     upstream: StreamNode
+    # DataFrame to DataFrame where no keyed operator comes before it, else Arrow table to table
     function: Callable[[Any], Any]
-    schema: pa.Schema | None
+    schema: pa.Schema | None  # columns of the result, as far as the user gave them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,184 +76,87 @@ class UnionNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ComputeNode:
-    """Aggregates per key.
-
-    Attributes
-    ----------
-    aggregates
-        Name of the result → aggregate.
-    complete
-        Whether every epoch emits all keys, or those that changed.
-    windows
-        Windows of rows that are aggregated; ``None``: all rows of a key.
-    formerly
-        Name that it had before; empty if that is not said.
-    named
-        Whether the user chose its name.
-    """
+class _KeyedNode:
+    """Fields of every keyed operator."""
 
     name: str
     upstream: StreamNode
     keys: tuple[str, ...]
-    aggregates: Mapping[str, Aggregate]
-    complete: bool
-    windows: RowWindows | None = None
-    formerly: str = ""
-    named: bool = True
+    formerly: str = ""  # name that it had before; empty if that is not said
+    named: bool = True  # the user chose its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ProcessNode:
-    """A function of the user over the rows of one key and that key's state.
+class ComputeNode(_KeyedNode):
+    """Aggregates per key."""
 
-    Attributes
-    ----------
-    timers, on_timer
-        Clock that timers go by, and the function that they call; ``None``: there are none.
-    ttl_us
-        State is forgotten once its key was not touched for this long; ``None``: never.
-    event_time, slack_us
-        Column of the output that is its event time, and how far behind the watermark it may be, as
-        far as the user says.
-    states
-        Name → declaration, where there are several; `state_type` says nothing then.
-    formerly, named
-        As in `ComputeNode`.
-    """
+    aggregates: Mapping[str, Aggregate]  # name of the result → aggregate
+    complete: bool  # every epoch emits all keys, not only those that changed
+    windows: RowWindows | None = None  # windows of rows that are aggregated; ``None``: all rows
 
-    name: str
-    upstream: StreamNode
-    keys: tuple[str, ...]
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ProcessNode(_KeyedNode):
+    """A function of the user over the rows of one key and that key's state."""
+
     function: Callable[..., Any]
-    state_type: Any
+    state_type: Any  # says nothing where there are several `states`
     output: pa.Schema
     codec: Codec
     state_classes: Mapping[str, type] | Sequence[type] = ()
     state_upgrade: Callable[[Any], Any] | None = None
-    timers: TimerClock | None = None
+    timers: TimerClock | None = None  # clock that timers go by; ``None``: there are none
     on_timer: Callable[..., Any] | None = None
-    ttl_us: int | None = None
+    ttl_us: int | None = None  # state is forgotten once its key was not touched for this long
+    # column of the output that is its event time, and how far behind the watermark it may be, as
+    # far as the user says
     event_time: str | None = None
     slack_us: int | None = None
     states: Mapping[str, Declared] = field(default_factory=dict)
-    formerly: str = ""
-    named: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WindowedNode:
-    """Aggregates, or a function of the user, per key and window of event time.
+class WindowedNode(_KeyedNode):
+    """Aggregates, or a function of the user, per key and window of event time."""
 
-    Attributes
-    ----------
-    windows
-        Windows of one length each, or one session.
-    time
-        Column that holds the event time; ``None`` for the one that follows from the stream.
-    update
-        Whether windows are emitted as they grow, and not when they are over.
-    late
-        Sink of the rows that are left out, if any.
-    share
-        Whether windows that overlap share panes; ``None``: as measured costs say.
-    consolidate
-        Whether partials are consolidated by an operator of its own: in a component of its own
-        (``"apart"``), or in whichever costs less (``"measured"``).
-    lateness_us
-        How long windows that have come out take rows, and come out again.
-    length_as
-        Column that says how long a row's window is, if one is wanted.
-    aggregates
-        Name of the result → aggregate; empty where there is a function.
-    function, output
-        Function of the user, and columns of the rows that it returns.
-    event_time, slack_us
-        As in `ProcessNode`.
-    formerly, named
-        As in `ComputeNode`.
-    """
-
-    name: str
-    upstream: StreamNode
-    keys: tuple[str, ...]
-    windows: tuple[WindowSpec, ...]
-    time: str | None
-    update: bool
-    late: Any
-    aggregates: Mapping[str, Aggregate]
+    windows: tuple[WindowSpec, ...]  # of one length each, or one session
+    time: str | None  # column of the event time; ``None`` for the one that follows from the stream
+    update: bool  # windows are emitted as they grow, and not when they are over
+    late: Any  # sink of the rows that are left out, if any
+    aggregates: Mapping[str, Aggregate]  # empty where there is a function
     function: Callable[..., Any] | None = None
-    output: pa.Schema | None = None
-    event_time: str | None = None
+    output: pa.Schema | None = None  # columns of the rows that the function returns
+    event_time: str | None = None  # as in `ProcessNode`
     slack_us: int | None = None
-    share: bool | None = None
+    share: bool | None = None  # overlapping windows share panes; ``None``: as measured costs say
+    # an operator of its own consolidates partials: in a component of its own (``"apart"``), or in
+    # whichever costs less (``"measured"``)
     consolidate: Literal["together", "apart", "measured"] = "together"
-    lateness_us: int = 0
-    length_as: str | None = None
-    formerly: str = ""
-    named: bool = True
+    lateness_us: int = 0  # how long windows that have come out take rows, and come out again
+    length_as: str | None = None  # column that says how long a row's window is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DropDuplicatesNode:
-    """The first row of each key.
+class DropDuplicatesNode(_KeyedNode):
+    """The first row of each key."""
 
-    Attributes
-    ----------
-    within_us
-        Duplicates happen at most this long before or after it; ``None``: whenever.
-    late
-        Sink of the rows that are left out, if any.
-    formerly, named
-        As in `ComputeNode`.
-    """
-
-    name: str
-    upstream: StreamNode
-    keys: tuple[str, ...]
-    within_us: int | None
-    late: Any = None
-    formerly: str = ""
-    named: bool = True
+    within_us: int | None  # duplicates happen at most this long before or after it
+    late: Any = None  # as in `WindowedNode`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JoinNode:
-    """Rows of two keyed streams that meet by event time.
+class JoinNode(_KeyedNode):
+    """Rows of two keyed streams, `upstream` and `right`, that meet by event time."""
 
-    Attributes
-    ----------
-    upstream, keys
-        The left stream.
-    right, right_keys
-        The other one.
-    how
-        Whose rows come out that met none.
-    between_us
-        How long after a row of the left one of the right happens, at least and at most; ``None``
-        for the newest row of the right.
-    within_us
-        How old the newest row may be at most, if there is a bound.
-    suffix
-        What is put behind names of the right that the left has too; ``None``: there are none.
-    late
-        Sink of the rows that are left out, if any.
-    formerly, named
-        As in `ComputeNode`.
-    """
-
-    name: str
-    upstream: StreamNode
-    keys: tuple[str, ...]
     right: StreamNode
     right_keys: tuple[str, ...]
-    how: How
+    how: How  # whose rows come out that met none
+    # how long after a row of the left one of the right happens, at least and at most; ``None`` for
+    # the newest row of the right
     between_us: tuple[int, int] | None = None
-    within_us: int | None = None
-    suffix: str | None = None
-    late: Any = None
-    formerly: str = ""
-    named: bool = True
+    within_us: int | None = None  # how old the newest row may be at most, if there is a bound
+    suffix: str | None = None  # behind names of the right that the left has too
+    late: Any = None  # as in `WindowedNode`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -318,18 +207,10 @@ class FlowGraph(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Branch:
-    """One way that rows take to a stream.
+    """One way that rows take to a stream."""
 
-    Attributes
-    ----------
-    feed
-        Source or operator that makes them.
-    maps
-        Maps from there to the stream.
-    """
-
-    feed: SourceNode | OperatorNode
-    maps: tuple[MapNode, ...]
+    feed: SourceNode | OperatorNode  # makes the rows
+    maps: tuple[MapNode, ...]  # from there to the stream
 
 
 def branches_of(node: StreamNode) -> tuple[Branch, ...]:
@@ -378,12 +259,9 @@ def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
 
 
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
-    """Operator → exchanges that lie between the sources and it: 1 if only sources feed it.
+    """Operator → exchanges between the sources and it: 1 if only sources feed it.
 
-    Parameters
-    ----------
-    operators
-        Upstream before downstream.
+    `operators` come upstream before downstream.
     """
     levels: dict[str, int] = {}
     for node in operators:

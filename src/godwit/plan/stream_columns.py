@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from godwit.columns.types import plain_schema
 from godwit.model.errors import GodwitError, InvalidFlowError
-from godwit.model.naming import check_column_names, error_line, function_name
+from godwit.model.naming import check_column_names, error_line, function_name, listing
 from godwit.plan.maps import ArrowMap, bind_map
 from godwit.plan.nodes import Branch, MapNode, SourceNode, StreamNode, UnionNode, branches_of
-from godwit.plan.unions import insist_on_same_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from godwit.operators.operator import KeyedOperator
 
@@ -37,15 +36,7 @@ def never_retimed(_source: str, _maps: DataFrameMaps, _column: str) -> int:
 
 
 class StreamColumns:
-    """Columns of the streams of one flow, with those that were found so far.
-
-    Parameters
-    ----------
-    operators
-        The operators that are bound; more may come.
-    resolve
-        Finds the columns of sources.
-    """
+    """Columns of the streams of one flow; operators are added as they are bound."""
 
     def __init__(self, operators: Mapping[str, KeyedOperator], resolve: Resolver) -> None:
         self._operators, self._resolve = operators, resolve
@@ -66,7 +57,7 @@ class StreamColumns:
         if isinstance(node, UnionNode):
             first, *others = (self.of(upstream) for upstream in node.upstreams)
             for other in others:
-                insist_on_same_columns(first, other)
+                _insist_on_same_columns(first, other)
 
     def _of_branch(self, branch: Branch) -> tuple[pa.Schema, str]:
         """Columns of the rows that come by one branch, and what to call them in a message."""
@@ -112,3 +103,30 @@ class StreamColumns:
             ) from error
         check_column_names(schema.names, origin[0].upper() + origin[1:])
         return self.of_sources.setdefault((feed.name, maps), plain_schema(schema))
+
+
+def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
+    """Refuse streams (columns, and what to call each) that differ in name, type or order."""
+    (first, here), (second, there) = one, other
+    found = list(_differences(first, here, second, there))
+    if not found and first.names != second.names:
+        orders = f"{listing(first.names)} in {here}, and {listing(second.names)} in {there}"
+        found = [f"they are in the order {orders}"]
+    if found:
+        raise InvalidFlowError(
+            f"The columns of two streams that are united differ: {'; '.join(found)}.",
+            remedy="Give both the same columns, of the same types and in the same order, in a map "
+            "before union(...), as in stream.map(lambda df: df.select(...)).",
+            differences=found,
+        )
+
+
+def _differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
+    for field in first:
+        if field.name not in second.names:
+            yield f"{here} has {field.name!r}, and {there} has not"
+        elif (dtype := second.field(field.name).type) != field.type:
+            yield f"{field.name!r} is {field.type} in {here}, and {dtype} in {there}"
+    for name in second.names:
+        if name not in first.names:
+            yield f"{there} has {name!r}, and {here} has not"

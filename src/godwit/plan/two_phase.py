@@ -45,10 +45,10 @@ def split_windows(
     parts = {name: f"{name}{_CONSOLIDATES}" for name in (*apart, *measured)}
     components: list[Component] = []
     inputs = [
-        replace(given, upstream=parts[given.upstream])
-        if isinstance(given, UpstreamInput) and given.upstream in parts
-        else given
-        for given in flow.inputs
+        replace(feed, upstream=parts[feed.upstream])
+        if isinstance(feed, UpstreamInput) and feed.upstream in parts
+        else feed
+        for feed in flow.inputs
     ]
     for component in flow.components:
         (whole,) = component.operators
@@ -74,7 +74,7 @@ def split_windows(
             if together
             else [Component(name=part.name, operators=(part,), level=1) for part in made]
         )
-        fed = [at for at, given in enumerate(inputs) if given.operator == whole.name]
+        fed = [at for at, feed in enumerate(inputs) if feed.operator == whole.name]
         for at in fed:
             inputs[at] = replace(inputs[at], others=(slots[1].name,))
         inputs[fed[-1] + 1 : fed[-1] + 1] = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from godwit.model.assignment import Assignment
-    from godwit.model.pairs import KeyGroupPairs
+    from godwit.model.key_groups import KeyGroupPairs
     from godwit.planning.arrays import FloatArray
 
 __all__ = ["ComponentFacts", "joint_problem", "problem_of"]

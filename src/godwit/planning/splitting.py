@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal
 
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidProblemError
+from godwit.model.naming import insist_on_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,7 @@ from godwit.adapt.policy import FlowEpoch, ManualOverrides, Proposal
 from godwit.api.flow import LogicalFlow
 from godwit.migration import EpochOutcome
 from godwit.model.errors import InvalidFlowError
-from godwit.plan.grouping import rows_stay
-from godwit.plan.regrouping import regrouped
+from godwit.plan.grouping import regrouped, rows_stay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,8 @@ from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, Epoc
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.windows.two_phase import ConsolidatePart
-from godwit.plan.regrouping import regrouped
+from godwit.plan.explain import explain
+from godwit.plan.grouping import regrouped
 
 if TYPE_CHECKING:
     from godwit.adapt.policy import Proposal
@@ -400,6 +401,6 @@ def test_a_form_that_cannot_be_is_refused(options: dict[str, Any], says: str) ->
 
 
 def test_a_flow_says_that_costs_decide() -> None:
-    text = flow().explain()
+    text = explain(flow())
     assert "Every operator is a component of its own" in text
     assert "consolidate w, where its partials are or apart from them, as measured" in text

@@ -9,7 +9,7 @@ import numpy as np
 
 from godwit.engine.lane.messages import LaneReport, SentLoad
 from godwit.engine.outcomes import traffic_to
-from godwit.model.pairs import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupPairs
 
 if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow

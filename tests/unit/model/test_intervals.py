@@ -7,7 +7,7 @@ import pytest
 
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError
-from godwit.model.intervals import Intervals, pack, unpack
+from godwit.model.key_groups import Intervals, pack, unpack
 
 
 @pytest.mark.parametrize("seed", range(30))

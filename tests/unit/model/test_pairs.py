@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.model.pairs import OTHERS, KeyGroupPairs
+from godwit.model.key_groups import OTHERS, KeyGroupPairs
 
 
 def as_dict(pairs: KeyGroupPairs) -> dict[tuple[int, int], float]:

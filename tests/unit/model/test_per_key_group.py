@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from godwit.model.per_key_group import PerKeyGroup
+from godwit.model.key_groups import PerKeyGroup
 
 
 def test_it_is_the_mapping_that_it_was_made_of() -> None:

@@ -15,6 +15,7 @@ from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.operators import aggregates as gw
 from godwit.operators.joins.matching import within
 from godwit.operators.windows.spec import tumbling
+from godwit.plan.explain import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def test_a_join_has_the_columns_of_both(
     assert operator.name == "orders_join_payments_by_id"
     assert operator.output.names == ["id", "ts", "price", "paid", "price_paid"]
     assert [given.keys for given in found.inputs] == [("id",), ("order",)]
-    text = found.explain()
+    text = explain(found)
     assert "join (full) with rows of the right from -1 minute to 5 minutes later" in text
     assert "source 'payments'" in text
     assert found.outputs[0].keys == ()
@@ -178,7 +179,7 @@ def test_duplicates_keep_the_columns_in_their_order(
     assert first.name == "orders_drop_duplicates_by_ts_id"
     assert first.output.names == second.output.names == ORDERS.names
     assert windows.time.column == "ts"
-    assert "drop duplicates by ts, id within 1 hour" in found.explain()
+    assert "drop duplicates by ts, id within 1 hour" in explain(found)
 
 
 def test_duplicates_within_a_time_need_an_event_time(flow: Flow, resolve: Resolve) -> None:

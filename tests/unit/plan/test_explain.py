@@ -13,6 +13,7 @@ from tests.support.fake_flow import FakeDataFrame
 from godwit.api.flow import LogicalFlow as Flow
 from godwit.operators.aggregates import count, max, sum  # noqa: A004
 from godwit.operators.windows.spec import hopping, session, tumbling
+from godwit.plan.explain import explain
 
 Resolve = Callable[[str, tuple[Callable[[Any], Any], ...]], pa.Schema]
 
@@ -61,7 +62,7 @@ def sections(text: str) -> dict[str, dict[str, str]]:
 
 
 def test_it_begins_with_the_size_of_the_flow(delays: Flow, resolve: Resolve) -> None:
-    text = delays.compile(resolve).explain()
+    text = explain(delays.compile(resolve))
     assert text.startswith(
         "Flow 'delays': 2 sources, 3 keyed operators on 2 levels, 3 sinks\n"
         "The keys of every operator fall into 64 key groups; "
@@ -69,14 +70,14 @@ def test_it_begins_with_the_size_of_the_flow(delays: Flow, resolve: Resolve) -> 
 
 
 def test_operators_come_level_by_level(delays: Flow, resolve: Resolve) -> None:
-    lines = delays.compile(resolve).explain().splitlines()
+    lines = explain(delays.compile(resolve)).splitlines()
     order = ["Level 1: fed by sources", "  plane", "  trades", "Level 2: fed by operators"]
     positions = [lines.index(line) for line in [*order, "  worst"]]
     assert positions == sorted(positions)
 
 
 def test_an_aggregate_is_combined_before_its_exchange(delays: Flow, resolve: Resolve) -> None:
-    assert sections(delays.compile(resolve).explain())["plane"] == {
+    assert sections(explain(delays.compile(resolve)))["plane"] == {
         "does": "compute total = sum(arr_delay), flights = count()",
         "reads": "source 'flights', after 1 map in Catalyst",
         "key": "tailnum string, year int32",
@@ -94,7 +95,7 @@ def test_an_aggregate_is_combined_before_its_exchange(delays: Flow, resolve: Res
 
 
 def test_a_process_gets_every_row_in_order(delays: Flow, resolve: Resolve) -> None:
-    trades = sections(delays.compile(resolve).explain())["trades"]
+    trades = sections(explain(delays.compile(resolve)))["trades"]
     assert trades["does"] == "process with clear_market, state dict"
     assert trades["reads"] == "source 'orders'"
     assert trades["exchange"] == ("every row, uncombined and in arrival order: symbol, price, size")
@@ -104,7 +105,7 @@ def test_a_process_gets_every_row_in_order(delays: Flow, resolve: Resolve) -> No
 
 
 def test_an_operator_after_another_says_which(delays: Flow, resolve: Resolve) -> None:
-    worst = sections(delays.compile(resolve).explain())["worst"]
+    worst = sections(explain(delays.compile(resolve)))["worst"]
     assert worst["reads"] == "operator 'plane', after 1 map in the lane (late)"
     assert "lanes that emit them may combine" in worst["exchange"]
     assert worst["emits"] == "all keys, in every epoch: year int32, worst double"
@@ -130,7 +131,7 @@ def test_windows_say_which_they_are_and_how_far_their_time_has_come(
         clear_market, output="price double"
     )
     flow.sink("s", sessions, sink)
-    text = flow.compile(lambda *_: rows.schema).explain()
+    text = explain(flow.compile(lambda *_: rows.schema))
     told = sections(text)
     assert told["w"]["does"] == (
         "compute n = count() per window: tumbling 1 hour, hopping 6 hours every 1 hour"
@@ -151,7 +152,7 @@ def test_lines_are_at_most_100_characters_long(
     results: Any = {f"result_number_{i}": sum("arr_delay") for i in range(30)}
     wide = flow.source("flights", flights).key_by("tailnum").compute(name="wide", **results)
     flow.sink("s", wide, sink)
-    text = flow.compile(resolve).explain()
+    text = explain(flow.compile(resolve))
     assert not [line for line in text.splitlines() if len(line) > 100]
     does = sections(text)["wide"]["does"]
     assert does == "compute " + ", ".join(f"{name} = sum(arr_delay)" for name in results)
@@ -163,7 +164,7 @@ def test_a_column_and_its_type_stay_on_one_line(
     results: Any = {f"result_{i}": count() for i in range(30)}
     wide = flow.source("flights", flights).key_by("tailnum").compute(name="wide", **results)
     flow.sink("s", wide, sink)
-    lines = flow.compile(resolve).explain().splitlines()
+    lines = explain(flow.compile(resolve)).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("    emits"))
     stop = next(i for i, line in enumerate(lines) if line.startswith("    feeds"))
     assert stop - start > 1
@@ -173,7 +174,7 @@ def test_a_column_and_its_type_stay_on_one_line(
 def test_one_of_each_is_said_in_the_singular(flights: Any, sink: Any) -> None:
     flow = Flow("small", num_key_groups=1)
     flow.sink("s", flow.source("flights", flights).key_by("year").compute(n=count()), sink)
-    text = flow.compile(lambda *_: flights.schema).explain()
+    text = explain(flow.compile(lambda *_: flights.schema))
     assert text.startswith(
         "Flow 'small': 1 source, 1 keyed operator on 1 level, 1 sink\n"
         "The keys of every operator fall into 1 key group; "

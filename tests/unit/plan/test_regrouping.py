@@ -12,7 +12,7 @@ import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidPlanError
-from godwit.plan.regrouping import checked_components, regrouped
+from godwit.plan.grouping import checked_components, regrouped
 
 if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow

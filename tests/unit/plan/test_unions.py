@@ -13,6 +13,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import tumbling
 from godwit.plan.compiled import SourceInput, UpstreamInput
+from godwit.plan.explain import explain
 
 if TYPE_CHECKING:
     from tests.support.fake_flow import Resolve
@@ -49,7 +50,7 @@ def test_an_operator_on_a_union_reads_every_stream(flow: Flow, resolve: Resolve)
     assert len(upstream.maps) == 1
     assert compiled.component_of("mixed").level == 2
     assert set(compiled.sources_of("mixed")) == {"a", "b"}
-    assert "Level 2: fed by operators and sources" in compiled.explain()
+    assert "Level 2: fed by operators and sources" in explain(compiled)
 
 
 def test_names_of_operators_say_which_sources_meet(flow: Flow) -> None:

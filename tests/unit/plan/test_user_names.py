@@ -11,7 +11,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.model import events
-from godwit.plan.user_names import UserNames
+from godwit.plan.explain import UserNames, explain
 
 if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
@@ -31,7 +31,7 @@ def flow(consolidate: Any) -> CompiledFlow:
 
 @pytest.mark.parametrize("consolidate", ["together", "apart", "measured"])
 def test_explain_names_no_part(consolidate: Any) -> None:
-    text = flow(consolidate).explain()
+    text = explain(flow(consolidate))
     assert "hourly_second" not in text
     assert "hourly_windows" not in text
     assert "2 keyed operators" in text

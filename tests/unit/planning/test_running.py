@@ -7,7 +7,7 @@ import pytest
 
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidProblemError
-from godwit.model.pairs import OTHERS, KeyGroupPairs
+from godwit.model.key_groups import OTHERS, KeyGroupPairs
 from godwit.planning import planner
 from godwit.planning.carrying_out import carry_out_each
 from godwit.planning.problem import Limits

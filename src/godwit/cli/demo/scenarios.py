@@ -39,7 +39,7 @@ from godwit.engine.lane.executor import current_executor
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import EpochFailedError
-from godwit.model.events import deciding
+from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -446,7 +446,6 @@ def _compared(spark: SparkSession, folder: Path) -> Comparison:
 
 
 _RUNS = {"off": (False,), "on": (True,), "both": (False, True)}
-_DECISIONS = frozenset(deciding.__all__) - {"LoadMeasured"}
 _SHOWN = 10
 _WIDE = 120
 
@@ -483,7 +482,7 @@ def figures_of(run: ScenarioRun) -> dict[str, float]:
         "busiest_over_mean_median": float(np.median(run.imbalance or [1.0])),
         "executors_at_most": max(run.executors, default=0),
         "moved_bytes": run.moved_bytes[-1] if run.moved_bytes else 0,
-        "decisions": sum(type(e).__name__ in _DECISIONS for e in run.recording.told),
+        "decisions": sum(type(e).__name__ in DECISIONS for e in run.recording.told),
     }
 
 

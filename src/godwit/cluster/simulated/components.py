@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from godwit.model.errors import InvalidFlowError
-from godwit.model.pairs import OTHERS, KeyGroupPairs
+from godwit.model.key_groups import OTHERS, KeyGroupPairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

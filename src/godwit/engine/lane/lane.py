@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import EntryLayout, WaitingLayout
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob, Payload
-    from godwit.model.pairs import KeyGroupPairs
+    from godwit.model.key_groups import KeyGroupPairs
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.plan.lineage import Layouts

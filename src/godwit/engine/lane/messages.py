@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.hot_keys import HotRows
     from godwit.model.errors import GodwitError
-    from godwit.model.pairs import KeyGroupPairs
-    from godwit.model.per_key_group import PerKeyGroup
+    from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
 __all__ = [

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from godwit.columns.hashing import canonical_keys, hash_keys
-from godwit.model.key_groups import key_groups_of
-from godwit.model.pairs import NO_PAIRS, KeyGroupPairs
+from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.hydration import Hydration, recover_chains
-from godwit.model.per_key_group import PerKeyGroup
+from godwit.model.key_groups import PerKeyGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

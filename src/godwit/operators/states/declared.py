@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import type_name
-from godwit.model.time_lengths import microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
 
 __all__ = [
     "ITEM_TYPES",

@@ -27,7 +27,7 @@ from godwit.operators.windows.grid import BEGINNING, END, PaneGrid
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
     from godwit.operators.windows.grid import TimeWindow, WindowsOfPanes
 
     Instants = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
-from godwit.model.faults import function_failed
+from godwit.model.frames import function_failed
 from godwit.operators.emitted import Emitted
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from godwit.model.durations import microseconds, spelled
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.time_lengths import microseconds, spelled
 from godwit.operators.windows.calendar import (
     UNIT_US,
     Calendar,
@@ -21,7 +21,7 @@ from godwit.operators.windows.grid import PaneGrid, TimeWindow
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
 
 __all__ = ["Hopping", "Session", "WindowSpec", "grid_of", "hopping", "session", "tumbling"]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.model.events import Event
-    from godwit.plan.user_names import UserNames
+    from godwit.plan.explain import UserNames
 
     Listener = Callable[[Event], None]
 

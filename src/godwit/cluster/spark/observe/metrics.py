@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from godwit.model.events import deciding
+from godwit.model.events import DECISIONS
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ _OF_EVENTS: Final = {
     "MigrationCancelled": "godwit_migrations_cancelled",
 }
 _LEFT_OUT: Final = ("late", "ahead", "untimed")
-_DECISIONS: Final = frozenset(deciding.__all__) - {"LoadMeasured"}
 _OF_EXECUTORS = (
     "godwit_executor_load_seconds",
     "godwit_executor_lanes",
@@ -183,7 +182,7 @@ class Metrics:
     def _event(self, values: Mapping[str, Any]) -> None:
         kind = values["kind"]
         self._metrics["godwit_events"].labels(kind).inc()
-        if kind in _DECISIONS:
+        if kind in DECISIONS:
             self._metrics["godwit_decisions"].labels(kind).inc()
         if kind == "LoadMeasured":
             self._measured(values)

@@ -26,7 +26,8 @@ from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import type_name
-from godwit.plan.regrouping import checked_components
+from godwit.plan.explain import explain
+from godwit.plan.grouping import checked_components
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ class Flow(LogicalFlow):
         InvalidFlowError
             Says what is wrong with the flow, where, and what to do about it.
         """
-        sys.stdout.write(self.compiled().explain() + "\n")
+        sys.stdout.write(explain(self.compiled()) + "\n")
 
     def compiled(self) -> CompiledFlow:
         """Compile with the columns of the sources, which their session knows."""

@@ -25,7 +25,7 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
 from godwit.model.naming import listing, type_name
-from godwit.plan.user_names import UserNames
+from godwit.plan.explain import UserNames
 from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
 from godwit.planning.carrying_out import CarryingOut, carry_out, carry_out_each

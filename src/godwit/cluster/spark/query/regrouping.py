@@ -9,7 +9,8 @@ from godwit.cluster.spark.query.placement import Pending, checked_bounds
 from godwit.cluster.spark.run.deciding import planned_regrouping, regrouping_of
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
-from godwit.plan.regrouping import checked_components
+from godwit.plan.explain import explain
+from godwit.plan.grouping import checked_components
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ class QueryComponents(Collection[str]):
 
     def explain(self) -> str:
         """Return how the flow runs now, as `Flow.explain` prints it."""
-        return self._run.flow.explain()
+        return explain(self._run.flow)
 
     @user_call
     def plan_regrouping(self, components: Mapping[str, Sequence[str]]) -> RegroupingPlan:

@@ -27,8 +27,8 @@ from godwit.cluster.spark.stages.source_plans import check_plan, leaves_column
 from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_layout
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import function_name
+from godwit.plan.explain import UserNames
 from godwit.plan.maps import map_dataframe
-from godwit.plan.user_names import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,10 +22,9 @@ from godwit.cluster.spark.platform.executor_pool import owns_nothing
 from godwit.cluster.spark.query.placement import checked_bounds, checked_strategy
 from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
 from godwit.model.frames import user_call
-from godwit.model.naming import type_name
+from godwit.model.naming import insist_on_number, type_name
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named

@@ -12,10 +12,9 @@ from godwit.adapt.splitting import Splitting
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
-from godwit.model.checks import insist_on_number
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
-from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.model.naming import did_you_mean, insist_on_number, listing, type_name
 from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:

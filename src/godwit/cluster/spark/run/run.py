@@ -48,7 +48,7 @@ from godwit.engine.recovery import recover_flow, remembered_load, run_started
 from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
-from godwit.plan.user_names import UserNames
+from godwit.plan.explain import UserNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from godwit.model import hashing
-from godwit.model.hashing import hash_bytes, hash_int32, hash_int64
+from godwit.columns import hashing
+from godwit.columns.hashing import hash_bytes, hash_int32, hash_int64
 
 RNG = np.random.default_rng(7)
 SEEDS = RNG.integers(0, 2**63, 500).astype(np.uint64) * np.uint64(2) + np.uint64(1)

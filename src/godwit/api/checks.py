@@ -1,4 +1,4 @@
-"""What calls on streams add to the flow: their arguments, checked, as nodes of the plan.
+"""Checks of the arguments of calls on streams.
 
 Mistakes that need no knowledge of columns are found here, in the line that makes them; the others
 when the flow is compiled.
@@ -13,240 +13,62 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from godwit.columns.types import to_schema
+from godwit.model.durations import microseconds, signed_microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
-    check_column_names,
-    default_name,
     did_you_mean,
     function_name,
     is_one_of,
-    listing,
-    results_name,
     type_name,
 )
-from godwit.model.time_lengths import microseconds, signed_microseconds
 from godwit.operators.aggregates import builtin
-from godwit.operators.states.declared import ListState, MapState, ValueState, check_states
-from godwit.operators.states.of_key import States
+from godwit.operators.states.declared import ListState, MapState, ValueState
+from godwit.operators.windows.rows import RowWindows
+from godwit.operators.windows.spec import Hopping, Session, grid_of
+from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import (
-    ComputeNode,
-    JoinNode,
-    ProcessNode,
     SourceNode,
     branches_of,
-    sources_of,
 )
-from godwit.plan.output_time import check_output_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
+
+    from godwit.api.streams import KeyedStream
     from godwit.columns.types import SchemaLike
-    from godwit.model.time_lengths import Duration
-    from godwit.operators.aggregates import Aggregate
-    from godwit.operators.firing import TimerClock
-    from godwit.operators.joins.sides import How
-    from godwit.operators.states.declared import Declared
-    from godwit.plan.nodes import Branch, Codec, OperatorNode, StreamNode
+    from godwit.model.durations import Duration
+    from godwit.operators.windows.spec import WindowSpec
+    from godwit.plan.nodes import Branch, StreamNode
 
 __all__ = [
-    "OwningFlow",
     "check_aggregate",
     "check_formerly",
     "check_function",
     "check_keys",
     "check_late",
-    "compute_node",
+    "check_not_results",
+    "check_one_of",
+    "check_other",
+    "check_process",
+    "check_results",
+    "check_state_classes",
+    "check_suffix",
+    "check_timers",
+    "check_windows",
     "describe",
-    "join_newest_node",
-    "join_node",
-    "process_node",
+    "interval_of",
+    "is_sink",
+    "read_output",
+    "warn_of_rebinding",
 ]
 
 
-class OwningFlow(Protocol):
-    """The flow that streams belong to, as far as they know it."""
-
-    name: str
-
-    def _add_operator(self, node: OperatorNode) -> None: ...
-
-
-class Keyed(Protocol):
-    """A keyed stream, as far as its nodes need it."""
-
-    @property
-    def flow(self) -> OwningFlow: ...
-
-    @property
-    def node(self) -> StreamNode: ...
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-
-def compute_node(
-    keyed: Keyed,
-    aggregates: Mapping[str, Aggregate],
-    *,
-    name: str | None,
-    output: str,
-    formerly: str | None,
-) -> ComputeNode:
-    """Make the node of `KeyedStream.compute`."""
-    where = f"compute by {listing(keyed.keys)} on {describe(keyed.node)}"
-    _check_not_results(where, name=name, output=output, formerly=formerly)
-    if not aggregates:
-        raise InvalidFlowError(
-            f"{where} has no aggregates.",
-            remedy="Name a result, as in compute(flights=gw.count()).",
-        )
-    named, name = name is not None, _operator_name(keyed, name, results_name(aggregates))
-    check_formerly(name, formerly)
-    _check_results(name, keyed.keys, aggregates, output)
-    check_column_names([*keyed.keys, *aggregates], f"Operator {name!r}")
-    return ComputeNode(
-        name=name,
-        upstream=keyed.node,
-        keys=keyed.keys,
-        aggregates=dict(aggregates),
-        complete=output == "complete",
-        formerly=formerly or "",
-        named=named,
-    )
-
-
-def process_node(
-    keyed: Keyed,
-    function: Callable[..., Any],
-    *,
-    state: Any,
-    states: Mapping[str, Declared] | None,
-    output: SchemaLike | None,
-    name: str | None,
-    codec: Codec,
-    state_classes: Mapping[str, type] | Sequence[type],
-    state_upgrade: Callable[[Any], Any] | None,
-    timers: TimerClock | None,
-    on_timer: Callable[..., Any] | None,
-    ttl: Duration | None,
-    event_time: str | None,
-    slack: Duration | None,
-    formerly: str | None,
-) -> ProcessNode:
-    """Make the node of `KeyedStream.process`."""
-    where = f"process by {listing(keyed.keys)} on {describe(keyed.node)}"
-    check_function(function, where, "process(clear_market, state=..., output=...)")
-    action = function_name(function)
-    named = name is not None
-    name = _operator_name(keyed, name, "process" if action == "<lambda>" else action)
-    check_formerly(name, formerly)
-    if states is not None:
-        states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
-    _check_process(name, States if states else state, output, codec, state_upgrade)
-    assert output is not None, "checked"
-    _check_state_classes(name, state_classes)
-    _check_timers(name, timers, on_timer)
-    for called in (function, *(() if on_timer is None else (on_timer,))):
-        _warn_of_rebinding(name, called, stacklevel=4)  # of the line that calls process
-    lives = f"The time-to-live of operator {name!r}"
-    columns = to_schema(output, where=f"The output of operator {name!r}")
-    column, slack_us = check_output_time(name, columns, event_time, slack)
-    return ProcessNode(
-        name=name,
-        upstream=keyed.node,
-        keys=keyed.keys,
-        function=function,
-        state_type=state,
-        states=states or {},
-        output=columns,
-        event_time=column,
-        slack_us=slack_us,
-        codec=codec,
-        state_classes=state_classes,
-        state_upgrade=state_upgrade,
-        timers=timers,
-        on_timer=on_timer,
-        ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
-        formerly=formerly or "",
-        named=named,
-    )
-
-
-def join_node(
-    keyed: Keyed, other: Keyed, *, between: tuple[Duration, Duration], **options: Any
-) -> JoinNode:
-    """Make the node of `KeyedStream.join`."""
-    return _joined(
-        keyed,
-        other,
-        "join",
-        ("inner", "left", "right", "full"),
-        lambda where: {"between_us": _interval_of(between, where)},
-        **options,
-    )
-
-
-def join_newest_node(
-    keyed: Keyed, other: Keyed, *, within: Duration | None, **options: Any
-) -> JoinNode:
-    """Make the node of `KeyedStream.join_newest`."""
-    return _joined(
-        keyed,
-        other,
-        "join_newest",
-        ("left", "inner"),
-        lambda where: {
-            "within_us": None
-            if within is None
-            else microseconds(within, f"within= of {where}", least=0)
-        },
-        **options,
-    )
-
-
-def _joined(
-    keyed: Keyed,
-    other: Keyed,
-    action: str,
-    known: Sequence[How],
-    reach_of: Callable[[str], dict[str, Any]],
-    *,
-    how: How,
-    suffix: str | None,
-    late: Any,
-    name: str | None,
-    formerly: str | None,
-) -> JoinNode:
-    where = f"{action} by {listing(keyed.keys)} on {describe(keyed.node)}"
-    _check_other(keyed, other, where)
-    _check_how(how, known, where)
-    reach = reach_of(where)
-    _check_suffix(suffix, where)
-    check_late(late, where)
-    named = name is not None
-    sources = "_and_".join(source.name for source in sources_of(other.node))
-    name = _operator_name(keyed, name, f"{action}_{sources}")
-    check_formerly(name, formerly)
-    return JoinNode(
-        name=name,
-        upstream=keyed.node,
-        keys=keyed.keys,
-        right=other.node,
-        right_keys=other.keys,
-        how=how,
-        suffix=suffix,
-        late=late,
-        formerly=formerly or "",
-        named=named,
-        **reach,
-    )
-
-
-def _check_not_results(where: str, **options: object) -> None:
+def check_not_results(where: str, **options: object) -> None:
     """Refuse aggregates in place of options."""
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
@@ -256,12 +78,6 @@ def _check_not_results(where: str, **options: object) -> None:
                 remedy=f"{option}= is an option of compute and takes text; a result cannot be "
                 f"called {option!r}, so choose another name for it.",
             )
-
-
-def _operator_name(keyed: Keyed, name: str | None, action: str) -> str:
-    if name is not None:
-        return name
-    return default_name([source.name for source in sources_of(keyed.node)], action, keyed.keys)
 
 
 def describe(node: StreamNode) -> str:
@@ -320,15 +136,30 @@ def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
         )
 
 
+def is_sink(value: object) -> bool:
+    """Return true for an instance that has the calls of a sink."""
+    calls = (getattr(value, call, None) for call in ("open", "deliver"))
+    return not isinstance(value, type) and all(map(callable, calls))
+
+
 def check_late(late: object, where: str) -> None:
     """Refuse what is no sink for the rows that are left out."""
-    if late is not None and (
-        isinstance(late, type)
-        or not (callable(getattr(late, "open", None)) and callable(getattr(late, "deliver", 0)))
-    ):
+    if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
             remedy='Give an instance of a sink, such as late=gw.sinks.parquet("late/").',
+        )
+
+
+def check_one_of(
+    subject: str, option: str, value: object, known: Sequence[str], remedy: str, **context: str
+) -> None:
+    """Refuse a value of an option that is not one of some words; offers the closest."""
+    if not is_one_of(value, known):
+        raise InvalidFlowError(
+            f"{subject} has {option}={value!r}.",
+            remedy=f"{did_you_mean(str(value), known)}{remedy}",
+            **context,
         )
 
 
@@ -363,14 +194,26 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
             )
 
 
-def _check_timers(operator: str, timers: object, on_timer: object) -> None:
-    """Refuse timers without a clock or without a function."""
-    if timers is not None and not is_one_of(timers, ("event", "processing")):
+def read_output(
+    name: str, output: SchemaLike | None, event_time: object, slack: Duration | None
+) -> tuple[pa.Schema, str | None, int | None]:
+    """Read columns, event time and slack (µs) of what a function emits."""
+    if output is None:
         raise InvalidFlowError(
-            f"Operator {operator!r} has timers={timers!r}.",
-            remedy='Give "event" (they go by the watermark) or "processing" (by the clock).',
-            operator=operator,
+            f"Operator {name!r} has no output columns.",
+            remedy='Say what the function emits, as in output="symbol string, price double".',
+            operator=name,
         )
+    columns = to_schema(output, where=f"The output of operator {name!r}")
+    return columns, *check_output_time(name, columns, event_time, slack)
+
+
+def check_timers(operator: str, timers: object, on_timer: object) -> None:
+    """Refuse timers without a clock or without a function."""
+    if timers is not None:
+        remedy = 'Give "event" (they go by the watermark) or "processing" (by the clock).'
+        known = ("event", "processing")
+        check_one_of(f"Operator {operator!r}", "timers", timers, known, remedy, operator=operator)
     if (timers is None) != (on_timer is None):
         raise InvalidFlowError(
             f"Operator {operator!r} has timers={timers!r} and on_timer={on_timer!r}.",
@@ -386,10 +229,8 @@ def _spark_function(value: object) -> str:
     return f"{value!r}, which Spark would compute on a DataFrame"
 
 
-def _check_process(
-    name: str, state: object, output: object, codec: object, state_upgrade: object
-) -> None:
-    """Refuse a function per key without a type of state or columns of output."""
+def check_process(name: str, state: object, codec: object, state_upgrade: object) -> None:
+    """Refuse a function per key without a type of state, or with a codec that there is not."""
     if isinstance(state, ValueState | ListState | MapState):
         raise InvalidFlowError(
             f"Operator {name!r} has state={state!r}, which declares one of several states.",
@@ -406,19 +247,9 @@ def _check_process(
             "state=dict.",
             operator=name,
         )
-    if output is None:
-        raise InvalidFlowError(
-            f"Operator {name!r} has no output columns.",
-            remedy='Say what the function emits, as in output="symbol string, price double".',
-            operator=name,
-        )
-    if not is_one_of(codec, ("msgpack", "pickle")):
-        raise InvalidFlowError(
-            f"Operator {name!r} has codec={codec!r}.",
-            remedy=f"{did_you_mean(str(codec), ['msgpack', 'pickle'])}Give 'msgpack' or, for "
-            "state that it cannot hold, 'pickle'.",
-            operator=name,
-        )
+    remedy = "Give 'msgpack' or, for state that it cannot hold, 'pickle'."
+    known = ("msgpack", "pickle")
+    check_one_of(f"Operator {name!r}", "codec", codec, known, remedy, operator=name)
     if state_upgrade is not None and not callable(state_upgrade):
         raise InvalidFlowError(
             f"Operator {name!r} was given state_upgrade={state_upgrade!r}, which cannot be called.",
@@ -428,7 +259,7 @@ def _check_process(
         )
 
 
-def _check_state_classes(name: str, given: object) -> None:
+def check_state_classes(name: str, given: object) -> None:
     """Refuse what names no classes that state may hold."""
     classes = [*given.values()] if isinstance(given, Mapping) else given
     if not isinstance(classes, list | tuple | set | frozenset) or not all(
@@ -442,17 +273,13 @@ def _check_state_classes(name: str, given: object) -> None:
         )
 
 
-def _check_results(
+def check_results(
     name: str, keys: tuple[str, ...], aggregates: Mapping[str, Any], output: object
 ) -> None:
     """Refuse results that are no aggregates, or that have the name of a key column."""
-    if output not in ("update", "complete"):
-        raise InvalidFlowError(
-            f"Operator {name!r} has output={output!r}.",
-            remedy=f"{did_you_mean(str(output), ['update', 'complete'])}Give 'update' (keys "
-            "that changed) or 'complete' (all keys).",
-            operator=name,
-        )
+    remedy = "Give 'update' (keys that changed) or 'complete' (all keys)."
+    known = ("update", "complete")
+    check_one_of(f"Operator {name!r}", "output", output, known, remedy, operator=name)
     for result, aggregate in aggregates.items():
         if result in keys:
             raise InvalidFlowError(
@@ -465,7 +292,7 @@ def _check_results(
         check_aggregate(aggregate, result, name)
 
 
-def _check_other(keyed: Keyed, other: Any, where: str) -> None:
+def check_other(keyed: KeyedStream, other: Any, where: str) -> None:
     """Refuse what is no keyed stream of the same flow."""
     if not isinstance(other, type(keyed)):
         raise InvalidFlowError(
@@ -482,16 +309,7 @@ def _check_other(keyed: Keyed, other: Any, where: str) -> None:
         )
 
 
-def _check_how(how: object, known: Sequence[str], where: str) -> None:
-    """Refuse a kind of join that there is not."""
-    if not is_one_of(how, known):
-        raise InvalidFlowError(
-            f"{where} has how={how!r}.",
-            remedy=f"{did_you_mean(str(how), known)}Give {listing(known)}.",
-        )
-
-
-def _check_suffix(suffix: object, where: str) -> None:
+def check_suffix(suffix: object, where: str) -> None:
     """Refuse a suffix that would tell no names apart."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
@@ -500,8 +318,8 @@ def _check_suffix(suffix: object, where: str) -> None:
         )
 
 
-def _interval_of(between: Any, where: str) -> tuple[int, int]:
-    """Read the bounds of an interval, in microseconds."""
+def interval_of(between: Any, where: str) -> tuple[int, int]:
+    """Read the bounds of a join's interval, in microseconds."""
     bounds = between if isinstance(between, tuple | list) else ()
     if len(bounds) != 2 or not all(isinstance(bound, str | dt.timedelta) for bound in bounds):
         raise InvalidFlowError(
@@ -518,6 +336,134 @@ def _interval_of(between: Any, where: str) -> tuple[int, int]:
     return earliest, latest
 
 
+def check_windows(
+    where: str,
+    windows: tuple[WindowSpec | RowWindows, ...],
+    *,
+    time: object,
+    output: object,
+    late: object,
+    share: object,
+    consolidate: object,
+    allowed_lateness: Duration,
+    length_as: object,
+    name: object,
+) -> int:
+    """Refuse options of ``window`` that do not go together; return the lateness in µs."""
+    if not windows:
+        raise InvalidFlowError(
+            f"{where} names no window.",
+            remedy='Name at least one, as in window(gw.tumbling("1 hour")).',
+        )
+    for spec in windows:
+        if not isinstance(spec, Hopping | Session | RowWindows):
+            raise InvalidFlowError(
+                f"{where} was given a value of type {type_name(spec)}.",
+                remedy='Give windows, as in window(gw.hopping("6 hours", every="1 hour")).',
+            )
+    if any(isinstance(spec, RowWindows) for spec in windows):
+        _check_rows(
+            where, windows, time=time, output=output, late=late, share=share,
+            consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
+        )  # fmt: skip
+    sessions = [spec for spec in windows if isinstance(spec, Session)]
+    if sessions and len(windows) > 1:
+        raise InvalidFlowError(
+            f"{where} has a session beside other windows.",
+            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
+        )
+    if not sessions and not isinstance(windows[0], RowWindows):
+        grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
+    remedy = "Give 'append' (a window comes out when it is over) or 'update' (whenever it grows)."
+    check_one_of(where, "output", output, ("append", "update"), remedy)
+    if sessions and output == "update":
+        raise InvalidFlowError(
+            f"{where} has a session and output='update'.",
+            remedy="Two sessions may become one, so what came out would have to be taken back; "
+            "leave output= out.",
+        )
+    remedy = (
+        "Give 'always' (windows that overlap share panes), 'never' (each has a state of its own) "
+        "or 'measured'."
+    )
+    check_one_of(where, "share", share, ("measured", "always", "never"), remedy)
+    if share == "never" and output == "update":
+        raise InvalidFlowError(
+            f"{where} has share='never' and output='update'.",
+            remedy="Windows that come out as they grow are made of panes; leave share= out.",
+        )
+    remedy = (
+        "Give 'together' (one operator), 'apart' (two, of which the first can be migrated without "
+        "moving state) or 'measured' (two, in one component or apart as costs say)."
+    )
+    check_one_of(where, "consolidate", consolidate, ("together", "apart", "measured"), remedy)
+    counted = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
+    if counted and (share == "never" or consolidate != "together"):
+        raise InvalidFlowError(
+            f"{where} has windows of a calendar, and "
+            + (f"share={share!r}." if share == "never" else f"consolidate={consolidate!r}."),
+            remedy="Windows of local days and months always share panes, and are consolidated "
+            "where these are; leave the option out.",
+        )
+    if consolidate != "together" and (sessions or output == "update"):
+        raise InvalidFlowError(
+            f"{where} has consolidate={consolidate!r} and "
+            + ("a session." if sessions else "output='update'."),
+            remedy="Only windows of fixed lengths that come out once, when they are over, are "
+            "made of partial states; leave consolidate= out.",
+        )
+    lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
+    if lateness_us and (sessions or share == "never" or consolidate != "together"):
+        raise InvalidFlowError(
+            f"{where} has allowed_lateness={allowed_lateness!r} and "
+            + (
+                "a session."
+                if sessions
+                else f"share={share!r}."
+                if share == "never"
+                else f"consolidate={consolidate!r}."
+            ),
+            remedy="Only windows of fixed lengths that share panes, and are consolidated where "
+            "these are, can come out again; give the source more slack= instead, or leave the "
+            "other option out.",
+        )
+    if sessions and length_as is not None:
+        raise InvalidFlowError(
+            f"{where} has length_as={length_as!r} and a session, which has no length of its own.",
+            remedy="Leave length_as= out.",
+        )
+    for option, value in (("time", time), ("name", name), ("length_as", length_as)):
+        if value is not None and not isinstance(value, str):
+            raise InvalidFlowError(
+                f"{where} was given a value of type {type_name(value)} for {option}=.",
+                remedy=f"Give {option}= as text.",
+            )
+    check_late(late, where)
+    return lateness_us
+
+
+def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
+    """Refuse what windows of rows cannot have: others beside them, and options of event time."""
+    if len(windows) > 1:
+        raise InvalidFlowError(
+            f"{where} has windows of rows beside other windows.",
+            remedy="Call window(...) twice on the keyed stream, and give each result a name.",
+        )
+    defaults = {
+        "output": "append",
+        "share": "measured",
+        "consolidate": "together",
+        "allowed_lateness": "0 seconds",
+    }
+    for option, value in options.items():
+        if value != defaults.get(option):
+            raise InvalidFlowError(
+                f"{where} has windows of rows and {option}={value!r}.",
+                remedy="Windows of rows know no event time, and come out when their last row has "
+                f"come; leave {option}= out.",
+            )
+
+
 # -- functions that give the name of their state to something else, which is then lost ------------
 #
 # ``state = {"n": 1}`` makes the name `state` mean another dict; the state of the key stays as it
@@ -531,7 +477,7 @@ _NEW = (
 )
 
 
-def _warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel: int) -> None:
+def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel: int) -> None:
     """Warn if a function makes its state's name mean something new.
 
     What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is

@@ -1,4 +1,4 @@
-"""Event time of what operators emit: in which column, and how far behind their watermark at most.
+"""Event time: of sources, of the rows that operators read, and of what operators emit.
 
 The problem: an operator emits when the watermark has passed, so what it emits has event times that
 lie before.  Read by another operator over event time, such rows are late unless that one waits for
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.model.time_lengths import microseconds
+from godwit.operators.windows.event_time import RowTime, SourceTime
 from godwit.operators.windows.operator import WINDOW_END
 from godwit.operators.windows.spec import Hopping
 from godwit.plan.nodes import (
@@ -35,27 +36,139 @@ from godwit.plan.nodes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from godwit.model.time_lengths import Duration
+    from godwit.model.durations import Duration
     from godwit.plan.nodes import Branch, OperatorNode, StreamNode
 
-__all__ = ["check_output_time", "delay_us", "follows_watermark", "time_columns"]
+__all__ = [
+    "check_output_time",
+    "delay_us",
+    "event_time_of",
+    "insist_on_event_time",
+    "insist_on_timestamps",
+    "source_time",
+    "time_columns",
+]
+
+
+def source_time(
+    source: str,
+    *,
+    event_time: str | None,
+    slack: Duration,
+    max_ahead: Duration,
+    idle: Duration | None,
+) -> SourceTime | None:
+    """Read the options of a source's event time; ``None`` if it has none."""
+    if event_time is None:
+        return None
+    if not isinstance(event_time, str):
+        raise InvalidFlowError(
+            f"Source {source!r} was given a value of type {type_name(event_time)} as event time.",
+            remedy='Name a column by text, as in event_time="dep_ts".',
+            source=source,
+        )
+    where = f"of source {source!r}"
+    return SourceTime(
+        column=event_time,
+        slack_us=microseconds(slack, f"The slack {where}", least=0),
+        max_ahead_us=microseconds(max_ahead, f"The bound max_ahead {where}", least=0),
+        idle_us=None if idle is None else microseconds(idle, f"The time-out {where}", least=1),
+    )
+
+
+def insist_on_event_time(stream: StreamNode, operator: str, does: str) -> None:
+    """Refuse a stream if one of its sources has no event time, which the operator needs."""
+    for source in sources_of(stream):
+        if source.time is None:
+            raise InvalidFlowError(
+                f"Operator {operator!r} {does}, but source {source.name!r} has no event time.",
+                remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
+                'event_time="ts", slack="10 minutes").',
+                operator=operator,
+                source=source.name,
+            )
+
+
+def event_time_of(
+    stream: StreamNode,
+    schema: pa.Schema,
+    origin: str,
+    *,
+    operator: str,
+    does: str,
+    time: str | None = None,
+) -> RowTime:
+    """Return the column that holds the event time of a stream's rows, for an operator on it.
+
+    `schema` and `origin` are the stream's columns and what to call it, `does` is what the operator
+    needs event time for, `time` the column that the user named, if any. Raises `InvalidFlowError`
+    if a source has no event time, streams that meet have it in different columns, or the column is
+    not there or is no timestamp.
+    """
+    where = f"Operator {operator!r}"
+    insist_on_event_time(stream, operator, does)
+    feeds = [branch.feed for branch in branches_of(stream)]
+    after_windows = _has_ends(stream)
+    column = time
+    if column is None:
+        follow = time_columns(stream)
+        if len(follow) > 1:
+            raise InvalidFlowError(
+                f"{where} {does}, but the event time of {origin} may be in several columns: "
+                f"{listing(follow)}.",
+                remedy="Name the column, as in window(..., time=...), or give all of them one "
+                "name.",
+                operator=operator,
+            )
+        column = follow[0]
+    if column not in schema.names:
+        sources = listing([source.name for source in sources_of(stream)])
+        told = f"It follows from what was said of the event time of {sources}. "
+        raise InvalidFlowError(
+            f"{where} {does} of column {column!r}, which {origin} does not have.",
+            remedy=f"{did_you_mean(column, schema.names)}{told if time is None else ''}"
+            + (
+                "Leave the column in the maps"
+                if any(isinstance(feed, SourceNode) for feed in feeds)
+                else "Name a column, as in window(..., time=...)"
+            )
+            + f"; its columns are {listing(schema.names)}.",
+            operator=operator,
+            column=column,
+        )
+    insist_on_timestamps(schema.field(column), f"{where} {does} of column", origin, operator)
+    return RowTime(
+        column=column,
+        is_end=after_windows and column == WINDOW_END,
+        is_told=not _follows_watermark(stream, column),
+    )
+
+
+def _has_ends(stream: StreamNode) -> bool:
+    """Return true if all rows of a stream are of windows, or were before they met others."""
+    feeds = [branch.feed for branch in branches_of(stream)]
+    return all(
+        (isinstance(feed, WindowedNode) and feed.function is None)
+        or (isinstance(feed, DropDuplicatesNode | JoinNode) and _has_ends(feed.upstream))
+        for feed in feeds
+    )
+
+
+def insist_on_timestamps(field: pa.Field, subject: str, origin: str, operator: str) -> None:
+    """Refuse a column of event time that holds no timestamps of microseconds."""
+    if not (pa.types.is_timestamp(field.type) and field.type.unit == "us"):
+        raise InvalidFlowError(
+            f"{subject} {field.name!r} of {origin}, whose type is {field.type}.",
+            remedy=f"Cast {field.name!r} to a timestamp (of microseconds, as in Spark) in a map.",
+            operator=operator,
+            column=field.name,
+        )
 
 
 def check_output_time(
     operator: str, output: pa.Schema, event_time: object, slack: Duration | None
 ) -> tuple[str | None, int | None]:
-    """Read what was said of the event time of what a function emits.
-
-    Returns
-    -------
-    column, slack_us
-        ``None`` where nothing was said.
-
-    Raises
-    ------
-    InvalidFlowError
-        If there is no such column, it is no timestamp, or the length of time will not do.
-    """
+    """Return column and slack (µs) of the event time of what a function emits, as the user said."""
     if event_time is None:
         if slack is not None:
             raise InvalidFlowError(
@@ -101,8 +214,8 @@ def time_columns(stream: StreamNode) -> list[str]:
     return list(found)
 
 
-def follows_watermark(stream: StreamNode, column: str) -> bool:
-    """Whether watermarks tell how far a column has come; else lanes have to tell."""
+def _follows_watermark(stream: StreamNode, column: str) -> bool:
+    """Return true if watermarks tell how far a column has come; else lanes have to tell."""
     return all(_follows(branch, column) for branch in branches_of(stream))
 
 
@@ -115,7 +228,7 @@ def _follows(branch: Branch, column: str) -> bool:
     if isinstance(feed, WindowedNode):
         return feed.function is None and column == WINDOW_END
     if isinstance(feed, DropDuplicatesNode | JoinNode):
-        return column in time_columns(feed.upstream) and follows_watermark(feed.upstream, column)
+        return column in time_columns(feed.upstream) and _follows_watermark(feed.upstream, column)
     return False
 
 
@@ -125,23 +238,10 @@ def delay_us(
     operator: str,
     columns_of: Callable[[StreamNode], Container[str]],
 ) -> int:
-    """How far behind the watermark of what feeds an operator a column may be, in microseconds.
+    """Return how far behind the watermark of its input a column may be, in microseconds.
 
-    Parameters
-    ----------
-    feed
-        What feeds it.
-    column
-        The column that the operator reads as event time.
-    operator
-        Its name, for the message.
-    columns_of
-        Names of the columns of a stream.
-
-    Raises
-    ------
-    InvalidFlowError
-        If there is no bound.
+    `feed` feeds the operator of that name, which reads `column` as event time; `columns_of` gives
+    the columns of a stream. Raises `InvalidFlowError` if there is no bound.
     """
 
     def of(stream: StreamNode, column: str) -> int:

@@ -1,0 +1,278 @@
+"""Operators of nodes whose columns have types: one constructor call for every kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import check_column_names, listing
+from godwit.operators.compute import ComputeOperator
+from godwit.operators.joins.interval import IntervalJoin
+from godwit.operators.joins.newest import NewestJoin
+from godwit.operators.joins.sides import JoinOperator, JoinSide
+from godwit.operators.process import ProcessOperator
+from godwit.operators.states.operator import ProcessOfStates
+from godwit.operators.timers import TimedProcess
+from godwit.operators.windows.compute import WindowedCompute
+from godwit.operators.windows.process import WindowedProcess
+from godwit.operators.windows.session_process import SessionProcess
+from godwit.operators.windows.sessions import SessionCompute
+from godwit.operators.windows.spec import Hopping, Session, grid_of
+from godwit.plan.event_times import event_time_of
+from godwit.plan.lineage import digest_of_way
+from godwit.plan.nodes import ComputeNode, branches_of, sources_of
+from godwit.store.columns import is_fixed_width, is_variable_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.windows.event_time import RowTime
+    from godwit.operators.windows.operator import EventTimeOperator
+    from godwit.plan.nodes import JoinNode, ProcessNode, StreamNode, WindowedNode
+
+__all__ = ["join_operator", "keyed_operator", "windowed_operator"]
+
+
+def keyed_operator(
+    node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
+) -> KeyedOperator:
+    """Make the operator of aggregates or a function per key."""
+    if isinstance(node, ComputeNode) and node.windows is not None:
+        return node.windows.operator(
+            name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)
+        )
+    if isinstance(node, ComputeNode):
+        return ComputeOperator(
+            name=node.name,
+            keys=keys,
+            inputs=inputs,
+            aggregates=dict(node.aggregates),
+            complete=node.complete,
+        )
+    options: dict[str, Any] = {
+        "name": node.name,
+        "keys": keys,
+        "inputs": inputs,
+        "function": node.function,
+        "output": node.output,
+        "codec": node.codec,
+        "state_classes": node.state_classes,
+        "zone": zone,
+    }
+    if node.states:
+        return ProcessOfStates(
+            states=node.states, clock=node.timers, on_timer=node.on_timer, **options
+        )
+    options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
+    if node.timers is None and node.ttl_us is None:
+        return ProcessOperator(**options)
+    return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
+
+
+def _insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
+    """Refuse columns of rows that wait in state, which state cannot hold."""
+    for field in columns:
+        if not (is_fixed_width(field.type) or is_variable_width(field.type)):
+            raise InvalidFlowError(
+                f"Operator {operator!r} keeps rows until they are due, and column {field.name!r} "
+                f"has type {field.type}, which state cannot hold.",
+                remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
+                operator=operator,
+                column=field.name,
+            )
+
+
+def windowed_operator(
+    node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime, zone: str
+) -> EventTimeOperator:
+    """Make the operator of windows of event time.
+
+    `arriving` are the columns of its rows, `inputs` those that the aggregates or the function read,
+    `time` where the event time is, `zone` the session's.
+    """
+    if node.function is not None:
+        _insist_on_kept(node.name, arriving)
+    if isinstance(node.windows[0], Session) and node.function is not None:
+        return SessionProcess(
+            name=node.name,
+            keys=node.keys,
+            arriving=arriving,
+            time=time,
+            function=node.function,
+            output=node.output,
+            gap_us=node.windows[0].gap_us,
+            zone=zone,
+        )
+    if isinstance(node.windows[0], Session):
+        return SessionCompute(
+            name=node.name,
+            keys=node.keys,
+            arriving=arriving,
+            time=time,
+            inputs=inputs,
+            aggregates=node.aggregates,
+            gap_us=node.windows[0].gap_us,
+        )
+    hopping = [spec for spec in node.windows if isinstance(spec, Hopping)]
+    grid = grid_of(hopping, f"Operator {node.name!r}")
+    if node.function is None:
+        compute = WindowedCompute(
+            name=node.name,
+            keys=node.keys,
+            arriving=arriving,
+            time=time,
+            inputs=inputs,
+            aggregates=node.aggregates,
+            grid=grid,
+            update=node.update,
+            share=node.share,
+            lateness_us=node.lateness_us,
+            lengths=None
+            if node.length_as is None
+            else (node.length_as, {spec.window.length_us: spec.length for spec in hopping}),
+        )
+        if node.share is False and not compute.commutative:
+            raise InvalidFlowError(
+                f"Operator {node.name!r} has share='never', but an aggregate that depends on the "
+                "order of rows.",
+                remedy="A window's own state sees rows in order of arrival, and panes in order of "
+                "time: leave share= out.",
+                operator=node.name,
+            )
+        return compute
+    return WindowedProcess(
+        name=node.name,
+        keys=node.keys,
+        arriving=arriving,
+        time=time,
+        function=node.function,
+        output=node.output,
+        grid=grid,
+        zone=zone,
+    )
+
+
+def join_operator(
+    node: JoinNode,
+    left: tuple[pa.Schema, str],
+    right: tuple[pa.Schema, str],
+    inputs: tuple[int, int],
+) -> JoinOperator:
+    """Make the operator of a join.
+
+    `left` and `right` are the columns of either stream, its key columns checked, and what to call
+    it; `inputs` is how many inputs each has, of which those of the left are numbered first.
+    """
+    keys = pa.schema([left[0].field(key) for key in node.keys])
+    _insist_on_same_keys(node, keys, left[1], right)
+    of_left = [field for field in left[0] if field.name not in node.keys]
+    of_right = [field for field in right[0] if field.name not in node.right_keys]
+    _insist_on_kept(node.name, [*of_left, *of_right])
+    named = _named(node, [*keys, *of_left], of_right, left[1], right[1])
+    does = "joins by event time"
+    sides = [
+        JoinSide(
+            keys=names,
+            columns=tuple(field.name for field in fields),
+            named=columns,
+            time=event_time_of(stream, schema, origin, operator=node.name, does=does),
+            inputs=frozenset(numbers),
+            origin=_origin(stream),
+        )
+        for names, fields, columns, stream, (schema, origin), numbers in (
+            (node.keys, of_left, pa.schema(of_left), node.upstream, left, range(inputs[0])),
+            (
+                node.right_keys,
+                of_right,
+                named,
+                node.right,
+                right,
+                range(inputs[0], sum(inputs)),
+            ),
+        )
+    ]
+    check_column_names(
+        [*keys.names, *(field.name for field in of_left), *named.names],
+        f"The output of operator {node.name!r}",
+    )
+    if node.between_us is None:
+        return NewestJoin(
+            name=node.name,
+            keys=keys,
+            left=sides[0],
+            right=sides[1],
+            how=node.how,
+            within_us=node.within_us,
+        )
+    earliest_us, latest_us = node.between_us
+    return IntervalJoin(
+        name=node.name,
+        keys=keys,
+        left=sides[0],
+        right=sides[1],
+        how=node.how,
+        earliest_us=earliest_us,
+        latest_us=latest_us,
+    )
+
+
+def _insist_on_same_keys(
+    node: JoinNode, keys: pa.Schema, origin: str, right: tuple[pa.Schema, str]
+) -> None:
+    """Refuse keys that could not be equal."""
+    others = [right[0].field(key) for key in node.right_keys]
+    if len(keys) != len(others):
+        raise InvalidFlowError(
+            f"Operator {node.name!r} joins by {listing(node.keys)} of {origin} and by "
+            f"{listing(node.right_keys)} of {right[1]}.",
+            remedy="Key both streams by as many columns: the first of the one equals the first of "
+            "the other, and so on.",
+            operator=node.name,
+        )
+    for one, other in zip(keys, others, strict=True):
+        if one.type != other.type:
+            raise InvalidFlowError(
+                f"Operator {node.name!r} joins column {one.name!r} of {origin}, whose type is "
+                f"{one.type}, with {other.name!r} of {right[1]}, whose type is {other.type}.",
+                remedy=f"Cast one of them in a map before key_by, such as {other.name!r} to "
+                f"{one.type}.",
+                operator=node.name,
+                column=other.name,
+            )
+
+
+def _named(
+    node: JoinNode,
+    taken: Sequence[pa.Field],
+    columns: Sequence[pa.Field],
+    origin: str,
+    other: str,
+) -> pa.Schema:
+    """Name the columns of the right; those that the left has too get the suffix."""
+    names = {field.name.lower() for field in taken}
+    both = [field.name for field in columns if field.name.lower() in names]
+    if both and node.suffix is None:
+        raise InvalidFlowError(
+            f"Operator {node.name!r} joins {origin} with {other}, which both have {listing(both)}.",
+            remedy='Say what is put behind those of the right, as in suffix="_right", or rename '
+            "or drop them in a map.",
+            operator=node.name,
+            columns=both,
+        )
+    return pa.schema(
+        [f.with_name(f"{f.name}{node.suffix}") if f.name in both else f for f in columns]
+    )
+
+
+def _origin(stream: StreamNode) -> dict[str, Any]:
+    """Say where the rows of a stream come from; see `JoinSide.origin`."""
+    branches = branches_of(stream)
+    return {
+        "sources": sorted(source.name for source in sources_of(stream)),
+        "way": digest_of_way(
+            (branch.feed.name, [step.function for step in branch.maps]) for branch in branches
+        ),
+    }
