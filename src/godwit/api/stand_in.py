@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from godwit.columns.types import to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.naming import did_you_mean, error_line, function_name, listing, type_name
+from godwit.model.naming import did_you_mean, listing
+from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,23 +135,9 @@ def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
 def map_rows(
     source: str, maps: tuple[Callable[[Any], Any], ...], dataframe: Any, table: pa.Table
 ) -> pa.Table:
-    """Apply a source's DataFrame maps to rows of an epoch.
+    """Apply a source's DataFrame maps, in order, to the rows of an epoch.
 
-    Parameters
-    ----------
-    source
-        Name of the source.
-    maps
-        Functions DataFrame to DataFrame, in order.
-    dataframe
-        The source's: a stand-in, or a DataFrame, whose session runs the maps.
-    table
-        The rows.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a map fails, or needs a session and there is none.
+    `dataframe` is the source's: a stand-in, or a DataFrame, whose session runs the maps.
     """
     if not maps:
         return table
@@ -166,30 +153,21 @@ def map_rows(
 
 
 def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
-    kind = type(frame)
-    for function in maps:
-        where = f"Map {function_name(function)!r} on source {source!r}"
-        context = {"source": source, "function": function_name(function)}
-        try:
-            frame = function(frame)
-        except (Exception, SystemExit) as error:
-            # Without a session, pyspark.sql.functions raise whatever they raise.
-            alone = kind is StandIn and not isinstance(error, InvalidFlowError)
-            own = str(error) if isinstance(error, NeedsSessionError) else None
+    """Apply maps, and say of a stand-in what to do about a map that needs Spark."""
+    try:
+        return map_dataframe(source, maps, frame)
+    except InvalidFlowError as error:
+        cause, function = error.__cause__, error.context["function"]
+        if isinstance(cause, NeedsSessionError):
             raise InvalidFlowError(
-                f"{where} raised {error_line(error)}." if own is None else f"{where}: {own}",
-                remedy=""
-                if own is not None
-                else (f"If it needs Spark: {_WAYS_OUT}" if alone else "Correct the map."),
-                **context,
-            ) from error
-        if not isinstance(frame, kind):
-            raise InvalidFlowError(
-                f"{where} returned a value of type {type_name(frame)}.",
-                remedy="A map before a keyed operator gets a DataFrame and returns one.",
-                **context,
-            )
-    return frame
+                f"Map {function!r} on source {source!r}: {cause}", **error.context
+            ) from cause
+        # Without a session, pyspark.sql.functions raise whatever they raise.
+        if cause is None or isinstance(cause, InvalidFlowError) or not is_stand_in(frame):
+            raise
+        raise InvalidFlowError(
+            error.message, remedy=f"If it needs Spark: {_WAYS_OUT}", **error.context
+        ) from cause
 
 
 def _active_session() -> Any:

@@ -93,66 +93,44 @@ def windowed_operator(
     `arriving` are the columns of its rows, `inputs` those that the aggregates or the function read,
     `time` where the event time is, `zone` the session's.
     """
-    if node.function is not None:
-        _insist_on_kept(node.name, arriving)
-    if isinstance(node.windows[0], Session) and node.function is not None:
-        return SessionProcess(
-            name=node.name,
-            keys=node.keys,
-            arriving=arriving,
-            time=time,
-            function=node.function,
-            output=node.output,
-            gap_us=node.windows[0].gap_us,
-            zone=zone,
-        )
-    if isinstance(node.windows[0], Session):
-        return SessionCompute(
-            name=node.name,
-            keys=node.keys,
-            arriving=arriving,
-            time=time,
-            inputs=inputs,
-            aggregates=node.aggregates,
-            gap_us=node.windows[0].gap_us,
-        )
-    hopping = [spec for spec in node.windows if isinstance(spec, Hopping)]
-    grid = grid_of(hopping, f"Operator {node.name!r}")
+    options: dict[str, Any] = {
+        "name": node.name,
+        "keys": node.keys,
+        "arriving": arriving,
+        "time": time,
+    }
     if node.function is None:
-        compute = WindowedCompute(
-            name=node.name,
-            keys=node.keys,
-            arriving=arriving,
-            time=time,
-            inputs=inputs,
-            aggregates=node.aggregates,
-            grid=grid,
-            update=node.update,
-            share=node.share,
-            lateness_us=node.lateness_us,
-            lengths=None
-            if node.length_as is None
-            else (node.length_as, {spec.window.length_us: spec.length for spec in hopping}),
-        )
-        if node.share is False and not compute.commutative:
-            raise InvalidFlowError(
-                f"Operator {node.name!r} has share='never', but an aggregate that depends on the "
-                "order of rows.",
-                remedy="A window's own state sees rows in order of arrival, and panes in order of "
-                "time: leave share= out.",
-                operator=node.name,
-            )
-        return compute
-    return WindowedProcess(
-        name=node.name,
-        keys=node.keys,
-        arriving=arriving,
-        time=time,
-        function=node.function,
-        output=node.output,
-        grid=grid,
-        zone=zone,
+        options |= {"inputs": inputs, "aggregates": node.aggregates}
+    else:
+        _insist_on_kept(node.name, arriving)
+        options |= {"function": node.function, "output": node.output, "zone": zone}
+    session = node.windows[0]
+    if isinstance(session, Session):
+        kind = SessionCompute if node.function is None else SessionProcess
+        return kind(gap_us=session.gap_us, **options)
+    hopping = [spec for spec in node.windows if isinstance(spec, Hopping)]
+    options["grid"] = grid_of(hopping, f"Operator {node.name!r}")
+    if node.function is not None:
+        return WindowedProcess(**options)
+    lengths = None
+    if node.length_as is not None:
+        lengths = node.length_as, {spec.window.length_us: spec.length for spec in hopping}
+    compute = WindowedCompute(
+        update=node.update,
+        share=node.share,
+        lateness_us=node.lateness_us,
+        lengths=lengths,
+        **options,
     )
+    if node.share is False and not compute.commutative:
+        raise InvalidFlowError(
+            f"Operator {node.name!r} has share='never', but an aggregate that depends on the order "
+            "of rows.",
+            remedy="A window's own state sees rows in order of arrival, and panes in order of "
+            "time: leave share= out.",
+            operator=node.name,
+        )
+    return compute
 
 
 def join_operator(
@@ -198,25 +176,17 @@ def join_operator(
         [*keys.names, *(field.name for field in of_left), *named.names],
         f"The output of operator {node.name!r}",
     )
+    options: dict[str, Any] = {
+        "name": node.name,
+        "keys": keys,
+        "left": sides[0],
+        "right": sides[1],
+        "how": node.how,
+    }
     if node.between_us is None:
-        return NewestJoin(
-            name=node.name,
-            keys=keys,
-            left=sides[0],
-            right=sides[1],
-            how=node.how,
-            within_us=node.within_us,
-        )
+        return NewestJoin(within_us=node.within_us, **options)
     earliest_us, latest_us = node.between_us
-    return IntervalJoin(
-        name=node.name,
-        keys=keys,
-        left=sides[0],
-        right=sides[1],
-        how=node.how,
-        earliest_us=earliest_us,
-        latest_us=latest_us,
-    )
+    return IntervalJoin(earliest_us=earliest_us, latest_us=latest_us, **options)
 
 
 def _insist_on_same_keys(

@@ -1,4 +1,4 @@
-"""How the operators of a flow read what earlier versions of them wrote.
+"""Layouts by which a flow's operators read what earlier versions of them wrote.
 
 Problem: a checkpoint's segments, snapshots and waiting rows were written under several flow
 versions, and lanes read all of them as state and rows of today.

@@ -9,7 +9,7 @@ differently for some rows fails there and not downstream.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,21 +28,11 @@ __all__ = ["ArrowMap", "bind_map", "map_dataframe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowMap:
-    """A user's function over Arrow tables, with the columns of its result.
+    """A user's function over Arrow tables, with the columns of its result."""
 
-    Attributes
-    ----------
-    operator
-        Keyed operator whose output it maps.
-    function
-        Arrow table to Arrow table.
-    schema
-        Columns of the result.
-    """
-
-    operator: str
+    operator: str  # keyed operator whose output it maps
     function: Callable[[pa.Table], pa.Table]
-    schema: pa.Schema
+    schema: pa.Schema  # columns of the result
 
     @property
     def name(self) -> str:
@@ -54,11 +44,6 @@ class ArrowMap:
 
         Columns may come back in another order, and in types that cast to the right ones without
         loss.
-
-        Raises
-        ------
-        UserFunctionError
-            If the function raises, or returns something else.
         """
         where = f"Map {self.name!r} after operator {self.operator!r}"
         context = {"operator": self.operator, "function": self.name}
@@ -67,7 +52,7 @@ class ArrowMap:
         except (Exception, SystemExit) as error:
             text = user_traceback(error)
             raise UserFunctionError(
-                f"{where} raised {_told(error)}.",
+                f"{where} raised {_error_text(error)}.",
                 remedy=f"Correct the function{_about_exit(error)}; its traceback is:\n{text}",
                 **context,
             ) from error
@@ -104,24 +89,9 @@ def bind_map(
     inputs: pa.Schema,
     schema: pa.Schema | None,
 ) -> ArrowMap:
-    """Give a map the columns of its result.
+    """Bind a map over the output of an operator to the columns of its result.
 
-    Parameters
-    ----------
-    function
-        Arrow table to Arrow table.
-    operator
-        Keyed operator whose output it maps.
-    inputs
-        Columns that it gets.
-    schema
-        Columns of its result; ``None`` finds them by calling it on a table without rows.
-
-    Raises
-    ------
-    InvalidFlowError
-        If no schema was given and none can be found, or a column has a reserved name or comes
-        twice.
+    Without a `schema`, calling it on a table of `inputs` without rows tells them.
     """
     where = f"The map {function_name(function)!r} after operator {operator!r}"
     if schema is None:
@@ -133,13 +103,7 @@ def bind_map(
 def map_dataframe(
     source: str, maps: Iterable[Callable[[DataFrame], DataFrame]], dataframe: DataFrame
 ) -> DataFrame:
-    """Apply maps to the DataFrame of a source, or to the rows of one epoch of it.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a map raises, or returns something else; names the map.
-    """
+    """Apply maps to the DataFrame of a source, or of one epoch of it; errors name the map."""
     for function in maps:
         where = f"Map {function_name(function)!r} on source {source!r}"
         context = {"source": source, "function": function_name(function)}
@@ -152,19 +116,19 @@ def map_dataframe(
                 f"{listing(dataframe.columns)}.",
                 **context,
             ) from error
-        if not isinstance(getattr(result, "isStreaming", None), bool):
+        if not isinstance(result, type(dataframe)):
             raise InvalidFlowError(
                 f"{where} returned a value of type {type_name(result)}.",
                 remedy="A map before a keyed operator gets a DataFrame and returns one.",
                 **context,
             )
-        if not getattr(result, "isStreaming"):  # noqa: B009  it was looked at, not typed
+        if dataframe.isStreaming and not result.isStreaming:
             raise InvalidFlowError(
                 f"{where} returned a DataFrame that does not stream.",
                 remedy="Return what comes of the DataFrame that it gets, which streams.",
                 **context,
             )
-        dataframe = cast("DataFrame", result)
+        dataframe = result
     return dataframe
 
 
@@ -205,7 +169,7 @@ def _schema_of_nothing(
     return result.schema
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""How an operator's output is staged for a sink: what sinks give to lanes, what lanes give back.
+"""Staged output: the contract between sinks, on the driver, and the lanes that make their rows.
 
 A sink lives on the driver and is given an epoch once it is committed.  Two things cannot wait for
 that.  A row that its target will never take has to be found while the epoch can still be refused,
@@ -39,18 +39,10 @@ REJECTED: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejections:
-    """Rows of a table that a target cannot take.
+    """Rows of a table that a target cannot take."""
 
-    Attributes
-    ----------
-    rows
-        Their positions, ascending.
-    reasons
-        Why, one for each: names the column.
-    """
-
-    rows: npt.NDArray[np.int64]
-    reasons: Sequence[str]
+    rows: npt.NDArray[np.int64]  # their positions, ascending
+    reasons: Sequence[str]  # why, one for each: names the column
 
 
 class RowCheck(Protocol):
@@ -70,37 +62,18 @@ class LaneWriter(Protocol):
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
         """Write files that no other attempt writes and that no reader of the target sees.
 
-        Returns
-        -------
-        Sequence of WrittenFile
-            What was written; ``None`` if the target cannot be reached from here, or the rows are
-            too few for a file, so that they are to be staged in the checkpoint instead.
+        ``None`` if the target cannot be reached from here, or the rows are too few for a file, so
+        that they are to be staged in the checkpoint instead.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSink:
-    """A sink as the lanes of its operator see it; picklable.
-
-    Attributes
-    ----------
-    name
-        Name of the sink.
-    maps
-        Maps on the way to it.
-    keys
-        Columns that tell its rows apart, for messages.
-    check
-        Finds the rows that its target cannot take; ``None`` if it takes any.
-    rejects
-        Name of the sink that gets those rows; ``None`` if they are to stop the epoch.
-    writer
-        Writes the target's own files; ``None`` if rows are staged in the checkpoint.
-    """
+    """A sink as the lanes of its operator see it; picklable."""
 
     name: str
-    maps: tuple[ArrowMap, ...]
-    keys: tuple[str, ...]
-    check: RowCheck | None
-    rejects: str | None
-    writer: LaneWriter | None
+    maps: tuple[ArrowMap, ...]  # on the way to it
+    keys: tuple[str, ...]  # columns that tell its rows apart, for messages
+    check: RowCheck | None  # finds the rows that its target cannot take; ``None`` if it takes any
+    rejects: str | None  # sink that gets those rows; ``None`` if they are to stop the epoch
+    writer: LaneWriter | None  # writes the target's own files; ``None``: rows go to the checkpoint

@@ -25,19 +25,8 @@ def split_windows(
 ) -> CompiledFlow:
     """Make two operators of some windowed aggregates of a flow.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    apart
-        Names of the aggregates whose two operators are of two components.
-    measured
-        Names of those whose operators begin in one component, and are left to what they cost.
-
-    Raises
-    ------
-    InvalidFlowError
-        If the user has given another operator the name of a part.
+    Those of aggregates in `apart` are of two components; those of aggregates in `measured` begin in
+    one, and are left to what they cost. Refuses another operator that has the name of a part.
     """
     if not (apart or measured):
         return flow
