@@ -34,8 +34,8 @@ from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.lane import lane_flow
-from godwit.engine.outcomes import outcome_of, record_of
-from godwit.engine.progress import Stopwatch, progress_of
+from godwit.engine.loop import Stopwatch
+from godwit.engine.outcomes import outcome_of, progress_of, record_of
 from godwit.engine.settings import Lanes
 from godwit.migration import Conductor, inputs
 from godwit.migration.strategy import Policy

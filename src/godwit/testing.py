@@ -74,8 +74,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import CommitRecord
     from godwit.columns.types import SchemaLike
-    from godwit.engine.flow_epochs import FlowAttempt
-    from godwit.engine.loop import CommittedEpoch
     from godwit.migration import EndMigration, EpochOutcome, Policy
     from godwit.model.durations import Duration
     from godwit.model.events import Event, RowsLeftOut
@@ -238,8 +236,8 @@ class _Driver(LocalRun):
     def deliver(self, record: CommitRecord) -> None:
         self.owner._delivered(record)  # noqa: SLF001  one class in two parts
 
-    def committed(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
-        self.owner.epochs.append(epoch.outcome)
+    def committed(self, outcome: EpochOutcome, *_: object) -> None:
+        self.owner.epochs.append(outcome)
 
 
 class Run:

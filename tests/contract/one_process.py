@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan, StateId
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.event_time import EventTimes
-    from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
-    from godwit.engine.loop import CommittedEpoch
     from godwit.migration import (
         Conductor,
         EndMigration,
@@ -126,8 +124,8 @@ class _Run(LocalRun):
     def deliver(self, record: CommitRecord) -> None:
         self.owner.deliver(record)
 
-    def committed(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
-        self.owner.committed(epoch.outcome, epoch.plans)
+    def committed(self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], *_: object) -> None:
+        self.owner.committed(outcome, plans)
 
     def warmed(self, order: StartWarming, warmed: Warmed) -> None:
         if self.owner.copies != "lost":

@@ -15,11 +15,11 @@ from tests.oracles.noting_ports import NotingPorts
 
 from godwit.adapt import Control, Controller, EpochObserved, PoolView, Topology
 from godwit.migration import (
-    ComponentLoad,
     ComponentTraffic,
     Conductor,
     EpochOutcome,
     EpochPlan,
+    KeyGroupLoad,
     Policy,
     Warmed,
     inputs,
@@ -185,7 +185,7 @@ class World:
         since, self._last_began = self.now - self._last_began, self.now
         since = max(since, 0.05)
         took = self.fixed_s
-        loads: dict[str, ComponentLoad] = {}
+        loads: dict[str, KeyGroupLoad] = {}
         held: dict[str, dict[str, dict[int, int]]] = {}
         rows_in = 0
         for stage in self.stages:
@@ -230,7 +230,7 @@ class World:
             self._warm()
 
     def _sent(
-        self, upstream: str, plans: Mapping[str, EpochPlan], loads: Mapping[str, ComponentLoad]
+        self, upstream: str, plans: Mapping[str, EpochPlan], loads: Mapping[str, KeyGroupLoad]
     ) -> ComponentTraffic:
         """Every key group sends its rows to the one of the same number downstream."""
         load = loads[upstream]
@@ -302,9 +302,9 @@ class World:
         return [event for event in self.ports.events if isinstance(event, kinds)]
 
 
-def _load(rows: np.ndarray, busy: np.ndarray, state_bytes: int) -> ComponentLoad:
+def _load(rows: np.ndarray, busy: np.ndarray, state_bytes: int) -> KeyGroupLoad:
     touched = np.flatnonzero(rows)
-    return ComponentLoad(
+    return KeyGroupLoad(
         key_groups=touched,
         rows=rows[touched].astype(np.int64),
         keys=np.ones(len(touched), np.int64),

@@ -159,7 +159,7 @@ class Runtime:
                             recorded_as=self.log.recorded_as(state),
                             chains=chains,
                             floor=self.copies.held_by(assignment, state),
-                            wanted=~mask_of(suspended, NUM_KEY_GROUPS),
+                            needed=~mask_of(suspended, NUM_KEY_GROUPS),
                             to_snapshot=choose_snapshots(
                                 chains,
                                 state,

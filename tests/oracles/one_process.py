@@ -236,7 +236,7 @@ class OneProcess:
             recorded_as=state,
             chains=self.log.chains,
             floor=held[self.assignment.executor_of, np.arange(self.flow.num_key_groups)],
-            wanted=~mask_of(self.suspended, self.flow.num_key_groups),
+            needed=~mask_of(self.suspended, self.flow.num_key_groups),
             to_snapshot=self.snapshots
             if self.snapshots is not None
             else choose_snapshots(self.log.chains, state, settled, budget_bytes=self._budget),

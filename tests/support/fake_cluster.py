@@ -10,11 +10,11 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.query.placement import QueryPlacement
 from godwit.cluster.spark.run.gate import EpochGate
-from godwit.engine.shared_conductor import SharedConductor
+from godwit.engine.loop import SharedConductor
 from godwit.migration import (
-    ComponentLoad,
     Conductor,
     EpochOutcome,
+    KeyGroupLoad,
     Policy,
     Warmed,
     inputs,
@@ -153,7 +153,7 @@ def _outcome(
         epoch=epoch,
         batch=epoch,
         loads={
-            "totals": ComponentLoad(
+            "totals": KeyGroupLoad(
                 key_groups=np.arange(KEY_GROUPS),
                 rows=ones,
                 keys=ones,

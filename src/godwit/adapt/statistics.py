@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.adapt.ports import EpochObserved, Topology
-    from godwit.migration import ComponentLoad
+    from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
@@ -137,7 +137,7 @@ class AssignmentPeriod:
     cpu_s: FloatArray
     epochs: FloatArray  # shape ``(G,)``: epochs in which each was touched
 
-    def add(self, load: ComponentLoad) -> None:
+    def add(self, load: KeyGroupLoad) -> None:
         """Count one epoch."""
         touched = load.key_groups
         self.rows[touched] += load.rows

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from godwit.engine.lane.messages import LaneReport
-    from godwit.migration.views import ComponentView
+    from godwit.migration.state import ComponentView
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 
@@ -45,63 +45,54 @@ __all__ = ["EventTimes", "Times", "arrivals_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Event time as an epoch leaves it; what its commit record says. All in microseconds."""
+    """Event time as an epoch leaves it and its commit record keeps it. All in microseconds."""
 
-    # Name of a watermark (`CompiledFlow.watermarks`) → where it stands.
+    # name of a watermark (`CompiledFlow.watermarks`) → the watermark
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    # Name of a watermark → greatest event time seen of the rows that move it.
+    # name of a watermark → greatest event time seen of the rows that move it
     newest: Mapping[str, int] = field(default_factory=dict)
-    # State, as text → windows that end by then are closed.
+    # state, as text → windows that end by then are closed
     closed: Mapping[str, int] = field(default_factory=dict)
-    # Operator → which slots of its key groups take rows.
+    # operator → which slots of its key groups take rows
     slots: Mapping[str, Slots] = field(default_factory=dict)
-    # State, as text → greatest event time of the rows that came to it, where no watermark tells.
+    # state, as text → greatest event time of the rows that came to it, where no watermark tells
     reached: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Front:
-    """How far a stream has come in event time; in microseconds."""
+    """Progress of a stream in event time, in microseconds."""
 
     watermark: int  # no earlier rows are expected of it
     newest: int  # greatest event time of its rows
     drained: bool  # whether none of its sources is expected to have rows
-    held: bool  # whether it comes from an operator that closes nothing in this epoch
+    paused: bool  # whether it comes from an operator that closes nothing in this epoch
 
     @classmethod
-    def least(cls, fronts: Sequence[_Front]) -> _Front:
-        """How far streams have come that meet: as far as the one that is furthest behind."""
+    def lowest(cls, fronts: Sequence[_Front]) -> _Front:
+        """Progress of streams that meet: that of the one that is furthest behind."""
         expected = [front for front in fronts if not front.drained]
         return cls(
             watermark=min(front.watermark for front in expected or fronts),
             newest=max(front.newest for front in fronts),
             drained=not expected,
-            held=any(front.held for front in fronts),
+            paused=any(front.paused for front in fronts),
         )
 
 
 class EventTimes:
     """Event time of a flow's sources and operators, over the epochs of a run.
 
-    It has no clock: moments are passed in.
-
-    Parameters
-    ----------
-    flow
-        The compiled flow.
-    times
-        As the last epoch left them, by the names of today; ``None`` of a new checkpoint.
-    close_at_end
-        Whether windows are over once the input has ended.
-
-    Attributes
-    ----------
-    sharing
-        Operator → what its windows cost, and whether they share panes, of those that may do either.
+    It has no clock: times are passed in.
     """
 
     def __init__(
-        self, flow: CompiledFlow, times: Times | None, *, close_at_end: bool = True
+        self,
+        flow: CompiledFlow,
+        # as the last epoch left them, by the names of today; ``None`` of a new checkpoint
+        times: Times | None,
+        *,
+        close_at_end: bool = True,  # whether windows are over once the input has ended
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
         self._times = Times() if times is None else times
@@ -119,6 +110,7 @@ class EventTimes:
         # Not known after a start, unless there is no state: the first epoch looks for it.
         unknown = Due() if times is None else Due(event=BEGINNING, clock=BEGINNING)
         self._due = {operator.name: unknown for operator in self._timed}
+        # operator → what its windows cost, of those that may share panes or not, and which they do
         self.sharing = {
             o.name: PaneMeter(windows.grid, windows.share)
             for o in self._windowed
@@ -127,7 +119,7 @@ class EventTimes:
 
     @property
     def times(self) -> Times:
-        """As the last epoch left them."""
+        """Event time as the last epoch left it."""
         return self._times
 
     @property
@@ -146,17 +138,12 @@ class EventTimes:
     def epoch_times(
         self, *, clock_us: int, silence_us: int, components: Mapping[str, EpochPlan | ComponentView]
     ) -> dict[str, EpochTime]:
-        """Give the event time of each operator in the next epoch.
+        """Return the event time of each operator in the next epoch.
 
-        Parameters
-        ----------
-        clock_us
-            The driver's clock, since 1970-01-01 UTC.
-        silence_us
-            A clock that never jumps, to measure how long sources have been silent.
-        components
-            Component → how it runs, or stands; says which key groups are suspended. Where
-            components have been regrouped since, none of theirs is.
+        `clock_us`: the driver's clock, since 1970-01-01 UTC.
+        `silence_us`: a clock that never jumps, to measure how long sources have been silent.
+        `components`: component → its plan or state, which says what key groups are suspended; where
+        components have been regrouped since, none of theirs is.
         """
         suspended = self._suspended(components)
         drained = self._drained(silence_us)
@@ -172,7 +159,7 @@ class EventTimes:
                     epoch_times[first],
                 )
                 continue
-            held = operator.name in suspended or (arriving is not None and arriving.held)
+            paused = operator.name in suspended or (arriving is not None and arriving.paused)
             time = EpochTime(
                 clock=clock_us,
                 not_after=tuple(
@@ -183,7 +170,7 @@ class EventTimes:
                 until = arriving.watermark
                 state = str(operator.states[0])
                 reached = self._times.reached.get(state, BEGINNING)
-                if not self._ended:  # a moment far ahead would make whatever comes later late
+                if not self._ended:  # a time far ahead would make whatever comes later late
                     reached = min(reached, clock_us + furthest)
                 newest = max(arriving.newest, reached)
                 over = newest
@@ -197,21 +184,21 @@ class EventTimes:
                     time,
                     slots=self._slots(operator, arriving.newest, components),
                     closed=closed,
-                    until=closed if held else max(closed, until),
+                    until=closed if paused else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
                 )
                 arriving = replace(
                     arriving,
                     watermark=arriving.watermark - operator.output_delay_us,
                     newest=newest,
-                    held=held,
+                    paused=paused,
                 )
             emitted[operator.name] = arriving
-            epoch_times[operator.name] = self._with_timers(operator, time, held=held)
+            epoch_times[operator.name] = self._with_timers(operator, time, paused=paused)
         return epoch_times
 
     def _ahead(self) -> dict[str, list[int]]:
-        """Operator → how far ahead of the clock the rows of each of its inputs may be.
+        """Operator → limit on how far ahead of the clock the rows of each of its inputs are.
 
         As far as their sources allow; what an operator over event time emits is of rows that it
         judged by the clock of then, which may have jumped back, and windows may end later.
@@ -220,18 +207,18 @@ class EventTimes:
         emitted: dict[str, int] = {}
         for operator in self._flow.operators:
             of_inputs = ahead[operator.name] = [
-                emitted[given.upstream]
-                if not isinstance(given, SourceInput)
-                else self._flow.times[given.source].max_ahead_us
-                if given.source in self._flow.times
+                emitted[of.upstream]
+                if not isinstance(of, SourceInput)
+                else self._flow.times[of.source].max_ahead_us
+                if of.source in self._flow.times
                 else END
-                for given in self._flow.inputs_of(operator.name)
+                for of in self._flow.inputs_of(operator.name)
             ]
             emitted[operator.name] = END if operator.over_event_time else max(of_inputs)
         return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
-        """Operators of which key groups are suspended, of windows in two parts of either."""
+        """Operators with suspended key groups; of two-phase windows, both if one has any."""
         suspended = {
             operator.name
             for component in self._flow.components
@@ -246,7 +233,7 @@ class EventTimes:
         newest: int,
         components: Mapping[str, EpochPlan | ComponentView],
     ) -> Slots | None:
-        """Which slots of an operator's key groups take rows in the next epoch."""
+        """Return which slots of an operator's key groups take rows in the next epoch."""
         role = operator.two_phase
         if role is None:
             return None
@@ -263,33 +250,33 @@ class EventTimes:
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
     ) -> _Front | None:
-        """How far the rows that come to an operator are; ``None`` if some have no event time."""
+        """Progress of the rows that come to an operator; ``None`` if some have no event time."""
         fronts = []
-        for given in self._flow.inputs_of(operator):
-            if not isinstance(given, SourceInput):
-                front = emitted[given.upstream]
+        for of in self._flow.inputs_of(operator):
+            if not isinstance(of, SourceInput):
+                front = emitted[of.upstream]
                 if front is not None:
-                    front = replace(front, watermark=front.watermark - given.delay_us)
+                    front = replace(front, watermark=front.watermark - of.delay_us)
                 fronts.append(front)
-            elif given.source in self._flow.times:
-                name = self._flow.watermark_of(given)
+            elif of.source in self._flow.times:
+                name = self._flow.watermark_of(of)
                 fronts.append(
                     _Front(
                         watermark=self._times.watermarks.get(name, BEGINNING),
                         newest=self._times.newest.get(name, BEGINNING),
                         drained=name in drained,
-                        held=False,
+                        paused=False,
                     )
                 )
             else:
                 return None
         known = [front for front in fronts if front is not None]
-        return None if len(known) < len(fronts) else _Front.least(known)
+        return None if len(known) < len(fronts) else _Front.lowest(known)
 
-    def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, held: bool) -> EpochTime:
-        """Say whether timers may be due; where key groups are suspended, none is."""
+    def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
+        """Add to a time whether timers may be due; where key groups are suspended, none is."""
         due = self._due.get(operator.name)
-        if due is None or held:
+        if due is None or paused:
             return time
         return replace(time, due=due.is_due(time))
 
@@ -300,7 +287,7 @@ class EventTimes:
         silence_us: int,
         components: Mapping[str, EpochPlan | ComponentView],
     ) -> bool:
-        """Whether an epoch would close windows even if it had no input."""
+        """Return whether an epoch would close windows even if it had no input."""
         if not self._windowed and not self._timed:
             return False
         epoch_times = self.epoch_times(
@@ -311,16 +298,16 @@ class EventTimes:
         ) or any(epoch_times[operator.name].due for operator in self._timed)
 
     def after(self, epoch_times: Mapping[str, EpochTime], reports: Iterable[LaneReport]) -> Times:
-        """Give what an epoch leaves, from the times that its lanes had, and their reports."""
+        """Return the event time that an epoch leaves, from its lanes' times and reports."""
         newest = dict(self._times.newest)
-        for name, moment in self._heard(reports).items():
-            if moment > newest.get(name, BEGINNING):
-                newest[name] = moment
+        for name, time_us in self._heard(reports).items():
+            if time_us > newest.get(name, BEGINNING):
+                newest[name] = time_us
         watermarks = dict(self._times.watermarks)
-        for name, moment in newest.items():
+        for name, time_us in newest.items():
             of_source = self._flow.times.get(source_of(name))
             if of_source is not None:
-                moved = moment - of_source.slack_us
+                moved = time_us - of_source.slack_us
                 watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
         closed = dict(self._times.closed)
         for operator_ in (*self._windowed, *self._timed):
@@ -330,10 +317,10 @@ class EventTimes:
         arrived = arrivals_of(reports)
         reached = dict(self._times.reached)
         for operator_ in self._windowed:
-            moment = arrived.get(operator_.name, Arrivals()).reached
-            if moment > BEGINNING:
+            time_us = arrived.get(operator_.name, Arrivals()).reached
+            if time_us > BEGINNING:
                 state = str(operator_.states[0])
-                reached[state] = max(moment, reached.get(state, BEGINNING))
+                reached[state] = max(time_us, reached.get(state, BEGINNING))
         slots = dict(self._times.slots)
         for name, time in epoch_times.items():
             if time.slots is not None and name not in self._follows:
@@ -349,15 +336,15 @@ class EventTimes:
         reports: Sequence[LaneReport],
         silence_us: int,
     ) -> None:
-        """Go on from what an epoch left, now that it is committed."""
+        """Continue from what an epoch left, now that it is committed."""
         self._times = times
         for operator_ in self._timed:
             before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
             due = [
-                done.next_due
+                of.next_due
                 for report in reports
-                for done in report.operators
-                if done.operator == operator_.name
+                for of in report.operators
+                if of.operator == operator_.name
             ]
             self._due[operator_.name] = reduce(or_, due, before)
         for name, sharing in self.sharing.items():
@@ -369,9 +356,9 @@ class EventTimes:
 
     def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
         """Name of a watermark whose rows came → the greatest event time among them."""
-        found = sum(arrivals_of(reports).values(), Arrivals())
+        arrivals = sum(arrivals_of(reports).values(), Arrivals())
         names = self._flow.watermarks
-        return {name: moment for number, moment in found.newest.items() for name in names[number]}
+        return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
     def _drained(self, silence_us: int) -> set[str]:
         """Names of watermarks of which no rows are expected."""
@@ -387,9 +374,9 @@ class EventTimes:
 
 
 def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
-    """Operator → what was found of event time while its rows were sent."""
-    found: dict[str, Arrivals] = {}
+    """Operator → event times of its rows, and rows left out, as their senders report them."""
+    arrivals: dict[str, Arrivals] = {}
     for report in reports:
-        for done in report.operators:
-            found[done.operator] = found.get(done.operator, Arrivals()) + done.arrivals
-    return found
+        for of in report.operators:
+            arrivals[of.operator] = arrivals.get(of.operator, Arrivals()) + of.arrivals
+    return arrivals

@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
-from godwit.engine.outcomes import counted_inputs, outcome_of, record_of, told_left_out
+from godwit.engine.outcomes import counted_inputs, outcome_of, record_of, rows_left_out
 from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef, CommitRecord, PhysicalPlan
+    from godwit.checkpoint.records import BatchRef, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
-    from godwit.engine.event_time import Times
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
     from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
-    from godwit.migration.views import ProtocolView
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["FlowAttempt", "FlowEpochs", "is_due", "is_pending"]
+__all__ = ["FlowEpochs", "is_due", "is_pending"]
 
 RowsT = TypeVar("RowsT")
 
@@ -75,9 +72,9 @@ class FlowEpochs(Generic[RowsT]):
             self.flow, log, recovery.layouts, settings, on_loss=policy.on_loss, run_id=run_id
         )
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
-        self.counting = counted_inputs(self.flow)
+        self._counting = counted_inputs(self.flow)
 
-    # -- what to do -------------------------------------------------------------------------------
+    # -- between epochs ---------------------------------------------------------------------------
 
     @property
     def last_batch(self) -> BatchRef | None:
@@ -96,6 +93,9 @@ class FlowEpochs(Generic[RowsT]):
     def end_input(self) -> None:
         """Take note that no rows will come any more: windows that are open are over."""
         self.times.end_input()
+
+    def _clocks_us(self) -> dict[str, int]:
+        return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
 
     # -- for the loop -----------------------------------------------------------------------------
 
@@ -128,90 +128,66 @@ class FlowEpochs(Generic[RowsT]):
         batch: SourceBatch[RowsT] | None,
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
-    ) -> FlowAttempt[RowsT]:
+    ) -> None:
         """See `godwit.engine.loop.Epochs`."""
-        times = self.times.epoch_times(**self._clocks_us(), components=plans)
-        instruction = self.instructor.epoch(
+        self._batch, self._plans = batch, plans
+        self._epoch_times = self.times.epoch_times(**self._clocks_us(), components=plans)
+        self._instruction = self.instructor.epoch(
             epoch,
             plans,
             view=conductor.view,
             copies=conductor.copies,
             executors=self.cluster.executors,
-            times=times,
+            times=self._epoch_times,
         )
-        return FlowAttempt(self, batch, plans, instruction, times)
 
-    def _clocks_us(self) -> dict[str, int]:
-        return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
-
-
-class FlowAttempt(Generic[RowsT]):
-    """An attempt at an epoch of a flow (see `godwit.engine.loop.EpochAttempt`)."""
-
-    def __init__(
-        self,
-        epochs: FlowEpochs[RowsT],
-        batch: SourceBatch[RowsT] | None,
-        plans: Mapping[str, EpochPlan],
-        instruction: EpochInstruction,
-        times: Mapping[str, EpochTime],
-    ) -> None:
-        self._epochs, self._plans = epochs, plans
-        self.flow, self.batch = epochs.flow, None if batch is None else batch.ref
-        self._source, self.instruction, self.times = batch, instruction, times
-        self.reports: list[LaneReport] = []
-        self._record: CommitRecord | None = None
-
-    @property
-    def record(self) -> CommitRecord:
-        """The commit record; there is one once the attempt is committed."""
-        assert self._record is not None, "an attempt has no record before its commit"
-        return self._record
-
-    def run(self) -> None:
-        """See `godwit.engine.loop.EpochAttempt`."""
-        self.reports = self._epochs.cluster.run_stages(self.instruction, self._source)
-        for report in self.reports:
+    def run_stages(self) -> None:
+        """See `godwit.engine.loop.Epochs`."""
+        self._reports = self.cluster.run_stages(self._instruction, self._batch)
+        for report in self._reports:
             if report.error is not None:
                 raise report.error
 
     def commit(self) -> None:
-        """See `godwit.engine.loop.EpochAttempt`."""
-        epochs = self._epochs
-        times: Times = epochs.times.after(self.times, self.reports)
-        self._record = epochs.log.commit(
+        """See `godwit.engine.loop.Epochs`."""
+        times = self.times.after(self._epoch_times, self._reports)
+        self._record = self.log.commit(
             record_of(
-                self.instruction.epoch,
-                self.reports,
+                self._instruction.epoch,
+                self._reports,
                 self._plans,
-                run_id=epochs.run_id,
+                run_id=self.run_id,
                 batch=self.batch,
-                before=epochs.last_batch,
+                before=self.last_batch,
                 times=times,
-                sinks=epochs.cluster.sink_records(),
+                sinks=self.cluster.sink_records(),
             )
         )
-        epochs.times.take(times, self.times, self.reports, epochs.cluster.monotonic_us())
+        self.times.take(times, self._epoch_times, self._reports, self.cluster.monotonic_us())
+
+    @property
+    def batch(self) -> BatchRef | None:
+        """The batch of source rows of the epoch at hand, if it has one."""
+        return None if self._batch is None else self._batch.ref
 
     def outcome(self, copies: Copies) -> EpochOutcome:
-        """See `godwit.engine.loop.EpochAttempt`."""
+        """See `godwit.engine.loop.Epochs`."""
         return outcome_of(
-            self.record,
-            self.reports,
+            self._record,
+            self._reports,
             flow=self.flow,
-            chains=self._epochs.log.chains,
+            chains=self.log.chains,
             copies=copies,
-            counting=self._epochs.counting,
+            counting=self._counting,
         )
 
     def deliver(self) -> None:
-        """See `godwit.engine.loop.EpochAttempt`."""
-        self._epochs.cluster.deliver(self.record)
+        """See `godwit.engine.loop.Epochs`."""
+        self.cluster.deliver(self._record)
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Say which rows operators left out."""
-        epoch = outcome.epoch
+        """Report the rows that operators left out."""
         return [
-            (events.RowsLeftOut, {"epoch": epoch, **values})
-            for values in told_left_out(outcome.left_out, self.flow)
+            (events.RowsLeftOut, {"epoch": outcome.epoch, **values})
+            for values in rows_left_out(outcome.left_out, self.flow)
         ]

@@ -1,4 +1,4 @@
-"""What each lane must be told in an epoch: worked out from plans, chains and what executors hold.
+"""Instructions to the lanes of an epoch, from plans, chains and the copies that executors hold.
 
 The work grows with the key groups that changed since an executor last saw them, not with all of
 them, and what is sent is a short tail of the changelog unless somebody starts from nothing.
@@ -68,13 +68,13 @@ def places_of(
 
 def operator_instruction(
     *,
-    operator: str,  # its name
+    operator: str,
     level: int,  # level of its component
     plan: EpochPlan,  # how its component runs
     places: Sequence[Place],  # lane tasks of the epoch
     chains: Chains,  # what leads to the committed version of every key group
     states: Sequence[StateInstruction],  # what brings its states to that version
-    # whether lanes load whatever they lack in place of letting its rows wait. Operators that feed
+    # lanes load whatever they lack in place of letting its rows wait. Operators that feed
     # others need it: if an executor dies after its lane has sent its output, Spark runs the lane
     # again elsewhere, and some receivers have the first attempt's rows and some the second's. So
     # both must be the same, whatever the second one finds in its local store. In one component,
@@ -82,7 +82,7 @@ def operator_instruction(
     always_load: bool,
     time: EpochTime = NO_TIME,  # event time of the operator in this epoch
 ) -> OperatorInstruction:
-    """Tell the lanes of one operator what they need for the next epoch."""
+    """Instruct the lanes of one operator for the next epoch."""
     assignment = plan.assignment
     num_key_groups = assignment.num_key_groups
     index = {(place.executor, place.lane): i for i, place in enumerate(places)}
@@ -113,18 +113,18 @@ def operator_instruction(
 
 def state_instruction(
     *,
-    state: StateId,  # state, recorded_as: Whose, and its names as of the committed version
-    recorded_as: StateId,
+    state: StateId,
+    recorded_as: StateId,  # its names as of the committed version
     chains: Chains,  # what leads to the committed version of every key group
     # shape ``(num_key_groups,)``: version that is held where it is to be brought forward
     floor: IntArray,
     # shape ``(num_key_groups,)``: key groups that are to be brought forward
-    wanted: npt.NDArray[np.bool_],
+    needed: npt.NDArray[np.bool_],
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Tell what brings one state to the committed version."""
-    segments, apart = chains.tail(state, floor, wanted)
-    snapshots = {g: chain.snapshot for g, chain in apart.items() if chain.snapshot is not None}
+    """Instruct lanes how to bring one state to the committed version."""
+    segments, others = chains.tail(state, floor, needed)
+    snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
     floor[list(snapshots)] = -1
     return StateInstruction(
@@ -138,7 +138,7 @@ def state_instruction(
 
 
 def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Shape ``(size,)``: which key groups are among those."""
+    """Return key groups as a mask of shape ``(size,)``."""
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
@@ -148,17 +148,17 @@ _NONE = np.empty(0, np.int64)
 
 
 class Instructor:
-    """Makes instructions of one run."""
+    """Makes the instructions of one run."""
 
     def __init__(
         self,
         flow: CompiledFlow,
         log: CommitLog,  # the checkpoint's commits; its chains are read under its lock
         layouts: Layouts,  # operator → how its states are read
-        settings: Lanes,  # as the user gave them
+        settings: Lanes,
         *,
         on_loss: LossPolicy,  # what becomes of key groups whose state is nowhere near
-        run_id: str,  # the run; local stores belong to it
+        run_id: str,  # local stores belong to the run
     ) -> None:
         self._flow, self._log, self._layouts, self._settings = flow, log, layouts, settings
         self._loads = on_loss is LossPolicy.LOAD
@@ -180,7 +180,7 @@ class Instructor:
         self._flow = flow
 
     def layout_of(self, state: StateId) -> EntryLayout:
-        """How a state is read from the checkpoint."""
+        """Return how a state is read from the checkpoint."""
         return self._layouts[state.operator][0][state.state]
 
     def epoch(
@@ -193,20 +193,20 @@ class Instructor:
         executors: Mapping[str, Executor],
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
-        """Tell the lanes of an epoch what they need; the caller holds the conductor."""
+        """Instruct the lanes of an epoch; the caller has locked the conductor."""
         places = places_of(plans, executors)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
             for component in self._flow.components:
                 plan = plans[component.name]
                 settled = self._settled(view, component.name, plan)
-                wanted = ~mask_of(plan.suspended, self.num_key_groups)
+                needed = ~mask_of(plan.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
                         self._state(
                             state,
                             copies.held_by(plan.assignment, state),
-                            wanted,
+                            needed,
                             settled,
                             also=self._drained(operator, state, times[operator.name]),
                         )
@@ -242,7 +242,7 @@ class Instructor:
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
     ) -> tuple[StateInstruction, int]:
-        """Tell what brings copies at `floor` to the committed version, and which that is."""
+        """Return what brings copies at `floor` to the committed version, and that version."""
         with self._log.lock:
             instruction = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
             return instruction, self._log.latest_epoch
@@ -251,7 +251,7 @@ class Instructor:
         self,
         state: StateId,
         floor: npt.NDArray[int64],
-        wanted: npt.NDArray[bool_],
+        needed: npt.NDArray[bool_],
         settled: npt.NDArray[integer] = _NONE,
         *,
         also: npt.NDArray[integer] = _NONE,
@@ -268,14 +268,14 @@ class Instructor:
             recorded_as=self._log.recorded_as(state),
             chains=self._log.chains,
             floor=floor,
-            wanted=wanted,
+            needed=needed,
             to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, settled).tolist()])),
         )
 
     def _drained(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
-        """Key groups of which a slot holds only panes that are gone: a snapshot empties it."""
+        """Key groups whose slot holds only panes that are gone: a snapshot empties it."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE

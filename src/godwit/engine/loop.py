@@ -23,99 +23,36 @@ record where rows are processed (`godwit.engine.flow_epochs`), numbers in the si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.progress import Stopwatch
 from godwit.model import events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from godwit.engine.shared_conductor import SharedConductor
-    from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, LoadSummary
+    from godwit.migration import (
+        Conductor,
+        Copies,
+        EndMigration,
+        EndRegrouping,
+        EpochOutcome,
+        EpochPlan,
+        ProtocolView,
+    )
 
-__all__ = ["CommittedEpoch", "EpochAttempt", "EpochLoop", "EpochObserver", "Epochs"]
+__all__ = ["EpochLoop", "EpochObserver", "Epochs", "SharedConductor", "Stopwatch"]
 
 BatchT = TypeVar("BatchT")
 _BatchT_contra = TypeVar("_BatchT_contra", contravariant=True)
-AttemptT = TypeVar("AttemptT", bound="EpochAttempt")
-_AttemptT_co = TypeVar("_AttemptT_co", bound="EpochAttempt", covariant=True)
-_AttemptT_contra = TypeVar("_AttemptT_contra", bound="EpochAttempt", contravariant=True)
+_T = TypeVar("_T")
 
 
-class EpochAttempt(Protocol):
-    """One attempt at an epoch, planned; its methods are called once each, in this order."""
-
-    def run(self) -> None:
-        """Do the work; nothing of it counts yet. Raises `AttemptLostError` to be repeated."""
-
-    def commit(self) -> None:
-        """Make the work count, durably and at once."""
-
-    def outcome(self, copies: Copies) -> EpochOutcome:
-        """Describe what was committed, given who held which copies before."""
-
-    def deliver(self) -> None:
-        """Give the sinks what was committed."""
-
-    def remarks(
-        self, outcome: EpochOutcome
-    ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return kinds and values of what else people are told of the epoch."""
-
-
-class Epochs(Protocol[_BatchT_contra, _AttemptT_co]):
-    """Epochs of one run: where it stands, and how the next one is attempted."""
-
-    @property
-    def next_epoch(self) -> int:
-        """Number of the epoch after the last one that is committed."""
-
-    def wait_while_held(self) -> bool:
-        """See `godwit.engine.cluster.Cluster.wait_while_held`."""
-
-    def regroup(self, physical_plan: Any) -> None:
-        """Go on under the conductor's physical plan, if that is another."""
-
-    def plan(
-        self,
-        epoch: int,
-        batch: _BatchT_contra | None,
-        plans: Mapping[str, EpochPlan],
-        conductor: Conductor,
-    ) -> _AttemptT_co:
-        """Plan an attempt from how every component runs; the conductor is locked."""
-
-    def now_s(self) -> float:
-        """Return a time in seconds that never runs backwards, to time the epoch by."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedEpoch(Generic[_AttemptT_co]):
-    """An epoch from its commit on, as observers see it."""
-
-    attempt: _AttemptT_co
-    outcome: EpochOutcome
-    plans: Mapping[str, EpochPlan]  # component → how it ran
-    load: LoadSummary | None  # what key groups cost lately, now and then
-    took_s: float  # from the start of the first attempt to the commit
-    stopwatch: Stopwatch  # of the phases until now
-
-
-class EpochObserver(Protocol[_AttemptT_contra]):
-    """Whoever looks at epochs on their way."""
-
-    def committed(self, epoch: CommittedEpoch[_AttemptT_contra]) -> None:
-        """Take an epoch that is committed, and not delivered yet."""
-
-    def delivered(self, epoch: CommittedEpoch[_AttemptT_contra]) -> None:
-        """Take an epoch that is delivered, just before people are told of it."""
-
-
-class EpochLoop(Generic[BatchT, AttemptT]):
+class EpochLoop(Generic[BatchT]):
     """Carries out the epochs of a run, one at a time."""
 
     at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
@@ -124,10 +61,7 @@ class EpochLoop(Generic[BatchT, AttemptT]):
     ``"delivered"``) and the epoch."""
 
     def __init__(
-        self,
-        epochs: Epochs[BatchT, AttemptT],
-        conductor: SharedConductor,
-        observer: EpochObserver[AttemptT],
+        self, epochs: Epochs[BatchT], conductor: SharedConductor, observer: EpochObserver
     ) -> None:
         self._epochs, self._conductor, self._observer = epochs, conductor, observer
 
@@ -137,34 +71,26 @@ class EpochLoop(Generic[BatchT, AttemptT]):
         Returns its outcome; ``None`` if epochs are held and nobody waits for them: then the same
         batch is to be offered again.
         """
-        epoch, stopwatch = self._epochs.next_epoch, Stopwatch(self._epochs.now_s)
-        attempt = None
-        while attempt is None:
+        epochs, epoch = self._epochs, self._epochs.next_epoch
+        stopwatch = Stopwatch(epochs.now_s)
+        while True:
             begun = self._begin(epoch)
             if begun is None:
                 return None
             plans, physical_plan = begun
-            attempt = self._attempt(epoch, batch, plans, physical_plan, stopwatch)
+            if self._attempt(epoch, batch, plans, physical_plan, stopwatch):
+                break
         took_s = stopwatch.took_ms()["epoch"] / 1e3
         self.at_step("committed", epoch)
         with self._conductor.locked() as conductor:
-            outcome = attempt.outcome(conductor.copies)
+            outcome = epochs.outcome(conductor.copies)
             conductor.commit(outcome)
-            load = conductor.recent_load.due_summary()
-        committed = CommittedEpoch(
-            attempt=attempt,
-            outcome=outcome,
-            plans=plans,
-            load=load,
-            took_s=took_s,
-            stopwatch=stopwatch,
-        )
-        self._observer.committed(committed)
+        self._observer.committed(outcome, plans, took_s)
         with stopwatch.phase("deliver"):
-            attempt.deliver()
+            epochs.deliver()
         self.at_step("delivered", epoch)
         stopwatch.stop()
-        self._observer.delivered(committed)
+        self._observer.delivered(outcome, stopwatch)
         with self._conductor.locked() as conductor:
             waiting = sum(len(c.waiting) for c in conductor.view.components.values())
             conductor.announce(
@@ -175,7 +101,7 @@ class EpochLoop(Generic[BatchT, AttemptT]):
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
                 waiting_key_groups=waiting,
             )
-            for kind, values in attempt.remarks(outcome):
+            for kind, values in epochs.remarks(outcome):
                 conductor.announce(kind, **values)
         return outcome
 
@@ -196,22 +122,170 @@ class EpochLoop(Generic[BatchT, AttemptT]):
         plans: Mapping[str, EpochPlan],
         physical_plan: Any,
         stopwatch: Stopwatch,
-    ) -> AttemptT | None:
-        """Carry out an epoch up to its commit; ``None`` if it is to be attempted again."""
+    ) -> bool:
+        """Carry out an epoch up to its commit; return false if it is to be attempted again."""
+        epochs = self._epochs
         try:
-            self._epochs.regroup(physical_plan)
+            epochs.regroup(physical_plan)
             with stopwatch.phase("plan"), self._conductor.locked() as conductor:
-                attempt = self._epochs.plan(epoch, batch, plans, conductor)
+                epochs.plan(epoch, batch, plans, conductor)
             self.at_step("planned", epoch)
             with stopwatch.phase("stages"):
-                attempt.run()
+                epochs.run_stages()
             self.at_step("staged", epoch)
             with stopwatch.phase("commit"):
-                attempt.commit()
+                epochs.commit()
         except BaseException as error:
             with self._conductor.locked() as conductor:
                 conductor.abort(epoch, str(error) or repr(error))
             if isinstance(error, AttemptLostError):
-                return None
+                return False
             raise
-        return attempt
+        return True
+
+
+class Epochs(Protocol[_BatchT_contra]):
+    """Epochs of one run: where it stands, and the work of the epoch that the loop carries out.
+
+    `plan` begins an attempt at an epoch; the methods below it concern the last attempt, and are
+    called once each, in their order here.
+    """
+
+    @property
+    def next_epoch(self) -> int:
+        """Number of the epoch after the last one that is committed."""
+
+    def now_s(self) -> float:
+        """Return a time in seconds that never runs backwards, to time the epoch by."""
+
+    def wait_while_held(self) -> bool:
+        """See `godwit.engine.cluster.Cluster.wait_while_held`."""
+
+    def regroup(self, physical_plan: Any) -> None:
+        """Go on under the conductor's physical plan, if that is another."""
+
+    def plan(
+        self,
+        epoch: int,
+        batch: _BatchT_contra | None,
+        plans: Mapping[str, EpochPlan],
+        conductor: Conductor,
+    ) -> None:
+        """Plan an attempt from how every component runs; the conductor is locked."""
+
+    def run_stages(self) -> None:
+        """Do the work; nothing of it counts yet. Raises `AttemptLostError` to be repeated."""
+
+    def commit(self) -> None:
+        """Make the work count, durably and at once."""
+
+    def outcome(self, copies: Copies) -> EpochOutcome:
+        """Describe what was committed; `copies` says who held which copies before."""
+
+    def deliver(self) -> None:
+        """Give the sinks what was committed."""
+
+    def remarks(
+        self, outcome: EpochOutcome
+    ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
+        """Return kinds and values of further events of the epoch."""
+
+
+class EpochObserver(Protocol):
+    """Observes the epochs of a run."""
+
+    def committed(
+        self,
+        outcome: EpochOutcome,
+        plans: Mapping[str, EpochPlan],  # component → how it ran
+        took_s: float,  # from the start of the first attempt to the commit
+    ) -> None:
+        """Take an epoch that is committed, and not delivered yet."""
+
+    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+        """Take an epoch that is delivered, just before its event."""
+
+
+class Stopwatch:
+    """Times the phases of one epoch, by a clock that never runs backwards."""
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self.began = datetime.now(UTC)
+        self._now_s, self._started_s = now_s, now_s()
+        self._took_ms: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase; of one that is gone through again, all times count."""
+        started_s = self._now_s()
+        try:
+            yield
+        finally:
+            spent = (self._now_s() - started_s) * 1e3
+            self._took_ms[name] = self._took_ms.get(name, 0.0) + spent
+
+    def took_ms(self) -> dict[str, float]:
+        """Return phase → milliseconds, and ``epoch``: everything until now, or until the stop."""
+        return {"epoch": (self._now_s() - self._started_s) * 1e3, **self._took_ms}
+
+    def stop(self) -> None:
+        """Let the epoch be over."""
+        self._took_ms = self.took_ms()
+
+
+class SharedConductor:
+    """One conductor, shared between the threads of a run, and the one lock around it.
+
+    The lock is held for as long as the conductor thinks, never while anything is read, written or
+    waited for.
+    """
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._changed = threading.Condition(threading.RLock())
+        self._closed = False
+
+    @contextmanager
+    def locked(self) -> Iterator[Conductor]:
+        """Have the conductor to oneself; whoever waits for an end looks again afterwards."""
+        with self._changed:
+            try:
+                yield self._conductor
+            finally:
+                self._changed.notify_all()
+
+    @property
+    def view(self) -> ProtocolView:
+        """State of the migration protocol, as a value that does not change any more."""
+        return self._conductor.view
+
+    def background_failed(self, what: str, error: str) -> None:
+        """Announce that background work has failed."""
+        with self.locked() as conductor:
+            conductor.announce(events.BackgroundFailed, what=what, error=error)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over."""
+        return self._closed
+
+    def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
+        """Wait for the end of a migration and return it; ``None`` if it has not ended by then."""
+        return self._once(lambda conductor: conductor.ended(migration), timeout_s)
+
+    def ended_regrouping(self, regrouping: str, timeout_s: float | None) -> EndRegrouping | None:
+        """Wait for the end of a regrouping and return it; ``None`` if it has not ended by then."""
+        return self._once(lambda conductor: conductor.ended_regrouping(regrouping), timeout_s)
+
+    def _once(self, ended: Callable[[Conductor], _T | None], timeout_s: float | None) -> _T | None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: ended(self._conductor) is not None or self._closed, timeout_s
+            )
+            return ended(self._conductor)
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,44 +1,49 @@
-"""The lanes' reports and the commit of an epoch, made into its one outcome and its one record."""
+"""Lanes' reports and the commit of an epoch, made into its one outcome, record and progress."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import arrivals_of
-from godwit.engine.slots import empty_slots
-from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
+from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
 from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from godwit.checkpoint.chains import Chains
     from godwit.checkpoint.records import BatchRef, SinkRecord, StateId
     from godwit.engine.event_time import Times
-    from godwit.engine.lane.messages import LaneReport, OperatorReport
-    from godwit.migration import Copies, EpochPlan
-    from godwit.plan.compiled import CompiledFlow, Component
+    from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
+    from godwit.engine.loop import Stopwatch
+    from godwit.migration import Copies, EpochPlan, ProtocolView
+    from godwit.plan.compiled import CompiledFlow
 
 __all__ = [
     "counted_inputs",
+    "empty_slots",
     "left_out_of",
     "outcome_of",
+    "progress_of",
     "reach_of",
     "record_of",
+    "rows_left_out",
     "state_bytes",
-    "told_left_out",
+    "streams_of",
     "traffic_to",
 ]
 
 
 def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
-    """Operators and numbers of their inputs whose rows are the source's.
+    """Operators, and numbers of their inputs, by which rows of sources are counted once.
 
     Of operators that read the same source after the same maps, it is the one declared first, with
     those that take some of its rows in its place.
@@ -59,25 +64,22 @@ def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
 
 
 def record_of(
-    # epoch, reports, plans: The epoch, what its lanes did, and the plans that they did it under
     epoch: int,
     reports: Sequence[LaneReport],
-    plans: Mapping[str, EpochPlan],
+    plans: Mapping[str, EpochPlan],  # component → how it ran
     *,
-    run_id: str,  # whose epoch
-    batch: BatchRef | None,  # the micro-batch that it covers, if any
+    run_id: str,
+    batch: BatchRef | None,  # the micro-batch that the epoch covers, if any
     before: BatchRef | None,  # the last one that was covered before
     times: Times,  # event time as the epoch leaves it
-    # what the sinks are; ``None`` where there are none
-    sinks: Mapping[str, SinkRecord] | None = None,
+    sinks: Mapping[str, SinkRecord] | None = None,  # what the sinks are, where there are any
 ) -> CommitRecord:
     """Name everything that the lanes of an epoch wrote."""
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
-    for report in ordered:
-        for operator_report in report.operators:
-            if operator_report.consumed:
-                consumed.setdefault(operator_report.operator, []).extend(operator_report.consumed)
+    for report in _operators(ordered):
+        if report.consumed:
+            consumed.setdefault(report.operator, []).extend(report.consumed)
     return CommitRecord(
         epoch=epoch,
         run_id=run_id,
@@ -92,64 +94,65 @@ def record_of(
         newest=dict(times.newest),
         expired=dict(times.closed),
         reached=dict(times.reached),
-        slots={name: told for name, of in times.slots.items() if (told := of.recorded())},
+        slots={name: slots for name, of in times.slots.items() if (slots := of.recorded())},
         sinks=dict(sinks or {}),
     )
 
 
+def _operators(reports: Iterable[LaneReport]) -> Iterator[OperatorReport]:
+    """Iterate over what lanes did for operators."""
+    return (of_operator for report in reports for of_operator in report.operators)
+
+
 def outcome_of(
-    record: CommitRecord,  # record, reports: What was committed, and what the lanes reported
+    record: CommitRecord,
     reports: Sequence[LaneReport],
     *,
-    flow: CompiledFlow,  # whose epoch
+    flow: CompiledFlow,
     chains: Chains,  # as of the commit
     copies: Copies,  # who held what before
-    # operators and numbers of their inputs whose rows are the source's: one for each feed
-    counting: frozenset[tuple[str, int]],
+    counting: frozenset[tuple[str, int]],  # see `counted_inputs`
 ) -> EpochOutcome:
-    """Say what an epoch did."""
-    parts: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
-    done_for: dict[str, list[OperatorReport]] = {}
+    """Describe a committed epoch."""
+    versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
+    loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
     executor_cpu_ms: dict[str, float] = {}
     executor_busy_ms: dict[str, float] = {}
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
-        sink_rows[ref.sink] = sink_rows.get(ref.sink, 0) + ref.rows
+        _add(sink_rows, ref.sink, ref.rows)
     of_operator = {o.name: c for c in flow.components for o in c.operators}
     for report in reports:
+        here = report.executor
         for phase, spent in report.took_ms.items():
-            lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
-        for operator_report in report.operators:
-            component = of_operator[operator_report.operator].name
-            done_for.setdefault(component, []).append(operator_report)
-            waited.setdefault(component, []).extend(operator_report.waited)
-            for sums, ms in (
-                (executor_cpu_ms, operator_report.load.cpu_ms),
-                (executor_busy_ms, operator_report.load.busy_ms),
-            ):
-                sums[report.executor] = sums.get(report.executor, 0.0) + float(np.sum(ms))
-            here = parts.setdefault(report.executor, {})
-            for state, versions in operator_report.versions.items():
-                here.setdefault(state, []).append(versions)
+            _add(lane_ms, phase, spent)
+        for of_lane in report.operators:
+            component = of_operator[of_lane.operator].name
+            loads[component].append(of_lane.load)
+            waited.setdefault(component, []).extend(of_lane.waited)
+            _add(executor_cpu_ms, here, float(of_lane.load.cpu_ms.sum()))
+            _add(executor_busy_ms, here, float(of_lane.load.busy_ms.sum()))
+            of_states = versions.setdefault(here, {})
+            for state, of_state in of_lane.versions.items():
+                of_states.setdefault(state, []).append(of_state)
     tables = {
-        executor: {state: PerKeyGroup.joined(versions) for state, versions in states.items()}
-        for executor, states in parts.items()
+        executor: {state: PerKeyGroup.joined(parts) for state, parts in states.items()}
+        for executor, states in versions.items()
     }
     return EpochOutcome(
         epoch=record.epoch,
         batch=None if record.batch is None else record.batch.number,
         rows_in=sum(
             rows
-            for report in reports
-            for operator_report in report.operators
-            for number, rows in operator_report.rows_in.items()
-            if (operator_report.operator, number) in counting
+            for of_lane in _operators(reports)
+            for number, rows in of_lane.rows_in.items()
+            if (of_lane.operator, number) in counting
         ),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
-        loads={c.name: _load(c, done_for.get(c.name, ()), chains) for c in flow.components},
+        loads={c.name: _load(c.states, loads[c.name], chains) for c in flow.components},
         traffic=traffic_to(flow, reports),
         streams=streams_of(reports),
         executor_cpu_ms=executor_cpu_ms,
@@ -160,12 +163,16 @@ def outcome_of(
         watermarks=dict(record.watermarks),
         left_out=left_out_of(reports),
         hot_keys=hot_keys_of(reports),
-        held_twice=held_twice_of(reports),
+        held_twice=_duplicate_partials(reports),
         empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
     )
+
+
+def _add(total: dict[str, Any], name: str, more: float) -> None:
+    total[name] = total.get(name, 0) + more
 
 
 def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -179,34 +186,23 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
     return streams
 
 
-def held_twice_of(reports: Iterable[LaneReport]) -> dict[str, int]:
-    """Operator → partials of windows that were over whose key was held in two slots."""
-    twice: dict[str, int] = {}
-    for operator_report in (
-        operator_report
-        for report in reports
-        for operator_report in report.operators
-        if operator_report.twice
-    ):
-        twice[operator_report.operator] = (
-            twice.get(operator_report.operator, 0) + operator_report.twice
-        )
-    return twice
+def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
+    """Operator → partials, of windows that were over, of keys that two slots held."""
+    duplicates: dict[str, int] = {}
+    for of_lane in _operators(reports):
+        if of_lane.duplicate_partials:
+            _add(duplicates, of_lane.operator, of_lane.duplicate_partials)
+    return duplicates
 
 
 def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     """Operator → key, as JSON → share of its rows, of keys of which some sender had many."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
-    for operator_report in (
-        operator_report for report in reports for operator_report in report.operators
-    ):
-        rows[operator_report.operator] = rows.get(operator_report.operator, 0) + sum(
-            operator_report.rows_in.values()
-        )
-        for key, count in operator_report.hot_keys.items():
-            of = hot.setdefault(operator_report.operator, {})
-            of[key] = of.get(key, 0) + count
+    for of_lane in _operators(reports):
+        _add(rows, of_lane.operator, sum(of_lane.rows_in.values()))
+        for key, count in of_lane.hot_keys.items():
+            _add(hot.setdefault(of_lane.operator, {}), key, count)
     return {
         operator: {
             key: count / rows[operator]
@@ -219,20 +215,16 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
     """Operator → reason → rows that it left out, of those that left any out."""
     counts = {
-        operator: {
-            "late": event_times.late,
-            "ahead": event_times.ahead,
-            "untimed": event_times.untimed,
-        }
-        for operator, event_times in arrivals_of(reports).items()
+        operator: {"late": of.late, "ahead": of.ahead, "untimed": of.untimed}
+        for operator, of in arrivals_of(reports).items()
     }
     return {operator: of for operator, of in counts.items() if any(of.values())}
 
 
-def told_left_out(
+def rows_left_out(
     left_out: Mapping[str, Mapping[str, int]], flow: CompiledFlow
 ) -> list[dict[str, Any]]:
-    """Say, for each operator that left rows out in an epoch, what `events.RowsLeftOut` says."""
+    """Return the fields of `events.RowsLeftOut` for each operator that left rows out."""
     return [
         {
             "operator": operator,
@@ -249,56 +241,52 @@ def told_left_out(
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
-    """Shape ``(num_key_groups,)``: what an empty copy reads to come to the committed version."""
+    """Shape ``(num_key_groups,)``: bytes read to bring an empty copy to the committed version."""
     sizes = [chains.snapshot_bytes(s) + chains.changelog_bytes(s) for s in states]
     total: npt.NDArray[np.int64] = np.sum(sizes, axis=0, dtype=np.int64)
     return total
 
 
-def _load(component: Component, reports: Iterable[OperatorReport], chains: Chains) -> ComponentLoad:
-    sums = np.zeros((4, chains.num_key_groups))
-    touched = np.zeros(chains.num_key_groups, np.bool_)
-    for load in (operator_report.load for operator_report in reports):
-        touched[load.key_groups] = True
-        sums[:, load.key_groups] += (load.rows, load.keys, load.cpu_ms, load.busy_ms)
-    key_groups = np.flatnonzero(touched)
-    rows, keys, cpu_ms, busy_ms = sums[:, key_groups]
-    return ComponentLoad(
-        key_groups=key_groups,
-        rows=rows.astype(np.int64),
-        keys=keys.astype(np.int64),
-        cpu_ms=cpu_ms,
-        busy_ms=busy_ms,
-        state_bytes=state_bytes(component.states, chains)[key_groups],
-    )
+def _load(states: Iterable[StateId], loads: Sequence[KeyGroupLoad], chains: Chains) -> KeyGroupLoad:
+    """Add up the loads of a component's operators, with the bytes of its states."""
+    total = KeyGroupLoad.total(loads)
+    return replace(total, state_bytes=state_bytes(states, chains)[total.key_groups])
+
+
+def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
+    """State that is a slot → key groups of which it holds nothing."""
+    return {
+        state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
+        for operator in flow.operators
+        if operator.two_phase is not None and operator.two_phase.slot is not None
+        for state in operator.states
+    }
 
 
 def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, ComponentTraffic]:
-    """Component → what operators upstream sent to it."""
+    """Component → what operators upstream sent to it through an exchange."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
-    sums: dict[str, npt.NDArray[np.float64]] = {}
-    crossed: dict[str, int] = {}
-    spent: dict[str, float] = {}
-    pairs: dict[str, dict[str, list[KeyGroupPairs]]] = {}
+    sent_to: dict[str, list[PassedOn]] = {}
     for report in reports:
-        for sent in report.sent:
-            name = of_operator[sent.operator]
-            both = sums.setdefault(name, np.zeros((2, flow.num_key_groups)))
-            both[:, sent.key_groups] += (sent.rows, sent.size_bytes)
-            crossed[name] = crossed.get(name, 0) + sent.crossed_bytes
-            spent[name] = spent.get(name, 0.0) + sent.cpu_ms
-            upstream = of_operator[sent.sender]
-            pairs.setdefault(name, {}).setdefault(upstream, []).append(sent.pairs)
+        for passed in report.passed_on:
+            if passed.exchanged:
+                sent_to.setdefault(of_operator[passed.operator], []).append(passed)
     traffic = {}
-    for name, (rows, size_bytes) in sums.items():
+    for name, sent in sent_to.items():
+        rows, size_bytes = np.zeros((2, flow.num_key_groups))
+        pairs: dict[str, list[KeyGroupPairs]] = {}
+        for passed in sent:
+            rows[passed.key_groups] += passed.sent_rows
+            size_bytes[passed.key_groups] += passed.sent_bytes
+            pairs.setdefault(of_operator[passed.sender], []).append(passed.pairs)
         key_groups = np.flatnonzero(rows)
         traffic[name] = ComponentTraffic(
             key_groups=tuple(key_groups.tolist()),
             rows=tuple(rows[key_groups].astype(np.int64).tolist()),
             size_bytes=tuple(np.rint(size_bytes[key_groups]).astype(np.int64).tolist()),
-            crossed_bytes=crossed[name],
-            cpu_ms=spent[name],
-            pairs={up: KeyGroupPairs.total(parts) for up, parts in pairs[name].items()},
+            crossed_bytes=sum(passed.crossed_bytes for passed in sent),
+            cpu_ms=sum(passed.cpu_ms for passed in sent),
+            pairs={upstream: KeyGroupPairs.total(parts) for upstream, parts in pairs.items()},
         )
     return traffic
 
@@ -316,16 +304,89 @@ def reach_of(
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
     for executor, reported in tables.items():
-        named = np.zeros(committed.shape[1], np.bool_)
+        reported_here = np.zeros(committed.shape[1], np.bool_)
         held_versions = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
         for row, state in zip(held_versions, states, strict=True):
             versions = PerKeyGroup.of(reported.get(state, {}))
-            named[versions.key_groups] = True
+            reported_here[versions.key_groups] = True
             row[versions.key_groups] = versions.numbers
-        key_groups = np.flatnonzero(named)
+        key_groups = np.flatnonzero(reported_here)
         if not len(key_groups):
             continue
         misses = held_versions < committed
         lowest = np.where(misses, held_versions, held_versions.max(axis=0)).min(axis=0)
         reach[executor] = PerKeyGroup(key_groups, lowest[key_groups])
     return reach
+
+
+def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> dict[str, Any]:
+    """Put an epoch's figures together.
+
+    outcome, view, watch: What the epoch did, how the protocol stands now, what it took.
+
+    Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
+    ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
+    ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
+    ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
+    ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``laneMs`` (per phase of
+    the lanes, the sum over lanes), ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source,
+    or ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
+    ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
+    JSON → its share of the operator's rows), ``heldTwice`` (operator → partials of keys that two
+    slots held, of windows that were over), ``stateBytes`` (of the key groups touched), ``numKeys``
+    (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
+    ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
+    (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``, ``cpuMs``
+    and ``busyMs``: CPU time that its lanes spent on key groups in this epoch, and time that they
+    were busy with them, waiting included).
+    """
+    took = watch.took_ms()
+    return {
+        "epoch": outcome.epoch,
+        "batchId": outcome.batch,
+        "timestamp": watch.began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "numInputRows": outcome.rows_in,
+        "numOutputRows": outcome.rows_out,
+        "sinkRows": dict(outcome.sink_rows),
+        "crossedBytes": sum(sent.crossed_bytes for sent in outcome.traffic.values()),
+        "processedRowsPerSecond": outcome.rows_in / took["epoch"] * 1e3,
+        "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},
+        "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
+        "changelogBytes": outcome.changelog_bytes,
+        "snapshotBytes": outcome.snapshot_bytes,
+        "watermarks": {source: _iso(moment) for source, moment in outcome.watermarks.items()},
+        "leftOutRows": {name: dict(counts) for name, counts in outcome.left_out.items()},
+        "hotKeys": {
+            name: {key: round(share, 4) for key, share in keys.items()}
+            for name, keys in outcome.hot_keys.items()
+        },
+        "heldTwice": dict(outcome.held_twice),
+        "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
+        "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
+        "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
+        "suspendedKeyGroups": sum(len(c.suspended) for c in view.components.values()),
+        "plannedMoves": sum(len(c.moves) for c in view.components.values()),
+        "inFlightKeyGroups": sum(len(c.transfers) for c in view.components.values()),
+        "keyGroups": {
+            name: {e: len(c.assignment.key_groups(e)) for e in c.assignment.executors}
+            for name, c in view.components.items()
+        },
+        "executors": {
+            name: {
+                "lanes": lanes,
+                "draining": name in view.draining,
+                "cpuMs": round(outcome.executor_cpu_ms.get(name, 0.0), 3),
+                "busyMs": round(outcome.executor_busy_ms.get(name, 0.0), 3),
+            }
+            for name, lanes in view.executors.items()
+        },
+    }
+
+
+def _iso(moment_us: int) -> str:
+    """Write a moment as text; one that no calendar has, as its microseconds."""
+    try:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
+    except OverflowError:
+        return str(moment_us)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

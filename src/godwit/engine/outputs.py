@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -57,7 +57,7 @@ __all__ = ["Deliveries", "OpenSinks", "Session", "SinkState", "StagedOutput", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkState:
-    """A sink of this run, and what the last epoch says of it."""
+    """A sink of this run, and what the record of the last epoch says of it."""
 
     writer: str  # name that the target knows it by
     complete: bool  # whether its rows are the whole result
@@ -70,10 +70,10 @@ class SinkState:
 
 
 class Deliveries:
-    """What the sinks of a run are, and what commit records say of them.
+    """The sinks of a run by those of the last epoch, and what commit records say of them.
 
-    latest: Record of the last epoch; ``None`` before the first.
-    renamed: Old name → new name of operators since that epoch.
+    `latest`: record of the last epoch; ``None`` before the first.
+    `renamed`: old name → new name of operators since that epoch.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Deliveries:
                 self._emitted[name] = record.epoch
 
     def changes(self) -> Iterator[str]:
-        """Say in words what became of the sinks of the last epoch, as far as they changed."""
+        """Describe in words what became of the sinks of the last epoch, as far as they changed."""
         for name, state in self.of.items():
             if state.former is not None and state.former != name:
                 yield f"sink {state.former} is now {name}"
@@ -212,6 +212,7 @@ def _former(
 
 
 def _target(output: Output) -> str:
+    """Return where a sink writes; empty where that is unknown."""
     return output.sink.destination or ""
 
 
@@ -228,7 +229,7 @@ def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, 
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:
-    """Make a writer of a new sink's name that no sink has which was renamed."""
+    """Make a writer of a new sink's name that no renamed sink has."""
     used, writer, number = set(taken), name, 1
     while writer in used:
         number += 1
@@ -264,16 +265,18 @@ class StagedOutput:
     complete: bool | None  # whether it is the whole result; ``None``: as the sink was opened for
     point: HistoryPoint  # the epoch in its history
     refs: Sequence[OutputRef]  # where the rows are, in order
-    storage: CheckpointStorage  # the checkpoint
-    session: Session  # makes DataFrames
-    # gets rows that the sink rejects while it delivers, and who found them: all of each, however
-    # often the rows are read; ``None`` if nobody does
+    storage: CheckpointStorage
+    session: Session
+    # gets rows that the sink rejects while it delivers, with what rejected them (``"check"`` or
+    # ``"target"``): all of each, however often the rows are read; ``None`` if nobody does
     on_divert: Callable[[str, pa.Table], None] | None = None
     # finds rows that the sink cannot take, where lanes have not looked for them: another run
     # staged them, perhaps for another sink
     check: RowCheck | None = None
     # files of another query's target that the checkpoint, a copy, has with it
     carried: CarriedFiles | None = None
+    # rejected rows that were found in delivery, for their sink: they follow those that lanes staged
+    diverted: Sequence[pa.RecordBatch] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -284,12 +287,15 @@ class StagedOutput:
     @property
     def num_rows(self) -> int:
         """Rows in all."""
-        return sum(ref.rows for ref in self.refs)
+        return sum(ref.rows for ref in self.refs) + sum(
+            int(rows.num_rows) for rows in self.diverted
+        )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows on the driver, one batch at a time, but for the sink's own files."""
         if self.check is None:
             yield from self._staged()
+            yield from self.diverted
             return
         rejected: list[pa.RecordBatch] = []
         reasons: list[str] = []
@@ -308,8 +314,7 @@ class StagedOutput:
             yield batch.filter(pa.array(accepted))
         if rejected:
             rows = pa.concat_batches(rejected)
-            found_all = Rejections(rows=np.arange(rows.num_rows), reasons=reasons)
-            self._divert("check", rows, found_all)
+            self._divert("check", rows, Rejections(rows=np.arange(rows.num_rows), reasons=reasons))
         elif self.on_divert is not None:
             self.on_divert("check", REJECTED.empty_table())
 
@@ -327,7 +332,7 @@ class StagedOutput:
         return [file for files in written if self._is_own(files) for file in files.files]
 
     def _is_own(self, written: WrittenFiles) -> bool:
-        """Whether files were written to where the sink writes, be it with other credentials."""
+        """Return whether files lie where the sink writes, be it with other credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)
@@ -339,18 +344,18 @@ class StagedOutput:
         size = sum(ref.block.length for ref in staged)
         if size <= _LOCAL_BYTES or len(staged) < len(self.refs):
             return self.session.dataframe(pa.Table.from_batches(self.batches(), schema=self.schema))
-        return self.session.stored_dataframe(
-            self.storage, [ref.block for ref in staged], self.schema
-        )
+        blocks = [ref.block for ref in staged]
+        stored = self.session.stored_dataframe(self.storage, blocks, self.schema)
+        if not self.diverted:
+            return stored
+        diverted = self.session.dataframe(pa.Table.from_batches(self.diverted))
+        return stored.unionByName(diverted)
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Keep rows for the sink of rejected rows.
-
-        Raises `SinkError` if there is none.
-        """
+        """Divert rows to the sink of rejected rows. Raises `SinkError` if there is none."""
         self._divert("target", rows, rejections)
 
-    def _divert(self, who: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
+    def _divert(self, by: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
         keys = [key for key in self.output.keys if key in rows.schema.names]
         rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
@@ -360,7 +365,7 @@ class StagedOutput:
                 keyed=bool(keys),
                 where=f"epoch {self.epoch}, which is committed",
             )
-        self.on_divert(who, rejected)
+        self.on_divert(by, rejected)
 
     def _batch(self, ref: OutputRef) -> pa.RecordBatch:
         return decode_batch(read_block(self.storage, ref.block))
@@ -369,61 +374,18 @@ class StagedOutput:
         return decode_files(read_block(self.storage, ref.block))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WithDiverted:
-    """Rejected rows of an epoch: those that lanes staged, then those found in delivery."""
-
-    staged: StagedOutput
-    diverted: Sequence[pa.RecordBatch]
-
-    @property
-    def epoch(self) -> int:
-        return self.staged.epoch
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.staged.schema
-
-    @property
-    def complete(self) -> bool | None:
-        return None
-
-    @property
-    def point(self) -> HistoryPoint:
-        return self.staged.point
-
-    @property
-    def num_rows(self) -> int:
-        return self.staged.num_rows + sum(int(batch.num_rows) for batch in self.diverted)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self.staged.batches()
-        yield from self.diverted
-
-    def files(self) -> Sequence[WrittenFile]:
-        return self.staged.files()
-
-    def dataframe(self) -> Any:
-        diverted = self.staged.session.dataframe(pa.Table.from_batches(self.diverted))
-        return self.staged.dataframe().unionByName(diverted)
-
-    def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        self.staged.divert(rows, rejections)
-
-
 _serving: dict[int, tuple[Sink, OpenSinks]] = {}
 """Id of a sink object → the object, and whose it is: one object knows one query."""
 
 
 class OpenSinks:
-    """The open sinks of a run: given every committed epoch, and closed at the end.
+    """The open sinks of a run: they get every committed epoch, and are closed at the end.
 
     Raises `SinkError` if a target cannot take what it will get; no sink is open then.
     """
 
     def __init__(
         self,
-        # flow, log, session: The flow, its checkpoint, and where sinks' DataFrames live
         flow: CompiledFlow,
         log: CommitLog,
         session: Session,
@@ -456,6 +418,7 @@ class OpenSinks:
             raise
 
     def _open(self, output: Output) -> None:
+        """Open a sink, which serves one query only."""
         _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
         if owner is not self:
             raise SinkError(
@@ -479,6 +442,7 @@ class OpenSinks:
         )
 
     def _continue(self, output: Output, way: Way) -> None:
+        """Let a sink's target go on from where the checkpoint stands."""
         state, identity = self._deliveries.of.get(output.name), self._log.identity
         if state is None:
             return
@@ -494,7 +458,7 @@ class OpenSinks:
         return self._deliveries.records()
 
     def changes(self) -> tuple[str, ...]:
-        """Say in words what became of the sinks of the last epoch."""
+        """Describe in words what became of the sinks of the last epoch."""
         return (*self._deliveries.changes(), *self._continued)
 
     def close(self) -> None:
@@ -512,8 +476,8 @@ class OpenSinks:
         Rejected rows go out once all other sinks have what is theirs: rows that targets refuse now
         are kept in the checkpoint before the others count.
 
-        again: Whether another run staged the epoch, before the sinks were what they are. A sink
-        that was not there then gets nothing.
+        `again`: another run staged the epoch, before the sinks were what they are. A sink that was
+        not there then gets nothing.
 
         Raises `SinkError` if a sink failed; the epoch is committed all the same.
         """
@@ -525,32 +489,30 @@ class OpenSinks:
             staged = self._staged(output, record, again=again)
             if staged is None:
                 continue
-            epoch: EpochOutput = staged
             if output.rejects_of is not None:
                 main = self._deliveries.of[output.rejects_of].writer
-                diverted = self._diverted.read(main, record.epoch)
-                epoch = _WithDiverted(staged=staged, diverted=diverted) if diverted else staged
+                staged = replace(staged, diverted=self._diverted.read(main, record.epoch))
             elif again:
                 self._forget_what_did_not_count(output, record.epoch)
-            _give(output, epoch)
+            _deliver(output, staged)
 
     def _forget_what_did_not_count(self, output: Output, epoch: int) -> None:
-        """Let go of rows that were refused in an attempt that came to nothing."""
+        """Forget rows that were rejected in a delivery that came to nothing."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
                 self._diverted.forget(self._deliveries.of[output.name].writer, epoch)
 
     def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
-        """Find what an epoch has for a sink; ``None`` if the epoch did not know the sink."""
+        """Return the output of an epoch for a sink; ``None`` if the sink was not there then."""
         rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
         if state is None or (again and state.former is None):
             return None
         name = state.former if again else output.name
 
-        def keep(who: str, rows: pa.Table) -> None:
-            rejected_by[who] = rows
+        def keep(by: str, rows: pa.Table) -> None:
+            rejected_by[by] = rows
             if any(rejected.num_rows for rejected in rejected_by.values()):
                 self._diverted.keep(state.writer, record.epoch, rejected_by.values())
             else:  # what an attempt before this one had refused
@@ -589,7 +551,8 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
     ]
 
 
-def _give(output: Output, epoch: EpochOutput) -> None:
+def _deliver(output: Output, epoch: EpochOutput) -> None:
+    """Deliver an epoch to a sink; errors that are not ours become `SinkError`."""
     try:
         output.sink.deliver(epoch)
     except GodwitError:

@@ -1,4 +1,4 @@
-"""Taking up a checkpoint: whose it is, and its assignments on the executors that there are now."""
+"""Recovery from a checkpoint: whose it is, and its assignments on the executors of today."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from godwit.checkpoint.flow_changes import FlowChanges, changes_to
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times
-from godwit.engine.outcomes import state_bytes
-from godwit.engine.slots import insist_on_slots, recorded_slots, slot_pairs
-from godwit.migration import LoadSummary, inputs
+from godwit.engine.outcomes import empty_slots, state_bytes
+from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
-from godwit.model.errors import InvalidPlanError
+from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.operators.windows.slots import Slots
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
+    from godwit.checkpoint.chains import Chains
     from godwit.checkpoint.records import CommitRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
@@ -59,9 +59,9 @@ class Recovery:
     before: PhysicalPlan
 
     def changes_event(self, *sinks: str) -> dict[str, Any] | None:
-        """Fields of the event that says what changed; ``None`` if there is nothing to say.
+        """Fields of `events.FlowChanged`; ``None`` if nothing changed.
 
-        *sinks: What became of sinks, in words.
+        `sinks`: what became of sinks, in words.
         """
         changes = self.changes
         fields = {
@@ -74,11 +74,11 @@ class Recovery:
         return fields if any(fields.values()) else None
 
     def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
-        """Give what was recorded by names of the last run, by those of this one."""
+        """Translate what is recorded by names of the last run to those of this one."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Give moments by names of watermarks, those that operators share under every name."""
+        """Translate watermarks to names of this run; shared ones are there under every name."""
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
@@ -95,7 +95,7 @@ class Recovery:
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
         """Operator → slots of its key groups as the last epoch left them."""
-        recorded = recorded_slots(latest, self.changes)
+        recorded = _recorded_slots(latest, self.changes)
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
             for o in self.flow.operators
@@ -110,7 +110,7 @@ class Recovery:
         watermarks, newest = self._watermarks(latest.watermarks), self._watermarks(latest.newest)
         slots = {  # of operators that are gone too, which may come back
             name: Slots.of(of, self.flow.num_key_groups)
-            for name, of in recorded_slots(latest, self.changes).items()
+            for name, of in _recorded_slots(latest, self.changes).items()
         }
         slots.update(self.slots(latest))
         return Times(
@@ -118,7 +118,7 @@ class Recovery:
         )
 
     def _of_states(self, times_us: Mapping[str, int]) -> dict[str, int]:
-        """Moments of states, by the names of this run; those that start empty have none."""
+        """Translate times of states to names of this run; states that start empty have none."""
         times = {}
         for text, time_us in times_us.items():
             operator, _, state = text.rpartition("/")
@@ -128,16 +128,27 @@ class Recovery:
         return times
 
 
+def _recorded_slots(
+    latest: CommitRecord | None, changes: FlowChanges
+) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Operator, by its name of today → slots of its key groups as the last epoch left them.
+
+    Those of operators that are gone from the flow are kept with their state; those of operators
+    that were dropped, or start empty, are not.
+    """
+    dropped = () if changes.version is None else changes.version.dropped
+    recorded = {} if latest is None else latest.slots
+    today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
+    return {name: of for name, of in today.items() if name not in changes.added}
+
+
 def recover_flow(
-    # flow, storage, run_id, retain_epochs: The flow, the checkpoint, the run, and how long epochs
-    # stay readable
     flow: CompiledFlow,
     storage: CheckpointStorage,
     run_id: str,
     *,
-    retain_epochs: int,
-    # component → operators that are to make it from now on; the others are as the checkpoint has
-    # them
+    retain_epochs: int,  # how long epochs stay readable
+    # component → its operators from now on; the others are as the checkpoint has them
     components: Mapping[str, Iterable[str]] | None = None,
 ) -> tuple[CommitLog, Recovery]:
     """Open a checkpoint for a flow, or create it.
@@ -163,7 +174,7 @@ def recover_flow(
     previous = -1 if stored is None else stored.flow
     changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
-    insist_on_slots(flow, recorded_slots(None if stored is None else stored.latest, changes))
+    _insist_on_slots(flow, _recorded_slots(None if stored is None else stored.latest, changes))
     stored_plan = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, stored_plan, changes.renamed)
     last = flow.physical_plan
@@ -180,10 +191,29 @@ def recover_flow(
     return log, Recovery(flow=flow, layouts=layouts, changes=changes, before=last)
 
 
+def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
+    """Refuse to go on without slots that still hold partials of open windows.
+
+    `recorded`: operators of which the checkpoint has slots, by their names of today. Raises
+    `CheckpointMismatchError`, which names the operator.
+    """
+    two_phase = {o.two_phase.first for o in flow.operators if o.two_phase is not None}
+    for name in sorted({operator.name for operator in flow.operators}.intersection(recorded)):
+        if name not in two_phase:
+            raise CheckpointMismatchError(
+                f"Operator {name!r} has key groups in the checkpoint that have migrated without "
+                "their state: part of it lies in slots which only an operator has whose windows "
+                "are consolidated apart.",
+                remedy="Leave consolidate='apart' as it was. To have one component all the same, "
+                "start with components= that put its operators together.",
+                operator=name,
+            )
+
+
 def _carrying_on(
     flow: CompiledFlow, stored_plan: PhysicalPlan | None, renamed: Mapping[str, str]
 ) -> CompiledFlow:
-    """Give the flow under the plan of the checkpoint, or under its own where that is impossible."""
+    """Return the flow under the plan of the checkpoint, or its own where that is impossible."""
     try:
         return flow.under(carried_on(stored_plan, flow.physical_plan, renamed))
     except InvalidPlanError:  # keys have changed, or an operator has come between two of them
@@ -193,11 +223,9 @@ def _carrying_on(
 def remembered_load(
     written: Sequence[LoadSummary], flow: CompiledFlow, recovery: Recovery
 ) -> LoadSummary | None:
-    """Find what key groups cost in the last run, as far as the journal says.
+    """Return what key groups cost in the last run, from the journal's summaries, oldest first.
 
-    written: What the journal has of them, oldest first.
-    flow, recovery: The flow, and how it goes on from the checkpoint: of components that are gone,
-    and of key groups that do not exist, nothing is remembered.
+    Components that are gone and key groups that do not exist are left out.
     """
     if not written:
         return None
@@ -247,18 +275,17 @@ def carried_on(
 
 
 def run_started(
-    # flow, log, recovery: The flow, its checkpoint, and how the one goes on from the other
     flow: CompiledFlow,
     log: CommitLog,
     recovery: Recovery,
     assignments: Mapping[str, Assignment],  # see `first_assignments`
-    executors: Sequence[Executor],  # the executors
+    executors: Sequence[Executor],
     *,
-    run_id: str,  # the run
-) -> inputs.RunStarted:
-    """Say what is durable, and which executors there are."""
+    run_id: str,
+) -> RunStarted:
+    """Tell the protocol what is durable, and which executors there are."""
     recorded = {} if log.latest is None else recovery.renamed(log.latest.assignments)
-    return inputs.RunStarted(
+    return RunStarted(
         run_id=run_id,
         executors={e.name: e.lanes for e in executors},
         assignments=first_assignments(
@@ -274,8 +301,26 @@ def run_started(
             for c in flow.components
             for sizes in [state_bytes(c.states, log.chains)]
         },
-        slots=slot_pairs(flow, log.chains, recovery.slots(log.latest)),
+        slots=_slot_pairs(flow, log.chains, recovery.slots(log.latest)),
     )
+
+
+def _slot_pairs(
+    flow: CompiledFlow, chains: Chains, last: Mapping[str, Slots]
+) -> tuple[SlotPair, ...]:
+    """Slots of operators with two-phase windows, as the last epoch left them."""
+    empty = empty_slots(flow, chains)
+    pairs = []
+    for name, slots in last.items():
+        role = flow.operator(name).two_phase
+        assert role is not None, "no other operator has slots"
+        states = tuple(flow.operator(n).states[0] for n in (role.first, role.second))
+        pair = SlotPair(
+            states=(states[0], states[1]), second=set(np.flatnonzero(slots.active).tolist())
+        )
+        pair.note(empty)
+        pairs.append(pair)
+    return tuple(pairs)
 
 
 def _inherited(
@@ -289,12 +334,11 @@ def _inherited(
 
 def first_assignments(
     flow: CompiledFlow,
-    # component → what the last commit record says; put on the executors there are now
+    # component → as the last commit record says; put on the executors of today
     recorded: Mapping[str, Mapping[str, Any]],
-    # component → what the user says; counts where nothing is recorded. The others are dealt out
-    # evenly.
+    # component → as the user says; counts where nothing is recorded; others are dealt out evenly
     assignments: Mapping[str, Assignment],
-    executors: Sequence[Executor],  # the executors
+    executors: Sequence[Executor],
 ) -> dict[str, Assignment]:
     """Choose the assignment of every component for the beginning of a run.
 

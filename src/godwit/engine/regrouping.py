@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from godwit.checkpoint.records import StateId
-    from godwit.migration.regrouping import Standing
+    from godwit.migration import ComponentView
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["ComingTogether", "RegroupingPlan", "plan_regrouping", "regrouping_stages"]
@@ -152,7 +152,7 @@ class RegroupingPlan:
         return bool(self.stages)
 
     def to_text(self) -> str:
-        """Tell it to people."""
+        """Describe the plan in words."""
         if not self.changes:
             return "Every component stays as it is."
         lines = [f"{name}: {operators}" for name, operators in self.components.items()]
@@ -172,18 +172,18 @@ class RegroupingPlan:
 
 
 def plan_regrouping(
-    flow: CompiledFlow,  # the flow under the plan that it runs under
-    given: Mapping[str, Iterable[str]],  # component → its operators (see `regrouped`)
+    flow: CompiledFlow,  # under the plan that it runs under
+    components_after: Mapping[str, Iterable[str]],  # component → its operators (see `regrouped`)
     *,
-    components: Mapping[str, Standing],  # component → how it stands
+    components: Mapping[str, ComponentView],
     state_bytes: Callable[[tuple[StateId, ...]], Mapping[int, int]],  # states → key group → bytes
 ) -> RegroupingPlan:
-    """Say what it takes to regroup components of a running flow.
+    """Plan a regrouping of components of a running flow.
 
     Raises `InvalidPlanError` if an operator does not exist, or operators of one component could not
     run together.
     """
-    after = flow.under(regrouped(flow, given))
+    after = flow.under(regrouped(flow, components_after))
     sizes = {o.name: state_bytes(o.states) for o in flow.operators}
     stages = regrouping_stages(
         flow.physical_plan,
@@ -211,8 +211,9 @@ def plan_regrouping(
 
 
 def _exchanges(flow: CompiledFlow) -> int:
+    """Count the operators' inputs that come by an exchange."""
     return sum(
-        not isinstance(given, UpstreamInput)
-        or flow.component_of(given.upstream) is not flow.component_of(given.operator)
-        for given in flow.inputs
+        not isinstance(of, UpstreamInput)
+        or flow.component_of(of.upstream) is not flow.component_of(of.operator)
+        for of in flow.inputs
     )

@@ -36,7 +36,7 @@ _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
 
 
 class PaneMeter:
-    """Counts and prices what one operator's windows do, and says which way they go."""
+    """Counts and prices the work of one operator's windows, and says whether they share panes."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class PaneMeter:
         missing = np.clip(1.0 - keys / self._keys, 0.0, 1.0)
         for pane, share in zip(panes.tolist(), missing.tolist(), strict=True):
             self._missing[pane] = self._missing.get(pane, 1.0) * share
-        found = self._grid.windows_of(panes, time.closed, END)
-        _, window = np.unique(np.stack([found.kind, found.start]), axis=1, return_inverse=True)
+        windows = self._grid.windows_of(panes, time.closed, END)
+        _, window = np.unique(np.stack([windows.kind, windows.start]), axis=1, return_inverse=True)
         in_none = np.ones(int(window.max(initial=-1)) + 1)
-        np.multiply.at(in_none, window, missing[found.pane])
+        np.multiply.at(in_none, window, missing[windows.pane])
         return WindowCounts(
             pane_entries=float(keys.sum()),
             window_entries=float(self._keys * (1.0 - in_none).sum()),
-            spread=float(keys[found.pane].sum()),
+            spread=float(keys[windows.pane].sum()),
         )
 
     def _closing(self, time: EpochTime) -> WindowCounts:

@@ -69,7 +69,7 @@ class StateView:
 def view_state(
     storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
 ) -> StateView:
-    """Find the state of an operator; see `godwit.read_state` for parameters and errors."""
+    """Open the state of an operator; see `godwit.read_state` for parameters and errors."""
     log = CommitLog.open_read_only(storage)
     if log.latest_epoch < 0:
         raise NoStateError(
@@ -79,40 +79,42 @@ def view_state(
     with reading(storage):
         chains = log.chains if epoch is None else log.chains_at(epoch)
     version = log.version(chains.flow)
-    found = version.operator(operator)
-    if found is None:
+    described_operator = version.operator(operator)
+    if described_operator is None:
         known = [*version.operators, *version.kept]
         raise CheckpointError(
             f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
-    which = _which(operator, state, list(found.states))
+    which = _which(operator, state, list(described_operator.states))
     states = [which]
     states += [
         StateId(part, which.state)
         for part in version.parts_of(operator)
-        if (of := version.operator(part)) is not None and of.kind == found.kind
+        if (of := version.operator(part)) is not None and of.kind == described_operator.kind
     ]
     every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
-    held = [chain for chain in every if chain.snapshot is not None or chain.segments]
-    if not held:
+    with_state = [chain for chain in every if chain.snapshot is not None or chain.segments]
+    if not with_state:
         raise NoStateError(
             f"Operator {operator!r} has no state in the checkpoint {storage.uri!r}.",
             remedy="Read it once the operator has seen rows.",
         )
-    described_as = found.states[which.state]
-    entries = len(found.keys) + len(described_as.entries)
+    described_as, num_keys = described_operator.states[which.state], len(described_operator.keys)
+    entries = num_keys + len(described_as.entries)
     with reading(storage):
-        layouts = _layouts(log, chains, {chain.state for chain in held}, entries)
-    show = _Shown.of(described_as, next(iter(layouts.values())).schema, len(found.keys))
-    live = _live_panes(log, chains.epoch, which, described_as, len(found.keys))
-    return StateView(storage=storage, chains=tuple(held), layouts=layouts, live=live, shown=show)
+        layouts = _layouts(log, chains, {chain.state for chain in with_state}, entries)
+    show = _Shown.of(described_as, next(iter(layouts.values())).schema, num_keys)
+    live = _live_panes(log, chains.epoch, which, described_as, num_keys)
+    return StateView(
+        storage=storage, chains=tuple(with_state), layouts=layouts, live=live, shown=show
+    )
 
 
 def _layouts(
     log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
 ) -> dict[StateId, EntryLayout]:
-    """How to read states without the flow: every column that any of them has had, as written.
+    """Layouts to read states without the flow: every column that any of them has had, as written.
 
     Columns that a flow version did not have, or that were let go since, are null there.
     """
@@ -130,10 +132,10 @@ def _layouts(
             schemas.append((flow, of, in_utc(read_batch(log.storage, block)).schema))
     keys: pa.Schema = pa.schema([])
     fields: dict[str, pa.Field] = {}
-    for _, of, found in sorted(schemas, key=lambda found: -found[0]):
+    for _, of, columns in sorted(schemas, key=lambda written: -written[0]):
         split = 1 + num_keys
-        keys = pa.schema(list(found)[1:split])
-        for field in list(found)[split : split + len(of.description.columns)]:
+        keys = pa.schema(list(columns)[1:split])
+        for field in list(columns)[split : split + len(of.description.columns)]:
             if field.name in of.live:
                 fields.setdefault(field.name, field)
     schema = StateSchema(keys, pa.schema(fields.values()))
@@ -163,7 +165,7 @@ def _live_panes(
 
 
 def _which(operator: str, state: str | None, states: list[str]) -> StateId:
-    """Find the state that is asked for."""
+    """Return the id of the state that is asked for."""
     if state is None and len(states) == 1:
         return StateId(operator, states[0])
     if state not in states:
@@ -178,31 +180,17 @@ def _which(operator: str, state: str | None, states: list[str]) -> StateId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """How entries of a state are shown.
+    """Turns entries of a state into rows that people read."""
 
-    Attributes
-    ----------
-    schema
-        Columns that are shown.
-    readable
-        Whether it holds values that can be shown as text.
-    timers
-        Whether it holds timers, and nothing else.
-    page
-        Which column says what an entry of a list or map is; ``None`` of other states.
-    is_map
-        Whether its entries are items of a map.
-    """
-
-    schema: pa.Schema
-    readable: bool
-    timers: bool
-    page: int | None
-    is_map: bool
+    schema: pa.Schema  # of the rows
+    readable: bool  # the state holds values that can be shown as text
+    timers: bool  # it holds timers, and nothing else
+    page: int | None  # column that says what an entry of a list or map is; None of other states
+    is_map: bool  # its entries are items of a map
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Say how a state is shown."""
+        """Choose how a state is shown."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None
@@ -226,7 +214,7 @@ class _Shown:
         )
 
     def __call__(self, key_group: int, rows: StateRows) -> pa.RecordBatch:
-        """Give the entries of a key group that people want to see."""
+        """Return the entries of a key group as rows."""
         if self.page is not None:
             pages = rows.keys.column(self.page).to_numpy()
             rows = rows.take(np.flatnonzero(pages == -1 if self.is_map else pages >= 0))
@@ -247,7 +235,7 @@ class _Shown:
 
 
 def _shown_name(field: pa.Field, schema: StateSchema) -> pa.Field:
-    """Give columns of ours the name that they have for people, unless the user has one of it."""
+    """Strip our prefix from a column's name, unless the user has a column of that name."""
     name = field.name.removeprefix(f"{RESERVED_PREFIX}_")
     taken = {*schema.keys.names, *schema.values.names}
     return field if name in taken else field.with_name(name)

@@ -1,22 +1,17 @@
-"""Carrying out a plan while the stream flows: the migration protocol.
+"""Live migration: key groups change executor while the stream flows, and no row is lost.
 
-The problem: key groups change executor, executors appear and die, and reports of background work
-get lost, while not one row may be lost, doubled or processed out of order.
-
-The idea: a local store is a cache of a committed version, so state is never "sent away".  A copy
-is *warmed* at the destination while the source goes on processing; once it lags by a few epochs
-at most, the assignment switches between two epochs and the lane applies the rest.  Three
-invariants carry everything:
+A local store is a cache of a committed version, so state is never "sent away".  A copy is *warmed*
+at the destination while the source goes on processing; once it lags by a few epochs at most, the
+assignment switches between two epochs and the lane applies the rest.  Invariants:
 
 1. The assignment of an epoch is total and fixed while the epoch runs.
 2. A key group that runs is warm where it runs, or was ordered to be loaded there.  A key group
    that is neither is *suspended*: its rows wait in the changelog and nobody else waits with it.
 3. What is in flight is bounded in key groups and bytes (a *mini-migration*), whatever the plan.
 
-`MigrationProtocol` is a state machine: facts in (``inputs``), orders out (``commands``).  It knows
-no Spark, no files, no threads and no clock, so the real runtime, the simulator and an adversary in
-a test drive the very same transitions.  `Conductor` is what such a runtime drives: it owns the
-protocol and the record of copies, and asks for what is to be done through `Ports`.
+`MigrationProtocol` is a state machine without I/O: facts in (``inputs``), orders out
+(``commands``).  A runtime drives the `Conductor`, which owns the protocol and the record of copies,
+and asks for what is to be done through `Ports`.
 
 Source: Ding et al., "Optimal operator state migration for elastic data stream processing", §3
 (wait buffers, progressive migration, transfer phases); the strategies' names are Madsen et al.,
@@ -58,21 +53,20 @@ from godwit.migration.inputs import (
     WarmingFailed,
     WarmingFinished,
 )
-from godwit.migration.outcome import ComponentLoad, ComponentTraffic, EpochOutcome
+from godwit.migration.outcome import ComponentTraffic, EpochOutcome, LoadSummary
 from godwit.migration.placement import order_moves
 from godwit.migration.protocol import MigrationProtocol
-from godwit.migration.recent_load import LoadSummary
 from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
 from godwit.migration.sources import Delivery, PeerLinks
+from godwit.migration.state import ComponentView, EpochPlan, ProtocolView, SlotPair, Transfer
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
-from godwit.migration.views import ComponentView, EpochPlan, ProtocolView, Transfer
+from godwit.model.key_groups import KeyGroupLoad
 from godwit.planning.copy_routes import TransferPhase, transfer_phases
 
 __all__ = [
     "Bounds",
     "CancellationRequested",
     "Command",
-    "ComponentLoad",
     "ComponentTraffic",
     "ComponentView",
     "ComponentsRegrouped",
@@ -94,6 +88,7 @@ __all__ = [
     "ExecutorLeft",
     "Fact",
     "HoldEpochs",
+    "KeyGroupLoad",
     "LanesRequested",
     "LoadKeyGroups",
     "LoadSummary",
@@ -111,6 +106,7 @@ __all__ = [
     "ReleaseEpochs",
     "ResumeKeyGroups",
     "RunStarted",
+    "SlotPair",
     "StartWarming",
     "StayRequested",
     "Strategy",

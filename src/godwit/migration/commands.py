@@ -44,10 +44,9 @@ class PeerCopies:
 class StartWarming:
     """Bring copies of key groups at `executor` forward to the last committed epoch."""
 
-    # component, executor, key_groups: what, and where. Key groups ascend.
     component: str
     executor: str
-    key_groups: tuple[int, ...]
+    key_groups: tuple[int, ...]  # ascending
     # To be repeated in the report. A newer attempt for the same key groups replaces an older one,
     # which may go on or stop as the runtime likes.
     attempt: str
@@ -94,10 +93,9 @@ class LoadKeyGroups:
 class DropCopies:
     """Delete copies that nobody will run from. They may not be there, or only in part."""
 
-    # component, executor, key_groups: what, and where. Key groups ascend.
     component: str
     executor: str
-    key_groups: tuple[int, ...]
+    key_groups: tuple[int, ...]  # ascending
     states: tuple[Any, ...] = ()  # the component's states, as it is when this is ordered
 
 
@@ -124,16 +122,13 @@ class MigrationOutcome(StrEnum):
 class EndMigration:
     """Tell whoever asked that the migration is over; the component is free for the next one."""
 
-    # id, component: the migration
-    id: str
+    id: str  # of the migration
     component: str
     # finished (after a commit under its last assignment), or cancelled (on request, or because not
     # a single move was left)
     outcome: MigrationOutcome
-    # moved, withdrawn: key groups that changed executor as planned, and planned moves that were
-    # given up
-    moved: int
-    withdrawn: int
+    moved: int  # key groups that changed executor as planned
+    withdrawn: int  # planned moves that were given up
     reason: str = ""  # why moves were withdrawn; empty where none were
 
 
@@ -153,64 +148,43 @@ Command = (
 def narrate(
     command: Command, *, epoch: int, at_s: float, before: Assignment | None = None
 ) -> events.Event | None:
-    """Return the event that a command amounts to; ``None`` where it is of no interest.
+    """Return the event that an order amounts to; ``None`` where it is of no interest.
 
-    `command`: what the protocol ordered.
+    `before`: the component's assignment until now.
     """
+
+    def event(kind: type[events.Event], *fields: str, **values: Any) -> events.Event:
+        copied = {name: getattr(command, name) for name in fields}
+        return kind(epoch=epoch, at_s=at_s, **copied, **values)
+
     match command:
-        case StartWarming(component=component, executor=executor, key_groups=key_groups):
-            return events.WarmingStarted(
-                epoch=epoch,
-                at_s=at_s,
-                component=component,
-                executor=executor,
+        case StartWarming():
+            peers = tuple(peer.executor for peer in command.peers)
+            shown = ("component", "executor", "key_groups", "why")
+            return event(events.WarmingStarted, *shown, peers=peers)
+        case SwitchAssignment(assignment=after):
+            moved = before.moves_to(after) if before is not None else ()
+            key_groups = tuple(move.key_group for move in moved)
+            return event(
+                events.AssignmentSwitched,
+                "component",
+                version=after.version,
                 key_groups=key_groups,
-                peers=tuple(peer.executor for peer in command.peers),
-                why=command.why,
             )
-        case SwitchAssignment(component=component, assignment=assignment):
-            moved = before.moves_to(assignment) if before is not None else ()
-            return events.AssignmentSwitched(
-                epoch=epoch,
-                at_s=at_s,
-                component=component,
-                version=assignment.version,
-                key_groups=tuple(move.key_group for move in moved),
-            )
-        case SuspendKeyGroups(component=component, key_groups=key_groups):
-            return events.KeyGroupsSuspended(
-                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
-            )
-        case ResumeKeyGroups(component=component, key_groups=key_groups):
-            return events.KeyGroupsResumed(
-                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
-            )
-        case LoadKeyGroups(component=component, key_groups=key_groups):
-            return events.KeyGroupsLoaded(
-                epoch=epoch, at_s=at_s, component=component, key_groups=key_groups
-            )
-        case HoldEpochs(reason=reason):
-            return events.EpochsHeld(epoch=epoch, at_s=at_s, reason=reason)
+        case SuspendKeyGroups():
+            return event(events.KeyGroupsSuspended, "component", "key_groups")
+        case ResumeKeyGroups():
+            return event(events.KeyGroupsResumed, "component", "key_groups")
+        case LoadKeyGroups():
+            return event(events.KeyGroupsLoaded, "component", "key_groups")
+        case HoldEpochs():
+            return event(events.EpochsHeld, "reason")
         case ReleaseEpochs():
-            return events.EpochsReleased(epoch=epoch, at_s=at_s)
-        case EndMigration(outcome=MigrationOutcome.FINISHED):
-            return events.MigrationFinished(
-                epoch=epoch,
-                at_s=at_s,
-                migration=command.id,
-                component=command.component,
-                moved=command.moved,
-                withdrawn=command.withdrawn,
-            )
+            return event(events.EpochsReleased)
         case EndMigration():
-            return events.MigrationCancelled(
-                epoch=epoch,
-                at_s=at_s,
-                migration=command.id,
-                component=command.component,
-                moved=command.moved,
-                withdrawn=command.withdrawn,
-                reason=command.reason,
-            )
+            ended = ("component", "moved", "withdrawn")
+            if command.outcome is MigrationOutcome.FINISHED:
+                return event(events.MigrationFinished, *ended, migration=command.id)
+            return event(events.MigrationCancelled, *ended, "reason", migration=command.id)
         case DropCopies():
             return None

@@ -18,16 +18,12 @@ Invariants, after every fact:
   loss of an executor moves key groups in the next assignment, and the running epoch keeps its own;
 - what is in flight respects the bounds.
 
+An executor that dies is a migration that nobody planned: its key groups get a new place at once;
+what has no state there is suspended or loaded, and the rest of the stream goes on.
+
 Source: Ding et al. §3.2, rebuilt for epochs: where the paper reroutes misrouted rows, here an epoch
 has one assignment; where the paper's destination fetches state after the switch, here the copy is
 warmed before it, and the wait buffer is left for losses.
-
-What may be in flight at once, a *mini-migration*, is a run of the ordered moves within bounds on
-key groups and bytes (Ding et al. §3.2, "progressively"), which bounds a pause.
-
-An executor that dies is a migration that nobody planned: its key groups get a new place at once, so
-that the assignment stays total; what has no state there is suspended or loaded, and the rest of the
-stream goes on.
 """
 
 from __future__ import annotations
@@ -47,8 +43,8 @@ from godwit.migration.commands import (
     SwitchAssignment,
 )
 from godwit.migration.placement import arrange, spread
+from godwit.migration.state import ComponentView, EpochPlan, Transfer
 from godwit.migration.strategy import UNBOUNDED, Bounds, LossPolicy, Strategy
-from godwit.migration.views import ComponentView, EpochPlan, Transfer
 from godwit.model.assignment import Assignment, Move
 from godwit.model.key_groups import PerKeyGroup
 
@@ -59,7 +55,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.migration.inputs import EpochSucceeded, MigrationRequested
-    from godwit.migration.situation import RunningEpoch, Situation
+    from godwit.migration.state import RunningEpoch, RunState
 
 __all__ = ["OngoingMigration", "TrackedComponent", "admit", "relocate", "suspend_or_load"]
 
@@ -87,7 +83,7 @@ class OngoingMigration:
         return self.request.strategy
 
     def end(self, outcome: MigrationOutcome) -> EndMigration:
-        """Return what is told at its end."""
+        """Return the order that ends it."""
         return EndMigration(
             id=self.request.id,
             component=self.request.component,
@@ -129,7 +125,7 @@ class TrackedComponent:
 
     # Queries.
 
-    def lag(self, run: Situation, key_group: int, executor: str) -> int:
+    def lag(self, run: RunState, key_group: int, executor: str) -> int:
         """Epochs that the copy at `executor` will miss when the next epoch starts."""
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
@@ -144,7 +140,7 @@ class TrackedComponent:
         )
 
     def view(self) -> ComponentView:
-        """Return what others may see."""
+        """Return the component's state as a value."""
         migration = self.migration
         return ComponentView(
             assignment=self.assignment,
@@ -173,8 +169,8 @@ class TrackedComponent:
 
     # At the end of an epoch.
 
-    def committed(self, run: Situation, running: RunningEpoch, fact: EpochSucceeded) -> None:
-        """Record what an epoch did; `run` still has the commit before it."""
+    def committed(self, run: RunState, running: RunningEpoch, fact: EpochSucceeded) -> None:
+        """Record an epoch; `run` still has the commit before it."""
         plan = running.plans[self.name]
         waited = set(fact.waited.get(self.name, ()))
         for executor, versions in fact.held.get(self.name, {}).items():
@@ -196,8 +192,8 @@ class TrackedComponent:
             self.drop(run, executor, key_groups)
         self.retired.clear()
 
-    def expire(self, run: Situation) -> None:
-        """Try again what failed or fell silent, and give up what did so too often."""
+    def expire(self, run: RunState) -> None:
+        """Retry transfers that failed or fell silent, and give up those that did so too often."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -221,8 +217,8 @@ class TrackedComponent:
 
     # Transfers and switches.
 
-    def start_transfers(self, run: Situation) -> bool:
-        """Order warming for what there is room for: what is suspended first, then what is planned.
+    def start_transfers(self, run: RunState) -> bool:
+        """Order warming within the bounds: suspended key groups first, then planned moves.
 
         Planned moves wait while anything is suspended: rows wait there, and nobody waits here.
         Returns whether a copy was found that is warm already, so that it can switch at once.
@@ -267,8 +263,9 @@ class TrackedComponent:
         return any(t.warm for g, t in self.transfers.items() if g not in known)
 
     def _admit(
-        self, run: Situation, moves: Iterable[Move], bounds: Bounds, *, planned: bool
+        self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
+        """Put moves in flight, as many as the bounds allow."""
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,
@@ -287,8 +284,8 @@ class TrackedComponent:
                 warm=self.lag(run, move.key_group, move.destination) <= bounds.max_lag,
             )
 
-    def switch(self, run: Situation) -> None:
-        """At a boundary: move what is ready, and open a migration that has just begun."""
+    def switch(self, run: RunState) -> None:
+        """Between epochs: switch key groups that are ready, and open a migration that has begun."""
         migration = self.migration
         ready, load = self._ready(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
@@ -326,7 +323,7 @@ class TrackedComponent:
         run.order(LoadKeyGroups, self.name, load)
         run.order(ResumeKeyGroups, self.name, resumed)
 
-    def _ready(self, run: Situation) -> list[int]:
+    def _ready(self, run: RunState) -> list[int]:
         """Transfers that may switch now; those that have fallen behind begin another round."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
@@ -352,13 +349,14 @@ class TrackedComponent:
         complete = not migration.moves and planned <= set(ready)
         return ready if complete else [g for g in ready if g not in planned]
 
-    def _bounds(self, run: Situation, transfer: Transfer) -> Bounds:
+    def _bounds(self, run: RunState, transfer: Transfer) -> Bounds:
+        """Return the bounds that a transfer keeps to."""
         if transfer.planned and self.migration is not None:
             return self.migration.bounds
         return run.policy.recovery
 
-    def finish(self, run: Situation) -> None:
-        """At a boundary: end a migration that has nothing left to do or to wait for."""
+    def finish(self, run: RunState) -> None:
+        """Between epochs: end a migration that has nothing left to do or to wait for."""
         migration = self.migration
         if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
             return
@@ -367,16 +365,16 @@ class TrackedComponent:
             run, MigrationOutcome.CANCELLED if nothing_left else MigrationOutcome.FINISHED
         )
 
-    def end_migration(self, run: Situation, outcome: MigrationOutcome) -> None:
-        """Tell that the migration in progress is over."""
+    def end_migration(self, run: RunState, outcome: MigrationOutcome) -> None:
+        """End the migration in progress."""
         migration, self.migration = self.migration, None
         if migration is not None:
             run.orders.append(migration.end(outcome))
 
     def withdraw(
-        self, run: Situation, reason: str, *, onto: str | None = None, only: int | None = None
+        self, run: RunState, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
-        """Give up planned moves that have not switched: all, those onto one place, or one."""
+        """Withdraw planned moves that have not switched: all, those onto one executor, or one."""
         migration = self.migration
         if migration is None:
             return
@@ -387,8 +385,8 @@ class TrackedComponent:
                 migration.withdrawn += 1
         unused: dict[str, list[int]] = {}
         for g, transfer in sorted(self.transfers.items()):
-            wanted = onto in (None, transfer.destination) and only in (None, g)
-            if transfer.planned and wanted:
+            concerned = onto in (None, transfer.destination) and only in (None, g)
+            if transfer.planned and concerned:
                 del self.transfers[g]
                 unused.setdefault(transfer.destination, []).append(g)
                 migration.withdrawn += 1
@@ -400,7 +398,7 @@ class TrackedComponent:
     # The assignment and the copies.
 
     def arranged(
-        self, run: Situation, places: Mapping[int, str], *, align: bool = False
+        self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
         """Return the next assignment with some key groups elsewhere."""
         migration = self.migration
@@ -415,7 +413,7 @@ class TrackedComponent:
             align=align,
         )
 
-    def switch_to(self, run: Situation, assignment: Assignment) -> None:
+    def switch_to(self, run: RunState, assignment: Assignment) -> None:
         """Make `assignment` the next one."""
         if assignment == self.assignment:
             return
@@ -424,7 +422,7 @@ class TrackedComponent:
             self.migration.ends_after = run.horizon
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
-    def drop(self, run: Situation, executor: str, key_groups: Iterable[int]) -> None:
+    def drop(self, run: RunState, executor: str, key_groups: Iterable[int]) -> None:
         """Have copies deleted, except those that are in use or on their way to be."""
         if executor not in run.executors:
             return
@@ -441,7 +439,7 @@ class TrackedComponent:
             )
 
 
-def relocate(component: TrackedComponent, run: Situation) -> None:
+def relocate(component: TrackedComponent, run: RunState) -> None:
     """Give key groups of executors that are gone a new place, at once."""
     component.orphaned |= not run.executors
     gone = [
@@ -458,7 +456,7 @@ def relocate(component: TrackedComponent, run: Situation) -> None:
     suspend_or_load(component, run, lost)
 
 
-def _new_places(component: TrackedComponent, run: Situation, lost: Iterable[int]) -> dict[int, str]:
+def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int]) -> dict[int, str]:
     """Return new places of lost key groups: as planned, else the freshest copy, else evenly."""
     places: dict[int, str] = {}
     homeless: list[int] = []
@@ -487,7 +485,7 @@ def _new_places(component: TrackedComponent, run: Situation, lost: Iterable[int]
     )
 
 
-def suspend_or_load(component: TrackedComponent, run: Situation, key_groups: Iterable[int]) -> None:
+def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iterable[int]) -> None:
     """Suspend key groups, or have them loaded, that have no fresh copy where they now are."""
     suspended, load = [], []
     for g in key_groups:

@@ -1,12 +1,12 @@
-"""The conductor: everything that happens between epochs, without knowing what realizes it.
+"""The conductor: coordinates what happens between epochs, through ports.
 
 It owns the migration protocol and the one record of who holds which copies; hands each epoch its
-plan and takes its outcome; has copies warmed and dropped, and events announced, through ports.  The
-real runtime and a simulator drive the very same object: it has no threads, no clock and no I/O, and
-whoever calls it from several threads brings the lock.
+plan and takes its outcome; has copies warmed and dropped, and events announced.  It has no threads,
+no clock and no I/O: the real runtime and a simulator drive the very same object, and whoever calls
+it from several threads brings the lock.
 
-The invariants: events are announced in the order in which what they tell was decided; a fact that
-is refused changes nothing and announces nothing; a view is a value that nobody changes any more.
+Invariants: events are announced in the order in which what they tell was decided; a fact that is
+refused changes nothing and announces nothing; a view is a value that does not change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from godwit.migration import inputs
 from godwit.migration.commands import Command, DropCopies, EndMigration, StartWarming, narrate
 from godwit.migration.copies import Copies
+from godwit.migration.outcome import RecentLoad
 from godwit.migration.protocol import MigrationProtocol
-from godwit.migration.recent_load import RecentLoad
 from godwit.migration.regrouping import Regroupings, forget_oldest
 from godwit.migration.sources import Delivery, Sources
 from godwit.model import events
@@ -26,11 +26,10 @@ from godwit.model import events
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Mapping, Sequence
 
-    from godwit.migration.outcome import EpochOutcome
-    from godwit.migration.recent_load import LoadSummary
+    from godwit.migration.outcome import EpochOutcome, LoadSummary
     from godwit.migration.regrouping import EndRegrouping, Regrouping
+    from godwit.migration.state import EpochPlan, ProtocolView
     from godwit.migration.strategy import Policy
-    from godwit.migration.views import EpochPlan, ProtocolView
     from godwit.model.assignment import Move
     from godwit.model.events import Event
     from godwit.planning.copy_routes import CopyRoute
@@ -52,7 +51,7 @@ class Ports(Protocol):
         """Have copies deleted, after whatever was ordered for that executor before."""
 
     def announce(self, event: Event) -> None:
-        """Tell people, in the order of the calls."""
+        """Publish an event; events are in the order of the calls."""
 
     def now_s(self) -> float:
         """Return the time for events, in seconds."""
@@ -86,7 +85,7 @@ class Conductor:
         remembered: LoadSummary | None = None,
         plan: Any = None,
     ) -> None:
-        self._ports, self._told_s = ports, ports.now_s()
+        self._ports, self._passed_s = ports, ports.now_s()
         self._regroupings = Regroupings(self, plan)
         self._copies = Copies(states)
         self._protocol = MigrationProtocol(started, policy, self._copies)
@@ -123,7 +122,7 @@ class Conductor:
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
-        """Say where copies would come from if key groups moved now (key group → executor)."""
+        """Return where copies would come from if key groups moved now (key group → executor)."""
         return self._sources.foresee(
             component,
             places,
@@ -171,10 +170,10 @@ class Conductor:
             self._handle(inputs.EpochHeld(seconds=self._passed()))
 
     def _passed(self) -> int:
-        """Whole seconds since the last that were told of; none where a clock jumped back."""
+        """Return whole seconds since the last call; none where a clock jumped back."""
         now_s = self._ports.now_s()
-        seconds = max(int(now_s - self._told_s), 0)
-        self._told_s = min(self._told_s + seconds, now_s)
+        seconds = max(int(now_s - self._passed_s), 0)
+        self._passed_s = min(self._passed_s + seconds, now_s)
         return seconds
 
     # -- executors --------------------------------------------------------------------------------
@@ -209,18 +208,15 @@ class Conductor:
         moving: tuple[Move, ...] = ()
         if component and component.assignment.num_key_groups == request.target.num_key_groups:
             moving = component.assignment.moves_to(request.target)
-        self._handle(
-            request,
-            events.MigrationStarted(
-                epoch=self._view.committed,
-                at_s=self._ports.now_s(),
-                migration=request.id,
-                component=request.component,
-                strategy=request.strategy.value,
-                moves=len(moving),
-                state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
-            ),
+        started = self._event(
+            events.MigrationStarted,
+            migration=request.id,
+            component=request.component,
+            strategy=request.strategy.value,
+            moves=len(moving),
+            state_bytes=sum(request.state_bytes.get(move.key_group, 0) for move in moving),
         )
+        self._handle(request, started)
 
     def change_lanes(self, request: inputs.LanesRequested) -> None:
         """Have key groups change lane within their executors: no state moves.
@@ -233,20 +229,14 @@ class Conductor:
 
     def drain(self, executor: str) -> None:
         """Let nothing move onto an executor any more."""
-        event: events.Event | None = None
-        if executor in self._view.executors and executor not in self._view.draining:
-            event = events.ExecutorDraining(
-                epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
-            )
+        new = executor in self._view.executors and executor not in self._view.draining
+        event = self._event(events.ExecutorDraining, executor=executor) if new else None
         self._handle(inputs.DrainRequested(executor=executor), event)
 
     def stay(self, executor: str) -> None:
         """Let an executor that was to be removed stay."""
-        event: events.Event | None = None
-        if executor in self._view.draining:
-            event = events.ExecutorKept(
-                epoch=self._view.committed, at_s=self._ports.now_s(), executor=executor
-            )
+        new = executor in self._view.draining
+        event = self._event(events.ExecutorKept, executor=executor) if new else None
         self._handle(inputs.StayRequested(executor=executor), event)
 
     def cancel(self, migration: str, reason: str) -> None:
@@ -271,18 +261,18 @@ class Conductor:
 
     # -- copies -----------------------------------------------------------------------------------
 
-    def warmed(self, order: StartWarming, made: Warmed) -> None:
+    def warmed(self, order: StartWarming, warmed: Warmed) -> None:
         """Record that copies were warmed."""
         if order.executor not in self._view.executors:
             return
         if order.component not in self._view.components:
             return  # regrouped since: what was in progress then was dropped, by an order after this
-        for state, versions in made.tables.items():
+        for state, versions in warmed.tables.items():
             self._copies.saw(order.executor, state, versions)
         sizes = self._sizes(order)
-        self._sources.take(made.deliveries, sizes)
+        self._sources.take(warmed.deliveries, sizes)
         sent: list[int] = []
-        for delivery in made.deliveries:
+        for delivery in warmed.deliveries:
             if delivery.failure:
                 self.announce(
                     events.PeerTransferFailed,
@@ -301,14 +291,14 @@ class Conductor:
             key_groups=order.key_groups,
             state_bytes=sum(sizes.get(g, 0) for g in order.key_groups),
             peer_bytes=sum(sizes.get(g, 0) for g in sent),
-            duration_ms=made.duration_ms,
+            duration_ms=warmed.duration_ms,
         )
         self._handle(
             inputs.WarmingFinished(
                 component=order.component,
                 executor=order.executor,
                 attempt=order.attempt,
-                versions=made.reach,
+                versions=warmed.reach,
             )
         )
 
@@ -329,16 +319,21 @@ class Conductor:
     # -- internals ---------------------------------------------------------------------------------
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Publish an event of something that has just happened."""
-        values.setdefault("epoch", self._view.committed)
-        self._ports.announce(kind(at_s=self._ports.now_s(), **values))
+        """Announce an event of something that has just happened."""
+        self._ports.announce(self._event(kind, **values))
 
-    def _handle(self, fact: inputs.Fact, announced: events.Event | None = None) -> None:
+    def _event(self, kind: type[events.Event], **values: Any) -> events.Event:
+        """Make an event of now."""
+        values.setdefault("epoch", self._view.committed)
+        return kind(at_s=self._ports.now_s(), **values)
+
+    def _handle(self, fact: inputs.Fact, event: events.Event | None = None) -> None:
+        """Give the protocol a fact; announce `event` unless it is refused; carry out the orders."""
         before = self._view
         orders = self._protocol.handle(fact)
         self._view = self._protocol.view()
-        if announced is not None:
-            self._ports.announce(announced)
+        if event is not None:
+            self._ports.announce(event)
         assignments = {name: c.assignment for name, c in before.components.items()}
         for order in orders:
             self._carry_out(order, assignments)
@@ -350,6 +345,7 @@ class Conductor:
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
+        """Announce an order and have it carried out; `before`: component → last assignment."""
         component = getattr(order, "component", None)
         if isinstance(order, StartWarming):
             order = self._sources.choose(

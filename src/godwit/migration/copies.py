@@ -37,22 +37,22 @@ class _Column:
         self.numbers: IntArray = np.empty(0, np.int64)
 
     def note(self, numbers: Mapping[int, int]) -> None:
-        given = PerKeyGroup.of(numbers)
-        if len(given):
-            missing = int(given.key_groups[-1]) + 1 - len(self.numbers)
+        new = PerKeyGroup.of(numbers)
+        if len(new):
+            missing = int(new.key_groups[-1]) + 1 - len(self.numbers)
             if missing > 0:
                 self.numbers = np.append(self.numbers, np.full(missing, _ABSENT, np.int64))
-            self.numbers[given.key_groups] = given.numbers
+            self.numbers[new.key_groups] = new.numbers
 
     @classmethod
     def common(cls, parts: Sequence[_Column | None]) -> _Column:
-        """Give what all parts have: the lowest number, where each has one."""
+        """Return the lowest number of all parts, where each has one."""
         size = min(0 if part is None else len(part.numbers) for part in parts)
-        made = cls()
+        column = cls()
         if size:
             numbers = [part.numbers[:size] for part in parts if part is not None]
-            made.numbers = np.minimum.reduce(numbers)
-        return made
+            column.numbers = np.minimum.reduce(numbers)
+        return column
 
     def get(self, key_group: int) -> int:
         return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
@@ -98,15 +98,15 @@ class Copies:
         No copy is the copy of an empty table, at -1: while a stream is young, every executor is
         nearly up to date.
         """
-        found = self._reach.get((component, executor))
-        return -1 if found is None else max(found.get(key_group), -1)
+        column = self._reach.get((component, executor))
+        return -1 if column is None else max(column.get(key_group), -1)
 
     def holders(self, component: str, key_group: int) -> list[str]:
         """Executors that hold a copy."""
         return [
             executor
-            for (name, executor), held in self._reach.items()
-            if name == component and held.get(key_group) != _ABSENT
+            for (name, executor), column in self._reach.items()
+            if name == component and column.get(key_group) != _ABSENT
         ]
 
     def reached(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
@@ -118,9 +118,9 @@ class Copies:
     def held(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
         """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
         versions = np.full(num_key_groups, -1, np.int64)
-        found = self._tables.get((executor, state))
-        if found is not None:
-            versions[: len(found.numbers)] = np.maximum(found.numbers, -1)
+        column = self._tables.get((executor, state))
+        if column is not None:
+            versions[: len(column.numbers)] = np.maximum(column.numbers, -1)
         return versions
 
     def held_by(self, assignment: Assignment, state: Hashable) -> IntArray:
@@ -138,9 +138,9 @@ class Copies:
     def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
         """Note that copies are gone, or are to go."""
         gone = list(key_groups)
-        held = [self._reach.get((component, executor))]
-        held += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
-        for column in held:
+        columns = [self._reach.get((component, executor))]
+        columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
+        for column in columns:
             if column is not None:
                 column.forget(gone)
 

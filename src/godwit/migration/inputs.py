@@ -15,7 +15,7 @@ from godwit.migration.strategy import Bounds, Strategy
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from godwit.migration.situation import SlotPair
+    from godwit.migration.state import SlotPair
     from godwit.model.assignment import Assignment
 
 __all__ = [
@@ -59,9 +59,8 @@ class MigrationRequested:
     """A plan is to be carried out."""
 
     id: str  # the caller's name for the migration
-    component: str  # the component; it may have one migration at a time
+    component: str  # it may have one migration at a time
     target: Assignment  # the assignment to arrive at, lanes and list of executors included
-    # strategy, bounds: how, and within which limits
     strategy: Strategy = Strategy.LIVE
     bounds: Bounds = field(default_factory=Bounds)
     # key group → load, for the order of the moves (see `order_moves`); 1 each if left out
@@ -85,7 +84,7 @@ class CancellationRequested:
 class LanesRequested:
     """Key groups are to change lane within their executors: no state moves."""
 
-    component: str  # the component
+    component: str
     # executor → number of lanes the component is to have there; left out: as before
     lanes: Mapping[str, int] = field(default_factory=dict)
     # key group → lane within the executor that owns it; left out: as before
@@ -108,10 +107,9 @@ class ComponentsRegrouped:
 class WarmingFinished:
     """An attempt has brought copies forward."""
 
-    # component, executor, attempt: as `StartWarming` named them
     component: str
     executor: str
-    attempt: str
+    attempt: str  # as `StartWarming` named it
     # Key group → epoch; all changes of committed epochs up to it are in the copy. Key groups of the
     # attempt that are left out are still in progress.
     versions: Mapping[int, int]
@@ -139,7 +137,7 @@ class EpochStarted:
 class EpochSucceeded:
     """The running epoch's record is durable."""
 
-    epoch: int  # the epoch
+    epoch: int
     # component → key groups whose rows of this epoch went to the wait buffer
     waited: Mapping[str, Collection[int]] = field(default_factory=dict)
     # component → executor → key group → version of the copy there now, as far as lanes saw
@@ -155,9 +153,8 @@ class EpochSucceeded:
 class EpochFailed:
     """The running attempt at an epoch came to nothing; the next one is planned anew."""
 
-    # epoch, seconds: as of `EpochSucceeded`
     epoch: int
-    seconds: int = 1
+    seconds: int = 1  # as of `EpochSucceeded`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Assignments on the way: towards a target, and away from executors that died.
+"""Next assignments: towards a target, and away from executors that died.
 
 Pure functions.  Every result is total; ties are broken by name and number, so that the same facts
 always lead to the same assignment.
@@ -49,32 +49,32 @@ def arrange(
 
     listed = set(roster)
     owning = set(np.unique(owner).tolist())
-    kept = [index for index, name in enumerate(names) if name in listed or index in owning]
+    staying = [index for index, name in enumerate(names) if name in listed or index in owning]
     renumbered = np.full(len(names), -1, np.int32)
-    renumbered[kept] = np.arange(len(kept), dtype=np.int32)
-    num_lanes = np.array([lanes[names[index]] for index in kept], np.int32)
+    renumbered[staying] = np.arange(len(staying), dtype=np.int32)
+    num_lanes = np.array([lanes[names[index]] for index in staying], np.int32)
 
     arrived = owner != before
     owner = renumbered[owner]
     lane = current.lane_of % num_lanes[owner]
-    settled = ~arrived
+    has_lane = ~arrived
     if target is not None:
-        wanted = np.array(
+        target_owner = np.array(
             [renumbered[number[name]] if name in number else -1 for name in target.executors],
             np.int32,
         )[target.executor_of]
-        agreed = (wanted == owner) & (target.lane_of < num_lanes[owner])
+        agreed = (target_owner == owner) & (target.lane_of < num_lanes[owner])
         agreed &= arrived | align
         lane = np.where(agreed, target.lane_of, lane)
-        settled |= agreed
-    for key_group in np.flatnonzero(~settled).tolist():
+        has_lane |= agreed
+    for key_group in np.flatnonzero(~has_lane).tolist():
         here = owner[key_group]
-        fellows = lane[settled & (owner == here)]
+        fellows = lane[has_lane & (owner == here)]
         lane[key_group] = int(np.bincount(fellows, minlength=num_lanes[here]).argmin())
-        settled[key_group] = True
+        has_lane[key_group] = True
     return Assignment(
         version=current.version + 1,
-        executors=tuple(names[index] for index in kept),
+        executors=tuple(names[index] for index in staying),
         lanes=tuple(num_lanes.tolist()),
         executor_of=owner.astype(np.int32),
         lane_of=lane.astype(np.int32),
@@ -137,11 +137,12 @@ def spread(
     """
     homeless = sorted(key_groups, key=lambda g: (-state_bytes.get(g, 0), g))
     moving = set(homeless)
-    held = {name: [0, 0] for name in candidates}
-    for name in held.keys() & set(assignment.executors):
-        owned = [g for g in assignment.key_groups(name).tolist() if g not in moving]
-        held[name] = [sum(state_bytes.get(g, 0) for g in owned), len(owned)]
-    heap = [(size, count, name) for name, (size, count) in held.items()]
+    heap: list[tuple[int, int, str]] = []
+    for name in candidates:
+        owned: list[int] = []
+        if name in assignment.executors:
+            owned = [g for g in assignment.key_groups(name).tolist() if g not in moving]
+        heap.append((sum(state_bytes.get(g, 0) for g in owned), len(owned), name))
     heapq.heapify(heap)
     places: dict[int, str] = {}
     for key_group in homeless:
@@ -192,7 +193,7 @@ def check_target(
 
 
 def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assignment:
-    """List executors (name → lanes) too that own nothing because they joined later."""
+    """Add executors (name → lanes) that joined later, and own nothing."""
     new = sorted(executors.keys() - set(assignment.executors), key=lambda name: (len(name), name))
     if not new:
         return assignment

@@ -21,10 +21,9 @@ from godwit.migration.component import OngoingMigration, TrackedComponent, reloc
 from godwit.migration.copies import Copies
 from godwit.migration.placement import change_lanes, check_target, order_moves
 from godwit.migration.regrouping import merged
-from godwit.migration.situation import RunningEpoch, Situation
 from godwit.migration.slots import activate_standby, can_activate_standby, pair_of, taken_by
+from godwit.migration.state import EpochPlan, ProtocolView, RunningEpoch, RunState
 from godwit.migration.strategy import Policy
-from godwit.migration.views import EpochPlan, ProtocolView
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class MigrationProtocol:
     ) -> None:
         policy = policy or Policy()
         self._holds: tuple[str, ...] = ()
-        self._run = Situation(
+        self._run = RunState(
             run_id=started.run_id,
             policy=policy,
             on_cold=policy.on_start,

@@ -1,4 +1,4 @@
-"""Components that are made anew while the stream runs: fusing, and letting go again.
+"""Regrouping of operators into other components while the stream runs: one step after every fact.
 
 A *regrouping* leads from one physical plan to another, between two epochs.  Operators that are to
 share a component have to be in the same places first, so components come together by ordinary
@@ -15,9 +15,6 @@ Invariants:
 
 Source: the basic adaptation operation Migrate(O, C, C') and its compositions, Madsen et al. (Enorm)
 §4.5.
-
-One regrouping at a time is carried on, a step after every fact: whatever has happened, the one
-question is what the stage in progress needs next, and nothing that it needs stops an epoch.
 """
 
 from __future__ import annotations
@@ -39,42 +36,19 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 
     from godwit.migration.inputs import LanesRequested
-    from godwit.migration.views import ComponentView, ProtocolView
+    from godwit.migration.state import ComponentView, ProtocolView
     from godwit.model.assignment import Assignment, Move
 
 __all__ = [
     "MAX_ENDS",
     "EndRegrouping",
-    "OngoingRegrouping",
     "Regrouping",
     "RegroupingStage",
     "Regroupings",
-    "Standing",
-    "common_places",
     "forget_oldest",
     "merged",
     "moves_to_come",
 ]
-
-
-class Standing(Protocol):
-    """A component, as far as it matters where it is (`godwit.migration.views.ComponentView`)."""
-
-    @property
-    def assignment(self) -> Assignment:
-        """Current places of its key groups."""
-
-    @property
-    def takes(self) -> frozenset[int] | None:
-        """Key groups whose rows it takes, if it is one of two slots of every key group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stands:
-    """A future component."""
-
-    assignment: Assignment
-    takes: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,38 +65,38 @@ class RegroupingStage:
     state_bytes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-def common_places(parts: Sequence[str], components: Mapping[str, Standing]) -> Assignment:
-    """Say where components go that come to one: to the places of the first of them.
+def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
+    """Return the assignment of components that come together: that of the first of them.
 
-    Of components that are slots of each other's key groups, to the place of the slot that takes
+    Components that are slots of each other's key groups go to the place of the slot that takes
     rows: so what was balanced stays so, and what moves is gone with the windows that are open.
     """
-    standing = [components[name] for name in parts]
-    first = standing[0].assignment
-    places = {g: c.assignment.executor(g) for c in standing for g in c.takes or ()}
+    views = [components[name] for name in parts]
+    first = views[0].assignment
+    places = {g: c.assignment.executor(g) for c in views for g in c.takes or ()}
     if not places:
         return first
     lanes = {
         executor: count
-        for c in standing
+        for c in views
         for executor, count in zip(c.assignment.executors, c.assignment.lanes, strict=True)
     }
     return with_newcomers(first, lanes).moved(places)
 
 
 def moves_to_come(
-    stages: Iterable[RegroupingStage], components: Mapping[str, Standing]
+    stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
     """Return component → moves that bring it together with those that it shares one with."""
-    at: dict[str, Standing] = dict(components)
+    at = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
-        made: dict[str, Standing] = {}
+        made: dict[str, ComponentView] = {}
         for name, parts in stage.parts.items():
             goal = common_places(parts, at)
             if len(parts) > 1:
                 moves |= {part: at[part].assignment.moves_to(goal) for part in parts}
-            made[name] = _Stands(assignment=goal)
+            made[name] = replace(at[parts[0]], assignment=goal, takes=None)
         at |= made
     return {name: of for name, of in moves.items() if of}
 
@@ -155,77 +129,6 @@ class EndRegrouping:
     reason: str = ""  # why not; empty if it does
 
 
-@dataclass(slots=True, kw_only=True)
-class OngoingRegrouping:
-    """A regrouping in progress, and its next need."""
-
-    request: Regrouping  # what was asked for
-    stages: list[RegroupingStage]  # those that are still to come, the first of them in progress
-    # component → migrations that were asked for to bring it to its place
-    tries: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def stage(self) -> RegroupingStage:
-        """The one in progress."""
-        return self.stages[0]
-
-    @property
-    def concerned(self) -> frozenset[str]:
-        """Components that are about to be others."""
-        return frozenset(name for parts in self.stage.parts.values() for name in parts)
-
-    def next_migration(self, view: ProtocolView) -> MigrationRequested | None:
-        """Return a migration that brings a component together with the one it goes to.
-
-        Raises `MigrationError` if that was tried often enough.
-        """
-        for parts in self.stage.parts.values():
-            if len(parts) == 1:
-                continue
-            standing = [view.components[name] for name in parts]
-            if any(c.migration or c.suspended for c in standing if c is standing[0] or c.takes):
-                continue  # where they are to go is about to change
-            goal = common_places(parts, view.components)
-            for name in parts:
-                component = view.components[name]
-                if component.migration is not None or component.suspended:
-                    continue
-                if same_places(component.assignment, goal):
-                    continue
-                self.tries[name] += 1
-                if self.tries[name] > _TRIES:
-                    raise MigrationError(
-                        f"Key groups of {name!r} do not come to those of {parts[0]!r}: "
-                        f"{_TRIES} migrations left some behind.",
-                        remedy="Look at the events: warming may fail.",
-                        component=name,
-                    )
-                return MigrationRequested(
-                    id=f"{self.request.id}-{name}-{self.tries[name]}",
-                    component=name,
-                    target=goal,
-                    strategy=Strategy.LIVE,
-                    bounds=self.request.bounds,
-                    state_bytes=self.stage.state_bytes.get(name, {}),
-                )
-        return None
-
-    def is_ready(self, view: ProtocolView) -> bool:
-        """Return true if the plan of the current stage may begin now."""
-        if view.running is not None or view.holds or not view.executors:
-            return False
-        return all(
-            rests(view.components[name])
-            and same_places(view.components[parts[0]].assignment, view.components[name].assignment)
-            for parts in self.stage.parts.values()
-            for name in parts
-        )
-
-    def end(self, reason: str = "") -> EndRegrouping:
-        """Return how it ended."""
-        return EndRegrouping(id=self.request.id, done=not reason, reason=reason)
-
-
 def merged(
     fact: ComponentsRegrouped, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
@@ -234,7 +137,7 @@ def merged(
     Raises `MigrationError` if one does not exist, moves or waits, or parts of one are in different
     places.
     """
-    made = {}
+    joined = {}
     for name, names in fact.parts.items():
         parts = [components[part] for part in names if part in components]
         if len(parts) < len(names) or not all(
@@ -246,15 +149,16 @@ def merged(
                 remedy="Wait until all of them rest in the same places.",
                 component=name,
             )
-        made[name] = _joined(name, parts, fact.state_bytes.get(name, {}))
-    return made
+        joined[name] = _joined(name, parts, fact.state_bytes.get(name, {}))
+    return joined
 
 
 def _joined(
     name: str, parts: list[TrackedComponent], state_bytes: Mapping[int, int]
 ) -> TrackedComponent:
+    """Return the component that parts, which are in the same places, become."""
     first = parts[0]
-    made = TrackedComponent(
+    component = TrackedComponent(
         name=name,
         assignment=replace(
             first.assignment, version=1 + max(part.assignment.version for part in parts)
@@ -264,11 +168,11 @@ def _joined(
         load={g for part in parts for g in part.load},
         orphaned=any(part.orphaned for part in parts),
     )
-    made.note_bytes(state_bytes)
+    component.note_bytes(state_bytes)
     for part in parts:
         for executor, key_groups in part.retired.items():
-            made.retired.setdefault(executor, set()).update(key_groups)
-    return made
+            component.retired.setdefault(executor, set()).update(key_groups)
+    return component
 
 
 def rests(component: ComponentView) -> bool:
@@ -305,30 +209,32 @@ class RegroupingPorts(Protocol):
 
 
 class Regroupings:
-    """The regroupings of one run."""
+    """The regroupings of one run, one at a time."""
 
     def __init__(self, conductor: RegroupingPorts, plan: Any) -> None:
         self._conductor = conductor
         self.plan = plan  # the physical plan of the epoch that runs, or of the next one
         self.ended: dict[str, EndRegrouping] = {}  # regrouping → how it ended
-        self._ongoing: OngoingRegrouping | None = None
-        self._own = ""
+        self._request: Regrouping | None = None  # the one in progress
+        self._stages: list[RegroupingStage] = []  # still to come, the first of them in progress
+        # component → migrations that were asked for to bring it to its place
+        self._tries: Counter[str] = Counter()
+        self._own_migration = ""  # the last one asked for
 
     def begin(self, request: Regrouping) -> None:
         """Begin a regrouping.
 
         Raises `MigrationError` if one is in progress.
         """
-        if self._ongoing is not None:
+        if self._request is not None:
             raise MigrationError(
                 f"Regrouping {request.id!r} is refused: regrouping "
-                f"{self._ongoing.request.id!r} is under way.",
+                f"{self._request.id!r} is under way.",
                 remedy="Wait for its end or cancel it, then look at what it left.",
-                regrouping=self._ongoing.request.id,
+                regrouping=self._request.id,
             )
-        ongoing = OngoingRegrouping(request=request, stages=list(request.stages))
-        if not ongoing.stages:
-            self._note_end(request.id, ongoing.end())
+        if not request.stages:
+            self._end(request)
             return
         moves = moves_to_come(request.stages, self._conductor.view.components)
         sizes = {name: of for stage in request.stages for name, of in stage.state_bytes.items()}
@@ -342,62 +248,105 @@ class Regroupings:
                 sizes.get(name, {}).get(move.key_group, 0) for name in moves for move in moves[name]
             ),
         )
-        self._ongoing = ongoing
+        self._request, self._stages, self._tries = request, list(request.stages), Counter()
         self.go_on()
 
     def go_on(self) -> None:
         """Do what the regrouping in progress needs next, if anything."""
-        while (ongoing := self._ongoing) is not None and self._conductor.view.executors:
-            if ongoing.is_ready(self._conductor.view):
-                self._begin_stage(ongoing)
+        while (request := self._request) is not None and self._conductor.view.executors:
+            if self._is_ready():
+                self._begin_stage(request)
                 continue
             try:
-                request = ongoing.next_migration(self._conductor.view)
-                if request is None:
+                migration = self._next_migration(request)
+                if migration is None:
                     return
-                self._own = request.id
-                self._conductor.migrate(request)
+                self._own_migration = migration.id
+                self._conductor.migrate(migration)
             except GodwitError as error:
-                self._end(ongoing, error.message)
+                self._give_up(request, error.message)
 
-    def cancel(self, asked: str, reason: str) -> bool:
-        """End a regrouping, if that is the name of the one in progress."""
-        if self._ongoing is None or self._ongoing.request.id != asked:
+    def _is_ready(self) -> bool:
+        """Return true if the plan of the current stage may begin now."""
+        view = self._conductor.view
+        if view.running is not None or view.holds or not view.executors:
             return False
-        self._end(self._ongoing, reason)
+        return all(
+            rests(view.components[name])
+            and same_places(view.components[parts[0]].assignment, view.components[name].assignment)
+            for parts in self._stages[0].parts.values()
+            for name in parts
+        )
+
+    def _next_migration(self, request: Regrouping) -> MigrationRequested | None:
+        """Return a migration that brings a component together with the one it goes to.
+
+        Raises `MigrationError` if that was tried often enough.
+        """
+        stage, components = self._stages[0], self._conductor.view.components
+        for parts in stage.parts.values():
+            if len(parts) == 1:
+                continue
+            views = [components[name] for name in parts]
+            if any(c.migration or c.suspended for c in views if c is views[0] or c.takes):
+                continue  # where they are to go is about to change
+            goal = common_places(parts, components)
+            for name in parts:
+                component = components[name]
+                if component.migration is not None or component.suspended:
+                    continue
+                if same_places(component.assignment, goal):
+                    continue
+                self._tries[name] += 1
+                if self._tries[name] > _TRIES:
+                    raise MigrationError(
+                        f"Key groups of {name!r} do not come to those of {parts[0]!r}: "
+                        f"{_TRIES} migrations left some behind.",
+                        remedy="Look at the events: warming may fail.",
+                        component=name,
+                    )
+                return MigrationRequested(
+                    id=f"{request.id}-{name}-{self._tries[name]}",
+                    component=name,
+                    target=goal,
+                    strategy=Strategy.LIVE,
+                    bounds=request.bounds,
+                    state_bytes=stage.state_bytes.get(name, {}),
+                )
+        return None
+
+    def cancel(self, regrouping: str, reason: str) -> bool:
+        """End a regrouping, if that is the id of the one in progress."""
+        if self._request is None or self._request.id != regrouping:
+            return False
+        self._give_up(self._request, reason)
         for component in self._conductor.view.components.values():
-            if component.migration is not None and component.migration.startswith(f"{asked}-"):
+            if component.migration is not None and component.migration.startswith(f"{regrouping}-"):
                 self._conductor.cancel(component.migration, reason)
         return True
 
     def insist_on_staying(self, request: MigrationRequested | LanesRequested) -> None:
-        """Refuse what somebody else asks of components that are about to be others.
+        """Refuse requests of others to components that are about to be others.
 
         Raises `MigrationError`, which says what regrouping is in the way.
         """
-        ongoing = self._ongoing
-        own = getattr(request, "id", None) == self._own
-        if ongoing is not None and request.component in ongoing.concerned and not own:
+        if self._request is None or getattr(request, "id", None) == self._own_migration:
+            return
+        if any(request.component in parts for parts in self._stages[0].parts.values()):
             raise MigrationError(
-                f"Component {request.component!r} is being regrouped ({ongoing.request.id}).",
+                f"Component {request.component!r} is being regrouped ({self._request.id}).",
                 remedy="Wait for the end of the regrouping or cancel it, then plan again.",
                 component=request.component,
             )
 
-    def _note_end(self, regrouping: str, end: EndRegrouping) -> None:
-        self.ended[regrouping] = end
-        forget_oldest(self.ended)
-
-    def _begin_stage(self, ongoing: OngoingRegrouping) -> None:
-        stage = ongoing.stages.pop(0)
+    def _begin_stage(self, request: Regrouping) -> None:
+        """Go over to the plan of the current stage."""
+        stage = self._stages.pop(0)
         self.plan = stage.plan
-        if not ongoing.stages:
-            self._ongoing = None
-            self._note_end(ongoing.request.id, ongoing.end())
+        if not self._stages:
+            self._end(request)
             self._conductor.announce(
-                events.ComponentsRegrouped,
-                regrouping=ongoing.request.id,
-                components=ongoing.request.components,
+                events.ComponentsRegrouped, regrouping=request.id, components=request.components
             )
         self._conductor.regrouped(
             ComponentsRegrouped(
@@ -407,15 +356,20 @@ class Regroupings:
             )
         )
 
-    def _end(self, ongoing: OngoingRegrouping, reason: str) -> None:
-        self._ongoing = None
-        self._note_end(ongoing.request.id, ongoing.end(reason))
+    def _give_up(self, request: Regrouping, reason: str) -> None:
+        """End a regrouping whose plan does not begin."""
+        self._end(request, reason)
         self._conductor.announce(
             events.RegroupingCancelled,
-            regrouping=ongoing.request.id,
-            components=ongoing.request.components,
+            regrouping=request.id,
+            components=request.components,
             reason=reason,
         )
+
+    def _end(self, request: Regrouping, reason: str = "") -> None:
+        self._request = None
+        self.ended[request.id] = EndRegrouping(id=request.id, done=not reason, reason=reason)
+        forget_oldest(self.ended)
 
 
 MAX_ENDS: Final = 10_000

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from godwit.migration.component import TrackedComponent
-    from godwit.migration.situation import Situation, SlotPair
+    from godwit.migration.state import RunState, SlotPair
 
 __all__ = ["activate_standby", "can_activate_standby", "pair_of", "taken_by"]
 
 
-def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:
-    """Find whose slots a component is, and which; ``None`` if it has more states than that."""
+def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
+    """Return the slot pair of a component and its slot; ``None`` if it is no single slot."""
     states = run.copies.states(component)
     for pair in run.slots:
         for slot, state in enumerate(pair.states):
@@ -39,39 +39,39 @@ def pair_of(run: Situation, component: str) -> tuple[SlotPair, int] | None:
 
 
 def taken_by(
-    component: TrackedComponent, run: Situation
+    component: TrackedComponent, run: RunState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
     """Return key groups whose rows a component takes (`EpochPlan.takes`), and the smooth ones."""
-    found = pair_of(run, component.name)
-    if found is None:
+    own = pair_of(run, component.name)
+    if own is None:
         return None, frozenset()
-    pair, slot = found
+    pair, slot = own
     size = component.assignment.num_key_groups
     takes = frozenset(g for g in range(size) if pair.is_active(slot, g))
     return takes, takes & pair.smooth
 
 
 def _other_slots(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> tuple[SlotPair, int, TrackedComponent] | None:
-    """Find whose slots a component is, which, and the component of the other ones."""
-    found = pair_of(run, component.name)
-    if found is None:
+    """Return the slot pair of a component, its slot, and the component of the other slots."""
+    own = pair_of(run, component.name)
+    if own is None:
         return None
-    pair, slot = found
+    pair, slot = own
     states = (pair.states[1 - slot],)
     other = next((c for c in components.values() if run.copies.states(c.name) == states), None)
     return None if other is None else (pair, slot, other)
 
 
 def can_activate_standby(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> frozenset[int]:
-    """Key groups that would migrate without their state now."""
-    found = _other_slots(component, components, run)
-    if found is None:
+    """Return key groups that would migrate without their state now."""
+    both = _other_slots(component, components, run)
+    if both is None:
         return frozenset()
-    pair, slot, other = found
+    pair, slot, other = both
     busy = other.suspended.keys() | other.transfers.keys() | other.waiting
     if other.migration is not None:
         busy |= other.migration.moves.keys()
@@ -84,17 +84,17 @@ def can_activate_standby(
 
 
 def activate_standby(
-    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: Situation
+    component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> None:
-    """At a boundary: let the other slots of key groups that are to migrate so take their rows."""
+    """Between epochs: let standby slots take the rows of key groups that are to migrate so."""
     migration = component.migration
     if migration is None or not migration.strategy.activates_standby or migration.activated:
         return
     migration.activated = True
-    found = _other_slots(component, components, run)
-    if found is None:
+    both = _other_slots(component, components, run)
+    if both is None:
         return  # regrouped since it was asked for: it migrates live
-    pair, slot, other = found
+    pair, slot, other = both
     activating = can_activate_standby(component, components, run)
     places = {g: move.destination for g, move in migration.moves.items() if g in activating}
     if not places:

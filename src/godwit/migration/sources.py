@@ -1,28 +1,14 @@
-"""Sources of copies: other executors, or the checkpoint.
+"""Sources of copies: other executors, or the checkpoint, whichever is quicker.
 
-Problem: the checkpoint has everything and costs the old executor nothing; but how fast it can be
-read depends on what it lies on, how many read it at once, and how long chains are, while an
-executor that holds a copy sends each row once.  Which is quicker is measured.
-
-The rule: a way is measured by what it delivered, bytes of state over seconds from the order to the
-copy in its place, of late.  An order takes the quicker way.  What has never been measured is tried,
-the checkpoint first; the slower way is tried again now and then, since both change.  Orders of
-little state always read the checkpoint: they would say what a Spark job costs, not a link.
+The checkpoint has everything and costs the old executor nothing; but how fast it can be read
+depends on what it lies on, how many read it at once, and how long chains are, while an executor
+that holds a copy sends each row once.  So each source is measured: bytes of state over seconds from
+the order to the copy in its place, of late.  What has never been measured is tried, the checkpoint
+first; the slower source is tried again now and then, since both change.  Orders of little state
+always read the checkpoint: they would measure what a Spark job costs, not a link.
 
 Only a key group of which the destination holds nothing comes from a peer; what a copy misses is in
 the changelog's last segments, which are read anyway.
-
-
-Which peer transfers may begin now, so that links are full and nobody shares one.
-
-An executor sends to one other and receives from one other at a time (Ding et al. §3.2).  Orders
-come and go while transfers run, so there is no schedule made once: whenever somebody could receive,
-the first phase of what is left (`godwit.planning.copy_routes`) says from whom.  That phase has
-every link in it that has as much left as the busiest one.  Where it has nobody for a receiver, or
-one who is sending, the receiver takes a free sender all the same, since a link that idles now is
-lost: if it can, one that the phase has no use for, and of those the one with most left.
-
-Key groups are sent whole.
 """
 
 from __future__ import annotations
@@ -43,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "PeerLinks", "Sources"]
 
-_LEAST_BYTES: Final = 2**20
+_MIN_BYTES: Final = 2**20
 _MEMORY: Final = 0.7
-"""Weight of a delivery once another came the same way."""
-_TRIED_AGAIN_AFTER: Final = 16
-"""Orders that went the quicker way, before the slower one is measured again."""
+"""Weight of a delivery once another came from the same source."""
+_RETRY_AFTER: Final = 16
+"""Orders from the quicker source, before the slower one is measured again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +41,18 @@ class Delivery:
     """Copies that came from one place for an order to warm."""
 
     source: str | None  # executor that sent it; ``None`` for the checkpoint
-    key_groups: tuple[int, ...]  # whose copies
+    key_groups: tuple[int, ...]
     duration_ms: float  # from the asking to the copies in their place
     failure: str = ""  # why nothing came; empty if it did
 
 
 @dataclass(slots=True)
-class _Way:
+class _Rate:
     """Recent measurements of one source, in bytes per second."""
 
     size_bytes: float = 0.0
     seconds: float = 0.0
-    passed_over: int = 0
+    passed_over: int = 0  # orders that went to the other source since
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -83,7 +69,7 @@ class Sources:
 
     def __init__(self, setting: CopiesFrom = CopiesFrom.QUICKER) -> None:
         self._setting = setting
-        self._checkpoint, self._peers = _Way(), _Way()
+        self._checkpoint, self._peers = _Rate(), _Rate()
 
     @property
     def bytes_per_s(self) -> tuple[float | None, float | None]:
@@ -97,14 +83,13 @@ class Sources:
         copies: Copies,
         assignment: Assignment,
         state_bytes: Mapping[int, int],
-        tried: bool = False,
+        dry_run: bool = False,
     ) -> StartWarming:
         """Complete an order by who sends what, and why.
 
-        `assignment`: of the order's component: a key group is taken from its owner, if that has a
-        copy.
+        `assignment`: of the component: a key group comes from its owner, if that has a copy.
         `state_bytes`: key group → bytes of state.
-        `tried`: whether it is only asked what would be chosen: then nothing changes by it.
+        `dry_run`: only tell what would be chosen; nothing changes by it.
         """
         holders: dict[str, list[int]] = {}
         for g in order.key_groups:
@@ -117,10 +102,10 @@ class Sources:
             return order
         if self._setting is CopiesFrom.PEERS:
             peers, why = True, "as was decided"
-        elif size < _LEAST_BYTES:
+        elif size < _MIN_BYTES:
             return order
         else:
-            peers, why = self._quicker(tried=tried)
+            peers, why = self._quicker(dry_run=dry_run)
         sent = tuple(
             PeerCopies(executor=name, key_groups=tuple(held))
             for name, held in sorted(holders.items())
@@ -131,9 +116,9 @@ class Sources:
         """Record how quickly copies came; what failed took its time and brought nothing."""
         for delivery in deliveries:
             size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
-            if size >= _LEAST_BYTES:
-                way = self._checkpoint if delivery.source is None else self._peers
-                way.note(0 if delivery.failure else size, delivery.duration_ms / 1e3)
+            if size >= _MIN_BYTES:
+                rate = self._checkpoint if delivery.source is None else self._peers
+                rate.note(0 if delivery.failure else size, delivery.duration_ms / 1e3)
 
     def foresee(
         self,
@@ -160,7 +145,7 @@ class Sources:
                 copies=copies,
                 assignment=assignment,
                 state_bytes=state_bytes,
-                tried=True,
+                dry_run=True,
             )
             routes += self._routes(order, copies, state_bytes)
         return tuple(routes)
@@ -168,7 +153,7 @@ class Sources:
     def _routes(
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
-        """Say what of an order comes from whom."""
+        """Yield what of an order comes from whom."""
         there = [
             g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
         ]
@@ -192,7 +177,7 @@ class Sources:
                     why="" if here else order.why,
                 )
 
-    def _quicker(self, *, tried: bool) -> tuple[bool, str]:
+    def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
         """Return true if peers are quicker, and the reason."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
@@ -202,23 +187,22 @@ class Sources:
         why = f"peers give {_rate(peers)}, the checkpoint {_rate(checkpoint)}"
         faster = peers > checkpoint
         slower = self._checkpoint if faster else self._peers
-        slower.passed_over += not tried
-        if slower.passed_over + tried > _TRIED_AGAIN_AFTER:
+        slower.passed_over += not dry_run
+        if slower.passed_over + dry_run > _RETRY_AFTER:
             return not faster, f"to be measured again, {why}"
         return faster, why
 
 
 def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> str | None:
     """Return the best holder: the owner, else the copy that reaches furthest; ties by name."""
-    found = [
-        (copies.reach(order.component, name, key_group), name)
+    holders = [
+        (-reach, name)
         for name in copies.holders(order.component, key_group)
-        if name != order.executor
+        if name != order.executor and (reach := copies.reach(order.component, name, key_group)) >= 0
     ]
-    found = [(reach, name) for reach, name in found if reach >= 0]
-    if any(name == owner for _, name in found):
+    if any(name == owner for _, name in holders):
         return owner
-    return min(found, key=lambda held: (-held[0], held[1]))[1] if found else None
+    return min(holders)[1] if holders else None
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -226,15 +210,20 @@ def _rate(bytes_per_s: float) -> str:
 
 
 class PeerLinks:
-    """Transfers between executors that are left, and current senders.
+    """Schedules transfers between executors, so that links are full and no two share one.
 
-    Not to be used by two threads at once.
+    An executor sends to one other and receives from one other at a time (Ding et al. §3.2). Orders
+    come and go while transfers run, so there is no schedule made once: whenever somebody could
+    receive, the first phase of what is left (`godwit.planning.copy_routes`) says from whom. That
+    phase has every link in it that has as much left as the busiest one. Where it has nobody for a
+    receiver, or one who is sending, the receiver takes a free sender all the same, since a link
+    that idles now is lost: if it can, one that the phase has no use for, and of those the one with
+    most left. Key groups are sent whole. Not to be used by two threads at once.
     """
 
     def __init__(self) -> None:
-        self._left: dict[
-            str, dict[str, dict[int, int]]
-        ] = {}  # attempt → source → key group → bytes
+        # attempt → source → key group → bytes
+        self._left: dict[str, dict[str, dict[int, int]]] = {}
         self._to: dict[str, str] = {}  # attempt → who receives
         self._sending: dict[str, str] = {}  # attempt → who sends
 
@@ -259,17 +248,17 @@ class PeerLinks:
         if not free:
             return None
         source, size = self._next(order, free)
-        waiting, taken = left[source], dict[int, int]()
+        waiting, chosen = left[source], dict[int, int]()
         for g, bytes_of in sorted(waiting.items()):
-            if taken and sum(taken.values()) + bytes_of > size:
+            if chosen and sum(chosen.values()) + bytes_of > size:
                 break
-            taken[g] = bytes_of
-        for g in taken:
+            chosen[g] = bytes_of
+        for g in chosen:
             del waiting[g]
         if not waiting:
             del left[source]
         self._sending[order.attempt] = source
-        return PeerCopies(executor=source, key_groups=tuple(taken))
+        return PeerCopies(executor=source, key_groups=tuple(chosen))
 
     def ended(self, order: StartWarming) -> None:
         """Record that the order's transfer is over."""
@@ -292,9 +281,9 @@ class PeerLinks:
         for source, destination in phase:
             if destination == order.executor and source in free:
                 return source, size
-        wanted = {source for source, _ in phase}
+        in_phase = {source for source, _ in phase}
         left = dict.fromkeys(free, 0)
         for (source, _), bytes_of in pairs.items():
             if source in left:
                 left[source] += bytes_of
-        return max(free, key=lambda source: (source not in wanted, left[source], source)), size
+        return max(free, key=lambda source: (source not in in_phase, left[source], source)), size

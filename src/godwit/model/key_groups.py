@@ -4,13 +4,14 @@ A key group is the unit of state, of load statistics, of planning and of migrati
 call it task (1), key group (2, 3), substream (4) and shard (5).
 
 Values by key group are many, so they come as columns: `PerKeyGroup` (an integer for some of them),
-`Intervals` (an integer for all), `KeyGroupPairs` (traffic between two components).
+`Intervals` (an integer for all), `KeyGroupLoad` (their cost), `KeyGroupPairs` (traffic between two
+components).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "NO_PAIRS",
     "OTHERS",
     "Intervals",
+    "KeyGroupLoad",
     "KeyGroupPairs",
     "PerKeyGroup",
     "key_groups_of",
@@ -120,6 +122,60 @@ class PerKeyGroup(Mapping[int, int]):
         self,
     ) -> tuple[type[PerKeyGroup], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         return PerKeyGroup, (self.key_groups, self.numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyGroupLoad:
+    """Cost of some key groups in one epoch, or in several: columns of shape ``(n,)``."""
+
+    key_groups: npt.NDArray[np.int64]  # those that were touched, ascending
+    rows: npt.NDArray[np.int64]  # rows (or partial states) that came in
+    keys: npt.NDArray[np.int64]  # distinct keys among them
+    # CPU time, measured where it is spent: what the operator measured for the key group, and its
+    # rows' share of what the lane did for all of them at once
+    cpu_ms: npt.NDArray[np.float64]
+    # Time that lanes were busy with each: CPU time and whatever they waited for meanwhile (a call,
+    # a disk, a core). Where it is not measured CPU time stands for it.
+    busy_ms: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    # bytes of state: what bringing an empty copy to the committed version reads from the
+    # checkpoint, its snapshot and the changelog after it; empty where nobody looked
+    state_bytes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.busy_ms):
+            object.__setattr__(self, "busy_ms", self.cpu_ms)
+
+    @property
+    def busy_s(self) -> npt.NDArray[np.float64]:
+        """Seconds that lanes were busy with each key group."""
+        return self.busy_ms / 1e3
+
+    @classmethod
+    def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
+        """Add loads up; bytes of state are those of the last load that knows them."""
+        touched = [int(load.key_groups[-1]) for load in loads if len(load.key_groups)]
+        size = 1 + max(touched, default=-1)
+        rows, keys, state_bytes = np.zeros((3, size), np.int64)
+        cpu_ms, busy_ms = np.zeros((2, size))
+        is_touched = np.zeros(size, np.bool_)
+        for load in loads:
+            at = load.key_groups
+            is_touched[at] = True
+            rows[at] += load.rows
+            keys[at] += load.keys
+            cpu_ms[at] += load.cpu_ms
+            busy_ms[at] += load.busy_ms
+            if len(load.state_bytes):
+                state_bytes[at] = load.state_bytes
+        key_groups = np.flatnonzero(is_touched)
+        return cls(
+            key_groups=key_groups,
+            rows=rows[key_groups],
+            keys=keys[key_groups],
+            cpu_ms=cpu_ms[key_groups],
+            busy_ms=busy_ms[key_groups],
+            state_bytes=state_bytes[key_groups],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -22,7 +22,7 @@ from godwit.adapt.splitting import (
     splitting_of,
 )
 from godwit.api.flow import LogicalFlow
-from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome, EpochPlan
+from godwit.migration import ComponentTraffic, EpochOutcome, EpochPlan, KeyGroupLoad
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.windows.two_phase import ConsolidatePart
@@ -115,7 +115,7 @@ class Story:
                 takes=takes,
             )
             every = np.arange(GROUPS)
-            loads[component.name] = ComponentLoad(
+            loads[component.name] = KeyGroupLoad(
                 key_groups=every,
                 rows=np.full(GROUPS, 1000 // GROUPS),
                 keys=every,

@@ -9,10 +9,10 @@ from godwit.adapt import EpochObserved, Topology
 from godwit.adapt.problems import Means, planning_question, usage
 from godwit.adapt.statistics import PeriodStatistics, Statistics
 from godwit.migration import (
-    ComponentLoad,
     ComponentTraffic,
     ComponentView,
     EpochOutcome,
+    KeyGroupLoad,
     ProtocolView,
 )
 from godwit.model.assignment import Assignment, even_assignment
@@ -22,8 +22,8 @@ ONE = Topology(stages=(("sum",),))
 PLACES = even_assignment(4, ["a", "b"], [1, 1])  # a: 0, 2; b: 1, 3
 
 
-def load(rows: list[int], busy_ms: list[float]) -> ComponentLoad:
-    return ComponentLoad(
+def load(rows: list[int], busy_ms: list[float]) -> KeyGroupLoad:
+    return KeyGroupLoad(
         key_groups=np.arange(len(rows)),
         rows=np.array(rows),
         keys=np.array(rows),

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from godwit.engine.loop import CommittedEpoch
     from godwit.migration import Conductor, EpochOutcome, EpochPlan
 
 
@@ -25,32 +24,11 @@ class Outcome:
     rows_in, rows_out = 3, 2
 
 
-class Attempt:
-    """An attempt that notes what is asked of it, and fails where the story says."""
-
-    def __init__(self, story: Story, batch: str | None) -> None:
-        self.story, self.batch = story, batch
-
-    def run(self) -> None:
-        self.story.note(f"run {self.batch}")
-
-    def commit(self) -> None:
-        self.story.note("commit")
-        self.story.committed_epochs += 1
-
-    def outcome(self, _copies: object) -> EpochOutcome:
-        outcome: EpochOutcome = cast("Any", Outcome())
-        return outcome
-
-    def deliver(self) -> None:
-        self.story.note("deliver")
-
-    def remarks(self, _outcome: object) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        return [(events.RowsLeftOut, {})]
-
-
 class Story:
-    """Epochs, conductor, its lock and observer in one: a list of what happened, in order."""
+    """Epochs, conductor, its lock and observer in one: a list of what happened, in order.
+
+    Epochs fail where `fails` says.
+    """
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -59,7 +37,7 @@ class Story:
         self.waits = True
         self.committed_epochs = 0
         self.now = 0.0
-        self.loop: EpochLoop[str, Attempt] = EpochLoop(self, cast("Any", self), self)
+        self.loop: EpochLoop[str] = EpochLoop(self, cast("Any", self), self)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
@@ -80,9 +58,29 @@ class Story:
     def regroup(self, physical_plan: object) -> None:
         assert physical_plan == "plan"
 
-    def plan_attempt(self, epoch: int, batch: str | None) -> Attempt:
+    def plan(
+        self, epoch: int, batch: str | None, plans: Mapping[str, EpochPlan], _conductor: object
+    ) -> None:
+        assert plans == {}
         self.note(f"plan {epoch}")
-        return Attempt(self, batch)
+        self.batch = batch
+
+    def run_stages(self) -> None:
+        self.note(f"run {self.batch}")
+
+    def commit(self) -> None:
+        self.note("commit")
+        self.committed_epochs += 1
+
+    def outcome(self, _copies: object) -> EpochOutcome:
+        outcome: EpochOutcome = cast("Any", Outcome())
+        return outcome
+
+    def deliver(self) -> None:
+        self.note("deliver")
+
+    def remarks(self, _outcome: object) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
+        return [(events.RowsLeftOut, {})]
 
     def now_s(self) -> float:
         self.now += 1
@@ -104,19 +102,13 @@ class Story:
         trace: TracebackType | None,
     ) -> None: ...
 
-    def plan(
-        self, epoch: int, batch: str | None, plans: Mapping[str, EpochPlan], _conductor: object
-    ) -> Attempt:
-        assert plans == {}
-        return self.plan_attempt(epoch, batch)
-
     # -- the observer -----------------------------------------------------------------------------
 
-    def committed(self, epoch: CommittedEpoch[Attempt]) -> None:
-        assert epoch.took_s > 0
+    def committed(self, _outcome: object, _plans: object, took_s: float) -> None:
+        assert took_s > 0
         self.note("observe the commit")
 
-    def delivered(self, _epoch: CommittedEpoch[Attempt]) -> None:
+    def delivered(self, _outcome: object, _stopwatch: object) -> None:
         self.note("observe the delivery")
 
 
@@ -127,10 +119,8 @@ class ConductorOf:
 
     def __init__(self, story: Story) -> None:
         self._story = story
-        self.view = self.recent_load = self
+        self.view = self
         self.components: dict[str, object] = {}
-
-    def due_summary(self) -> None: ...
 
     def begin(self, _epoch: int) -> dict[str, EpochPlan] | None:
         if self._story.held:

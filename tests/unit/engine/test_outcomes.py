@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from godwit.engine.lane.messages import LaneReport, SentLoad
+from godwit.engine.lane.messages import LaneReport, PassedOn
 from godwit.engine.outcomes import traffic_to
 from godwit.model.key_groups import KeyGroupPairs
 
@@ -22,27 +22,33 @@ def flow() -> CompiledFlow:
     return cast("CompiledFlow", SimpleNamespace(components=[upstream, component], num_key_groups=4))
 
 
-def report(executor: str, *sent: SentLoad) -> LaneReport:
-    return LaneReport(level=1, place=0, executor=executor, sent=list(sent))
+def report(executor: str, *sent: PassedOn) -> LaneReport:
+    return LaneReport(level=1, place=0, executor=executor, passed_on=list(sent))
 
 
 def test_traffic_is_what_all_senders_sent_to_each_key_group() -> None:
     sent = [
-        SentLoad(
+        PassedOn(
             sender="totals",
             operator="sizes",
+            rows=0,
+            size_bytes=0,
+            exchanged=True,
             key_groups=[0, 3],
-            rows=[2, 1],
-            size_bytes=[10, 5],
+            sent_rows=[2, 1],
+            sent_bytes=[10, 5],
             crossed_bytes=5,
             pairs=KeyGroupPairs.counted(np.array([1, 1, 2]), np.array([0, 0, 3])),
         ),
-        SentLoad(
+        PassedOn(
             sender="totals",
             operator="sizes",
+            rows=0,
+            size_bytes=0,
+            exchanged=True,
             key_groups=[3],
-            rows=[4],
-            size_bytes=[20.4],
+            sent_rows=[4],
+            sent_bytes=[20.4],
             crossed_bytes=20,
             pairs=KeyGroupPairs.counted(np.array([0]), np.array([3]), 4.0),
         ),

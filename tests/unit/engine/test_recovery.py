@@ -17,7 +17,7 @@ from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import Recovery, carried_on, recover_flow, remembered_load, run_started
-from godwit.migration import ComponentLoad, LoadSummary
+from godwit.migration import KeyGroupLoad, LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Pat
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
     def summary(epoch: int, **components: int) -> LoadSummary:
         loads = {
-            name: ComponentLoad(
+            name: KeyGroupLoad(
                 key_groups=np.array([0, last]),
                 rows=np.array([1, 2]),
                 keys=np.array([1, 1]),

@@ -9,9 +9,9 @@ import pytest
 from tests.oracles.noting_ports import NotingPorts
 
 from godwit.migration import (
-    ComponentLoad,
     Conductor,
     EpochOutcome,
+    KeyGroupLoad,
     MigrationRequested,
     Policy,
     Strategy,
@@ -63,7 +63,7 @@ class Story:
                 epoch=self.epoch,
                 batch=batch,
                 loads={
-                    "totals": ComponentLoad(
+                    "totals": KeyGroupLoad(
                         key_groups=np.arange(4),
                         rows=np.ones(4, np.int64),
                         keys=np.ones(4, np.int64),

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from godwit.migration import ComponentLoad, EpochOutcome
-from godwit.migration.recent_load import LoadSummary, RecentLoad
+from godwit.migration import EpochOutcome, KeyGroupLoad
+from godwit.migration.outcome import LoadSummary, RecentLoad
 
 
-def load(key_groups: list[int], rows: int = 10, cpu_ms: float = 2.0) -> ComponentLoad:
+def load(key_groups: list[int], rows: int = 10, cpu_ms: float = 2.0) -> KeyGroupLoad:
     n = len(key_groups)
-    return ComponentLoad(
+    return KeyGroupLoad(
         key_groups=np.array(key_groups),
         rows=np.full(n, rows),
         keys=np.full(n, 3),
@@ -64,7 +64,7 @@ def test_what_is_written_down_reads_back_nearly_exact_and_is_small() -> None:
         epoch=7,
         epochs=16,
         loads={
-            "totals": ComponentLoad(
+            "totals": KeyGroupLoad(
                 key_groups=np.arange(n),
                 rows=rng.zipf(1.3, n) % 2**40,
                 keys=np.ones(n, np.int64),

@@ -11,11 +11,11 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
 from godwit.migration import (
-    ComponentLoad,
     ComponentsRegrouped,
     Conductor,
     EndRegrouping,
     EpochOutcome,
+    KeyGroupLoad,
     LanesRequested,
     MigrationRequested,
     Policy,
@@ -118,7 +118,7 @@ class Story:
                 batch=self.epoch,
                 reach=held,
                 loads={
-                    name: ComponentLoad(
+                    name: KeyGroupLoad(
                         key_groups=np.arange(4),
                         rows=np.ones(4, np.int64),
                         keys=np.ones(4, np.int64),

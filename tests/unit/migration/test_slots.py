@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from godwit.migration import Conductor, MigrationRequested, Policy, Strategy, inputs
-from godwit.migration.situation import SlotPair
+from godwit.migration.state import SlotPair
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import MigrationError
 

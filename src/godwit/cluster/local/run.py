@@ -18,14 +18,18 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.checkpoint.records import PLAYED, BatchRef
 from godwit.cluster.local.stages import run_stages
 from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
+from godwit.engine.copies import (
+    drop_copies,
+    receive_copies,
+    send_copies,
+    warm_copies,
+    warm_states,
+)
 from godwit.engine.flow_epochs import FlowEpochs
-from godwit.engine.lane.copies import drop_copies, receive_copies, send_copies, warm_copies
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
-from godwit.engine.loop import EpochLoop
+from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
-from godwit.engine.shared_conductor import SharedConductor
-from godwit.engine.warming import warm_states
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -39,11 +43,17 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, PhysicalPlan, SinkRecord, StateId
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.local.stages import LaneInput
-    from godwit.engine.flow_epochs import FlowAttempt
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
-    from godwit.engine.loop import CommittedEpoch
+    from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
-    from godwit.migration import EpochOutcome, PeerCopies, Ports, ProtocolView, Warmed
+    from godwit.migration import (
+        EpochOutcome,
+        EpochPlan,
+        PeerCopies,
+        Ports,
+        ProtocolView,
+        Warmed,
+    )
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
@@ -117,7 +127,7 @@ class LocalRun:
             run_id=self.run_id,
             close_at_end=close_at_end,
         )
-        self.loop: EpochLoop[SourceBatch[LocalRows], FlowAttempt[LocalRows]] = EpochLoop(
+        self.loop: EpochLoop[SourceBatch[LocalRows]] = EpochLoop(
             self.epochs, SharedConductor(self.conductor), self
         )
         resumed = self.log.latest_epoch >= 0
@@ -230,10 +240,12 @@ class LocalRun:
         """Return what the clock was set to."""
         return self.clock_us
 
-    def committed(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+    ) -> None:
         """Take note of a committed epoch; nothing here."""
 
-    def delivered(self, epoch: CommittedEpoch[FlowAttempt[LocalRows]]) -> None:
+    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
         """Take note of a delivered epoch; nothing here."""
 
     # -- executors and their copies ---------------------------------------------------------------

@@ -107,6 +107,6 @@ def _ship(
     if lane_input.time is not None:
         times = batch.column(batch.schema.get_field_index(lane_input.time))
         arrivals = Arrivals.of(lane_input.watermark, times, shipment.time.latest(number))
-        yield from ship_arrivals(shipment, arrivals, (0, partition, 0, 0), given=number)
+        yield from ship_arrivals(shipment, arrivals, (0, partition, 0, 0), number=number)
     columns = batch if lane_input.columns is None else batch.select(list(lane_input.columns))
-    yield from ship(shipment, columns, (0, partition, 0), given=number)
+    yield from ship(shipment, columns, (0, partition, 0), number=number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.migration import ComponentLoad, ComponentTraffic, EpochOutcome
+from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -102,7 +102,7 @@ def outcome_of(
     for name, part in work.components.items():
         assignment = part.plan.assignment
         touched = np.flatnonzero(part.processed)
-        loads[name] = ComponentLoad(
+        loads[name] = KeyGroupLoad(
             key_groups=touched,
             rows=part.processed[touched],
             keys=np.maximum(1, np.rint(part.keys[touched])).astype(np.int64),

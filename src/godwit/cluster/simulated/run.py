@@ -19,8 +19,7 @@ from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.loop import EpochLoop
-from godwit.engine.shared_conductor import SharedConductor
+from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.cluster.simulated.epoch_work import EpochWork
     from godwit.cluster.simulated.scenario import Scenario
     from godwit.cluster.simulated.workload import Batch, Source
-    from godwit.engine.loop import CommittedEpoch
+    from godwit.engine.loop import Stopwatch
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model import events
     from godwit.model.assignment import Assignment
@@ -233,51 +232,65 @@ class Simulation:
 
     def plan(
         self, epoch: int, batch: Batch | None, plans: Mapping[str, EpochPlan], conductor: Conductor
-    ) -> SimulatedAttempt:
+    ) -> None:
         """Work out what the epoch does and how long it takes."""
         assert batch is not None, "one without input has a batch without rows"
         speeds = {name: self.executors.speed(name) for name in self.executors.alive}
-        work = self.flow.work(
+        self._work = self.flow.work(
             epoch, batch, plans, copies=conductor.copies, speeds=speeds, cores=self._cores()
         )
-        return SimulatedAttempt(self, work)
 
-    def pass_through(self, work: EpochWork) -> None:
+    def run_stages(self) -> None:
         """Let an attempt take its time, or until an executor dies that it runs on."""
+        work = self._work
         end_s = self._now_s + work.took_s
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
             self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
 
-    def lost(self, work: EpochWork) -> str | None:
-        """Return an executor that an attempt ran on and that is dead; counts the attempt."""
+    def commit(self) -> None:
+        """Count what the epoch did, unless an executor that it ran on was lost meanwhile."""
+        work = self._work
         lost = work.used - self.executors.alive.keys()
-        self.history.aborted += bool(lost)
-        return min(lost, default=None)
-
-    def commit(self, work: EpochWork) -> tuple[EpochOutcome, FloatArray]:
-        """Make an attempt durable; returns its outcome, and rows that left, with their arrival."""
+        if lost:
+            self.history.aborted += 1
+            raise AttemptLostError(f"executor {min(lost)} was lost")
         self._committed, batch = work.epoch, work.batch
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
-        committed = self.flow.commit(work)
+        self._outcome, self._left = self.flow.commit(work)
         self._durable = {name: part.plan.assignment for name, part in work.components.items()}
-        return committed
 
-    def committed(self, epoch: CommittedEpoch[SimulatedAttempt]) -> None:
+    def outcome(self, _copies: Copies) -> EpochOutcome:
+        """Return what the epoch did."""
+        return self._outcome
+
+    def deliver(self) -> None:
+        """Do nothing: there are no sinks."""
+
+    def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
+        """Nothing else is told."""
+        return ()
+
+    def committed(
+        self,
+        outcome: EpochOutcome,
+        plans: Mapping[str, EpochPlan],  # noqa: ARG002
+        took_s: float,  # noqa: ARG002
+    ) -> None:
         """Keep the epoch in the history, and show it to the controller."""
-        work = epoch.attempt.work
-        self.history.epochs.append(self._record(work, self._began_s, epoch.attempt.left))
+        work = self._work
+        self.history.epochs.append(self._record(work, self._began_s, self._left))
         if self._controller is not None:
             self._controller.observe(
                 EpochObserved(
-                    outcome=epoch.outcome,
+                    outcome=outcome,
                     assignments={n: p.plan.assignment for n, p in work.components.items()},
                     took_s=work.took_s,
                     backlog_rows=self._held_back,
                 )
             )
 
-    def delivered(self, epoch: CommittedEpoch[SimulatedAttempt]) -> None:
+    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
         """Do nothing: there are no sinks."""
 
     # -- time -------------------------------------------------------------------------------------
@@ -374,35 +387,6 @@ class Simulation:
         stay = [name for name in names if name not in view.draining]
         capacity = [self.executors.alive[e].cores * self.executors.speed(e) for e in stay]
         return load, np.array(capacity)
-
-
-class SimulatedAttempt:
-    """An attempt at a simulated epoch (see `godwit.engine.loop.EpochAttempt`)."""
-
-    def __init__(self, simulation: Simulation, work: EpochWork) -> None:
-        self._simulation, self.work = simulation, work
-
-    def run(self) -> None:
-        """Let it take its time."""
-        self._simulation.pass_through(self.work)
-
-    def commit(self) -> None:
-        """Count what it did, unless an executor that it ran on was lost meanwhile."""
-        lost = self._simulation.lost(self.work)
-        if lost is not None:
-            raise AttemptLostError(f"executor {lost} was lost")
-        self._outcome, self.left = self._simulation.commit(self.work)
-
-    def outcome(self, _copies: Copies) -> EpochOutcome:
-        """Return what it did."""
-        return self._outcome
-
-    def deliver(self) -> None:
-        """There are no sinks."""
-
-    def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
-        """Nothing else is told."""
-        return ()
 
 
 def _distance(load: FloatArray, capacity: FloatArray) -> float:

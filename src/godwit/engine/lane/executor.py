@@ -37,6 +37,7 @@ def current_executor(expected: str) -> str:
 
 @lru_cache(maxsize=1)
 def _named_by_the_process_above(pid: int) -> str | None:
+    """Read the executor id from the command line of an ancestor process."""
     for _ in range(4):  # this process, the forking daemon, the executor's JVM
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -58,10 +59,7 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     processes, and removes with the executor).  ``<query>-<run>`` is the form of `run_id`: all runs
     of one query are neighbours, so a later run can remove what an earlier one left behind.
 
-    Raises
-    ------
-    LocalStoreError
-        If an id is none, and so could name a directory elsewhere.
+    Raises `LocalStoreError` if an id is none, and so could name a directory elsewhere.
     """
     query, _, run = run_id.partition("-")
     if not (_ID.fullmatch(query) and _ID.fullmatch(run) and _EXECUTOR.fullmatch(executor)):
@@ -84,10 +82,8 @@ def claim_local_store(root: Path) -> None:
 
     Nobody trusts what an earlier run left behind, and this is when it is known to be over.
 
-    Raises
-    ------
-    LocalStoreError
-        If the directory is a link or somebody else's, or others may write to it.
+    Raises `LocalStoreError` if the directory is a link or somebody else's, or others may write to
+    it.
     """
     run, query = root.parent, root.parent.parent
     descriptor = _own_directory(query)
@@ -111,9 +107,9 @@ def _own_directory(path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _refused(path, f"cannot be opened as a directory ({error.strerror})") from error
-    found = os.fstat(descriptor)
-    problem = "" if found.st_uid == os.geteuid() else f"belongs to user {found.st_uid}"
-    if not problem and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    status = os.fstat(descriptor)
+    problem = "" if status.st_uid == os.geteuid() else f"belongs to user {status.st_uid}"
+    if not problem and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         try:
             os.fchmod(descriptor, 0o700)
         except OSError as error:
@@ -125,6 +121,7 @@ def _own_directory(path: Path) -> int:
 
 
 def _refused(path: Path, why: str) -> LocalStoreError:
+    """Return the error that local stores cannot lie in a directory."""
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "

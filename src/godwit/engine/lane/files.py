@@ -69,20 +69,20 @@ class LaneFiles:
         key_groups: npt.NDArray[np.int32],
     ) -> None:
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
-        found, ends = key_groups[starts], np.append(starts[1:], len(key_groups))
+        ends = np.append(starts[1:], len(key_groups))
         self._writers["changelog"].add(encode_batch(batch, self._compression))
-        self._segments.append((operator, state, kind, found.tolist(), ends.tolist()))
+        self._segments.append((operator, state, kind, key_groups[starts].tolist(), ends.tolist()))
 
     def snapshots(self, state: StateId, versions: dict[int, int], contents: Contents) -> None:
         """Write the whole state of some key groups, each at its version."""
         batch = pack_entries(
             StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
         )
-        found, starts, counts = np.unique(
+        key_groups, starts, counts = np.unique(
             contents.key_groups, return_index=True, return_counts=True
         )
         ends = (starts + counts).tolist()
-        rows = dict(zip(found.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
+        rows = dict(zip(key_groups.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
         for key_group, version in versions.items():
             start, end = rows.get(key_group, (0, 0))
             part = batch.slice(start, end - start)
@@ -118,13 +118,13 @@ class LaneFiles:
                     row_ends=tuple(ends),
                 )
             )
-        for (whose, key_group, version, rows), block in zip(
+        for (state_id, key_group, version, rows), block in zip(
             self._snapshots, self._writers["snapshots"].close(), strict=True
         ):
             report.snapshots.append(
                 SnapshotRef(
-                    operator=whose.operator,
-                    state=whose.state,
+                    operator=state_id.operator,
+                    state=state_id.state,
                     flow=self._flow,
                     key_group=key_group,
                     version=version,
@@ -132,7 +132,7 @@ class LaneFiles:
                     block=block,
                 )
             )
-        for (sink, rows, holding), block in zip(
+        for (sink, rows, contents), block in zip(
             self._outputs, self._writers["outputs"].close(), strict=True
         ):
             report.outputs.append(
@@ -140,7 +140,7 @@ class LaneFiles:
                     sink=sink,
                     flow=self._flow,
                     lane=report.place,
-                    kind=holding,
+                    kind=contents,
                     rows=rows,
                     block=block,
                 )

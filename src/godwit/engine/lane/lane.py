@@ -8,26 +8,48 @@ A lane task is pure: it reads committed version *e-1* and what the exchange brou
 attempt-unique files, and reports them; it changes nothing else that outlives the epoch.  (The
 local store it brings forward to *e-1* is a cache.)  So a retry, a zombie or a half-finished epoch
 leaves only files that no commit record names.
+
+*Apply on next*: what an epoch changes goes into the changelog; it enters the local store only when
+a later epoch finds it committed.  So an attempt never meets the half-done work of another one.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.hydration import Hydration, recover_chains
 from godwit.engine.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.engine.lane.files import LaneFiles
-from godwit.engine.lane.handing import hand_over, insist_on_staying
-from godwit.engine.lane.messages import LaneReport, PassedOn, SentLoad
-from godwit.engine.lane.operator_lane import run_operator
+from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
 from godwit.engine.lane.outputs import stage_output
-from godwit.engine.lane.pairs import pairs_sent
-from godwit.engine.lane.wire import Header, Shipment, Tally, ship, unpack_rows
-from godwit.model.errors import GodwitError
+from godwit.engine.lane.packing import hot_keys_of, hot_schema
+from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
+from godwit.engine.lane.wire import (
+    ARRIVALS,
+    HOT,
+    LEFT_OUT,
+    PARTIAL,
+    ROWS,
+    Header,
+    Shipment,
+    hand_over,
+    insist_on_staying,
+    pairs_sent,
+    ship,
+    unpack_arrivals,
+    unpack_rows,
+)
+from godwit.model.errors import EpochFailedError, GodwitError
+from godwit.model.key_groups import KeyGroupLoad, PerKeyGroup
+from godwit.operators.operator import OperatorInput
+from godwit.operators.windows.event_time import Arrivals
 from godwit.plan.grouping import keeps_keys
 from godwit.store.local_store import LocalStore
 
@@ -35,15 +57,18 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from godwit.checkpoint.entries import EntryLayout, WaitingLayout
-    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
     from godwit.engine.lane.wire import Blob, Payload
-    from godwit.model.key_groups import KeyGroupPairs
-    from godwit.operators.operator import KeyedOperator
+    from godwit.operators.operator import KeyedOperator, OperatorOutput
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.plan.lineage import Layouts
     from godwit.plan.maps import ArrowMap
     from godwit.plan.staging import StagedSink
+    from godwit.store.changes import EntryRange
+    from godwit.store.local_store import LocalState
 
 __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
 
@@ -52,19 +77,14 @@ __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "
 class LaneOperator:
     """An operator as a lane sees it."""
 
-    # index, operator: its index in the flow, itself
-    index: int
+    index: int  # of the operator in the flow
     operator: KeyedOperator
-    # What takes its output: (index of the operator fed, maps on the way, its input).
+    # what takes its output: (index of the operator fed, maps on the way and input of that operator)
     feeds: tuple[tuple[int, UpstreamInput], ...]
-    # outputs, left_out: sinks that take its output and want rows, and the one of the rows that it
-    # leaves out
-    outputs: tuple[StagedSink, ...]
-    # states, waiting: how its states, by name, and rows that wait for it are read from the
-    # checkpoint
-    states: Mapping[str, EntryLayout]
-    waiting: WaitingLayout
-    left_out: StagedSink | None = None
+    outputs: tuple[StagedSink, ...]  # sinks that take its output and want rows
+    left_out: StagedSink | None = None  # the sink of the rows that it leaves out
+    states: Mapping[str, EntryLayout]  # name of a state → how it is read from the checkpoint
+    waiting: WaitingLayout  # how rows that wait for it are read from the checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,46 +99,36 @@ class LaneFlow:
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
-    """Take from a compiled flow what lanes need (sinks stay on the driver).
+    """Take from a compiled flow what lanes need.
 
-    Parameters
-    ----------
-    flow
-        The flow.
-    layouts
-        Operator → how its states and the rows that wait for it are read.
-    sinks
-        What the sinks that want rows give to lanes, once they are open.
+    `layouts` says how states and waiting rows of each operator are read; `sinks` is what sinks that
+    want rows give to lanes, once they are open (they themselves stay on the driver).
     """
     staged = {sink.name: sink for sink in sinks}
     names = [operator.name for operator in flow.operators]
-    return LaneFlow(
-        num_key_groups=flow.num_key_groups,
-        operators=tuple(
+    operators = []
+    for index, operator in enumerate(flow.operators):
+        outputs = flow.outputs_of(operator.name)
+        states, waiting = layouts[operator.name]
+        operators.append(
             LaneOperator(
                 index=index,
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
                 outputs=tuple(
-                    staged[o.name]
-                    for o in flow.outputs_of(operator.name)
-                    if o.name in staged and not o.left_out
+                    staged[o.name] for o in outputs if o.name in staged and not o.left_out
                 ),
-                left_out=next(
-                    (staged.get(o.name) for o in flow.outputs_of(operator.name) if o.left_out),
-                    None,
-                ),
-                states=layouts[operator.name][0],
-                waiting=layouts[operator.name][1],
+                left_out=next((staged.get(o.name) for o in outputs if o.left_out), None),
+                states=states,
+                waiting=waiting,
             )
-            for index, operator in enumerate(flow.operators)
-        ),
-    )
+        )
+    return LaneFlow(num_key_groups=flow.num_key_groups, operators=tuple(operators))
 
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
-    """How rows reach each operator in this epoch, in the flow's order."""
-    alone = [
+    """Return how rows reach each operator in this epoch, in the flow's order."""
+    by_itself = [
         Shipment(
             index=o.index,
             level=own.level,
@@ -131,38 +141,20 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
         for o, own in zip(flow.operators, instruction.operators, strict=True)
     ]
     second = {
-        role.first: alone[o.index]
+        role.first: by_itself[o.index]
         for o in flow.operators
         if (role := o.operator.two_phase) is not None and role.slot == 1
     }
-    return tuple(replace(s, second=second.get(s.operator.name)) for s in alone)
+    return tuple(replace(s, second=second.get(s.operator.name)) for s in by_itself)
 
 
 def run_lane(
     flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
 ) -> Generator[Blob, None, LaneReport]:
-    """Carry out one lane task.
+    """Carry out one lane task: the operators of `level`, at the place of that index.
 
-    Parameters
-    ----------
-    flow, instruction
-        The flow and the epoch.
-    level
-        Level of the components whose turn it is.
-    place
-        Index of this lane task's place.
-    payloads
-        What the exchange brought for operators of this level, in any order.
-
-    Yields
-    ------
-    Blob
-        Rows for the lanes of later levels.
-
-    Returns
-    -------
-    LaneReport
-        What the task did; only then is everything written.
+    `payloads` is what the exchange brought for operators of this level, in any order. Yields rows
+    for the lanes of later levels; only when it returns the report is everything written.
     """
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     for payload in payloads:
@@ -185,7 +177,7 @@ class _Lane:
         self.flow, self.instruction, self.level, self.place = flow, instruction, level, place
         expected = instruction.places[place].executor
         self.report = LaneReport(level=level, place=place, executor=current_executor(expected))
-        self.started = time.perf_counter()
+        self.started_s = time.perf_counter()
         self.files = LaneFiles(
             storage=instruction.storage,
             epoch=instruction.epoch,
@@ -195,29 +187,24 @@ class _Lane:
             compression=instruction.compression,
         )
         self.shipments = shipments(flow, instruction)
-        self.handed: dict[int, list[tuple[Header, Payload]]] = {}
+        # index of an operator of this level → rows that another one of this lane made for it
+        self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
     def run(self, by_operator: Mapping[int, Sequence[tuple[Header, Payload]]]) -> Iterator[Blob]:
+        """Run the operators of the level, and yield rows for lanes of later levels."""
         epoch = self.instruction
         store = local_store(local_store_root(epoch.local_dir, epoch.run_id, self.report.executor))
         for member, own in zip(self.flow.operators, epoch.operators, strict=True):
             if own.level != self.level:
                 continue
-            arrived = [*by_operator.get(member.index, ()), *self.handed.pop(member.index, ())]
+            arrived = [*by_operator.get(member.index, ()), *self.handed_over.pop(member.index, ())]
             arrived.sort(key=lambda item: item[0].arrival)
-            self._take_left_out(member, arrived)
-            output = run_operator(
-                member,
-                self.instruction,
-                arrived,
-                store=store,
-                files=self.files,
-                report=self.report,
-            )
+            self._stage_left_out(member, arrived)
+            output = self._process(member, own, arrived, store)
             if output is not None:
                 yield from self._pass_on(member, output)
 
-    def _take_left_out(
+    def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
     ) -> None:
         """Stage the rows that an operator left out for the sink that gets them."""
@@ -225,121 +212,302 @@ class _Lane:
             return
         schema = member.operator.left_out
         assert schema is not None, "no other operator leaves rows out"
-        batches = [
-            unpack_rows(payload, schema) for header, payload in arrived if header.is_left_out
-        ]
+        batches = [unpack_rows(payload, schema) for h, payload in arrived if h.kind == LEFT_OUT]
         if batches:
-            stage_output(
-                member.left_out,
-                pa.Table.from_batches(batches),
-                self.files,
-                operator=member.operator.name,
-                epoch=self.instruction.epoch,
-                place=self.place,
+            self._stage(member, member.left_out, pa.Table.from_batches(batches))
+
+    def _stage(self, member: LaneOperator, sink: StagedSink, rows: pa.Table) -> None:
+        """Stage rows of an operator for one of its sinks."""
+        stage_output(
+            sink,
+            rows,
+            self.files,
+            operator=member.operator.name,
+            epoch=self.instruction.epoch,
+            place=self.place,
+        )
+
+    # -- one operator -----------------------------------------------------------------------------
+
+    def _process(
+        self,
+        member: LaneOperator,
+        own: OperatorInstruction,
+        arrived: Sequence[tuple[Header, Payload]],
+        store: LocalStore,
+    ) -> pa.RecordBatch | None:
+        """Bring an operator's state forward, process its rows, write what changed.
+
+        `arrived` is in order of origin. Returns the operator's output, if any.
+        """
+        at_s, lap = time.perf_counter(), self.report.lap
+        operator, num_key_groups = member.operator, len(own.places)
+        rows_in: dict[int, int] = {}
+        for header, _ in arrived:
+            rows_in[header.number] = rows_in.get(header.number, 0) + header.rows
+        arrivals = sum((unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), Arrivals())
+        hot_keys = hot_keys_of(
+            unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.kind == HOT
+        )
+        suspended = own.suspended
+        rows = arrived_rows(
+            operator,
+            num_key_groups,
+            [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
+            partial=operator.partials is not None and bool(suspended.any() or own.resumed.any()),
+        )
+        touched = np.zeros(num_key_groups, np.bool_)
+        touched[rows.key_groups] = True
+        at_s = lap("decode", at_s)
+
+        here = (own.places == self.place) & ~suspended
+        gone = operator.gone(own.time.closed)
+        hydrations = {s.state: self._hydration(member, own, s, store, gone) for s in own.states}
+        snapshots = {s.state: _mask(s.to_snapshot, num_key_groups) & here for s in own.states}
+        resumes = own.resumed & here
+        needed = here if operator.reads_all(own.time) else (touched & ~suspended) | resumes
+        cold = np.zeros(num_key_groups, np.bool_)
+        cpu = time.process_time()
+        # Invariant: a key group is processed only if all of the operator's states of it are here.
+        for state, hydration in hydrations.items():
+            cold |= hydration.bring_forward(needed | snapshots[state], here)
+        applying_ms = (time.process_time() - cpu) * 1e3
+        if cold.any() and operator.needs_state(own.time):
+            raise EpochFailedError(
+                f"Operator {operator.name!r} has windows or timers that are due, but "
+                f"{np.count_nonzero(cold)} key groups are not here.",
+                remedy="The next attempt loads them.",
+                operator=operator.name,
             )
+        at_s = lap("apply", at_s)
+        for state, hydration in hydrations.items():
+            key_groups = np.flatnonzero(snapshots[state] & ~cold)
+            if key_groups.size:
+                versions = hydration.local.versions[key_groups]
+                of = dict(zip(key_groups.tolist(), versions.tolist(), strict=True))
+                live = hydration.local.scan(key_groups, None if gone is None else gone.rest)
+                self.files.snapshots(state, of, live)
+        at_s = lap("snapshot", at_s)
+
+        waits = suspended | cold
+        resuming = np.flatnonzero(resumes & ~waits)
+        # A key group that was to resume still waits, even if no row of this epoch is its own.
+        waited = np.flatnonzero((touched | resumes) & waits)
+        rows = set_aside(rows, waits, self.files)
+        if resuming.size:
+            rows = with_waiting(
+                rows,
+                resuming,
+                own.waiting,
+                member.waiting,
+                self.instruction.storage,
+                since=own.waiting_from,
+            )
+        at_s = lap("wait", at_s)
+
+        report = OperatorReport(
+            operator=operator.name,
+            rows_in=rows_in,
+            waited=waited.tolist(),
+            consumed=resuming.tolist(),
+            versions={
+                state: _versions(hydration.local, here) for state, hydration in hydrations.items()
+            },
+            arrivals=arrivals,
+            hot_keys=hot_keys,
+        )
+        self.report.operators.append(report)
+        cpu = time.process_time()
+        processed = operator.process(
+            OperatorInput(
+                rows=rows.entries,
+                is_partial=rows.partial,
+                states={
+                    state.state: LaneView(hydration.local, np.flatnonzero(here & ~waits))
+                    for state, hydration in hydrations.items()
+                },
+                time=own.time,
+                epoch=self.instruction.epoch,
+                num_key_groups=num_key_groups,
+            )
+        )
+        at_s = lap("process", at_s)
+        processed_cpu = time.process_time()
+        for state in hydrations:
+            if state.state in processed.changed:
+                self.files.changes(state, *processed.changed[state.state])
+        now = time.process_time()
+        report.load = _load(processed, (now - cpu) * 1e3 - processed.closing_ms)
+        report.next_due = processed.next_due
+        report.duplicate_partials = processed.duplicate_partials
+        if processed.windows is not None:  # entries are brought forward and written by the lane
+            lane_ms = applying_ms + (now - processed_cpu) * 1e3
+            report.windows = replace(
+                processed.windows, write_ms=processed.windows.write_ms + lane_ms
+            )
+        lap("changes", at_s)
+        return processed.output
+
+    def _hydration(
+        self,
+        member: LaneOperator,
+        own: OperatorInstruction,
+        state: StateInstruction,
+        store: LocalStore,
+        gone: EntryRange | None,
+    ) -> Hydration:
+        """Return what brings one state of an operator forward, without entries that are gone."""
+        epoch, num_key_groups = self.instruction, len(own.places)
+        layout = member.states[state.state.state]
+        return Hydration(
+            local=store.state(str(state.state), layout.schema, num_key_groups),
+            layout=layout,
+            homes=np.full(num_key_groups, epoch.places[self.place].lane, np.int32),
+            storage=epoch.storage,
+            segments=state.segments,
+            snapshots=state.snapshots,
+            floor=state.floor,
+            load=own.load,
+            recover=partial(recover_chains, epoch.storage, state.recorded_as, epoch.epoch - 1),
+            gone=gone,
+        )
+
+    # -- what comes of it -------------------------------------------------------------------------
 
     def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
         """Send an operator's output to the operators it feeds and stage it for its sinks."""
-        started = time.perf_counter()
-        made: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
+        started_s = time.perf_counter()
+        after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
 
         def mapped(maps: tuple[ArrowMap, ...]) -> pa.Table:
             # A map on the way to several readers is one object and runs once.
-            if maps not in made:
-                made[maps] = maps[-1].apply(mapped(maps[:-1]))
-            return made[maps]
+            if maps not in after:
+                after[maps] = maps[-1].apply(mapped(maps[:-1]))
+            return after[maps]
 
         self.report.rows_out += output.num_rows
         for sink in member.outputs:
-            stage_output(
-                sink,
-                mapped(sink.maps),
-                self.files,
-                operator=member.operator.name,
-                epoch=self.instruction.epoch,
-                place=self.place,
-            )
-        for index, given in member.feeds:
-            sent = mapped(given.maps)
+            self._stage(member, sink, mapped(sink.maps))
+        for index, upstream in member.feeds:
+            sent = mapped(upstream.maps)
             if sent.num_rows == 0:
                 continue
-            table = sent.select(list(given.columns)).combine_chunks()
-            columns = table.cast(given.schema).to_batches()[0]
+            table = sent.select(list(upstream.columns)).combine_chunks()
+            columns = table.cast(upstream.schema).to_batches()[0]
             origin = (self.level, member.index, self.place)
             shipment = self.shipments[index]
-            self.report.passed_on.append(
-                PassedOn(
-                    sender=member.operator.name,
-                    operator=shipment.operator.name,
-                    rows=columns.num_rows,
-                    size_bytes=columns.nbytes,
-                )
+            passed_on = PassedOn(
+                sender=member.operator.name,
+                operator=shipment.operator.name,
+                rows=columns.num_rows,
+                size_bytes=columns.nbytes,
             )
+            self.report.passed_on.append(passed_on)
             if shipment.level == self.level:
-                if not keeps_keys(member.operator, given):
-                    insist_on_staying(member.operator, given, columns, shipment, self.place)
-                self.handed.setdefault(index, []).extend(
-                    hand_over(shipment, columns, origin, given.number)
+                if not keeps_keys(member.operator, upstream):
+                    insist_on_staying(member.operator, upstream, columns, shipment, self.place)
+                self.handed_over.setdefault(index, []).extend(
+                    hand_over(shipment, columns, origin, upstream.number)
                 )
                 continue
-            tally = Tally(self.flow.num_key_groups)
-            cpu_ms = yield from _metered(ship(shipment, columns, origin, tally, given=given.number))
-            receiver = self.flow.operators[index].operator
+            tally = np.zeros((2, self.flow.num_key_groups))
+            blobs = ship(shipment, columns, origin, tally, number=upstream.number)
+            yield from self._metered(blobs, passed_on)
             own = self.instruction.operators[member.index].places == self.place
-            pairs = pairs_sent(member.operator, given.key_columns, sent, own)
-            self._sent(member.operator.name, receiver.name, tally, pairs, cpu_ms)
-        self._took("pass_on", started)
+            passed_on.pairs = pairs_sent(member.operator, upstream.key_columns, sent, own)
+            key_groups = np.flatnonzero(tally[0])
+            passed_on.key_groups = key_groups.tolist()
+            passed_on.sent_rows = tally[0, key_groups].astype(np.int64).tolist()
+            passed_on.sent_bytes = tally[1, key_groups].tolist()
+        self.report.lap("pass_on", started_s)
 
-    def _sent(
-        self, sender: str, operator: str, tally: Tally, pairs: KeyGroupPairs, cpu_ms: float
-    ) -> None:
-        """Report what went to another operator, and how much of it to other executors."""
-        key_groups = np.flatnonzero(tally.rows)
+    def _metered(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
+        """Yield payloads for an exchange, and count the CPU time and bytes that leave here."""
+        passed_on.exchanged = True
         places, here = self.instruction.places, self.instruction.places[self.place].executor
-        self.report.sent.append(
-            SentLoad(
-                sender=sender,
-                operator=operator,
-                pairs=pairs,
-                cpu_ms=cpu_ms,
-                key_groups=key_groups.tolist(),
-                rows=tally.rows[key_groups].tolist(),
-                size_bytes=tally.size_bytes[key_groups].tolist(),
-                crossed_bytes=sum(
-                    size
-                    for place, size in tally.place_bytes.items()
-                    if places[place].executor != here
-                ),
-            )
-        )
+        while True:
+            cpu = time.process_time()
+            blob = next(blobs, None)
+            passed_on.cpu_ms += (time.process_time() - cpu) * 1e3
+            if blob is None:
+                return
+            place, payload = blob
+            if payload[0] in (ROWS, PARTIAL) and places[place].executor != here:
+                passed_on.crossed_bytes += len(payload)
+            yield blob
 
     def finish(self) -> LaneReport:
         """Write what is to be written and return the report."""
-        started = time.perf_counter()
+        started_s = time.perf_counter()
         if self.report.error is None:
             try:
                 self.files.close(self.report)
             except GodwitError as error:
                 self.report.error = error
-        self._took("write", started)
-        self._took("lane", self.started)
+        self.report.lap("write", started_s)
+        self.report.lap("lane", self.started_s)
         return self.report
 
-    def _took(self, phase: str, since: float) -> None:
-        spent = (time.perf_counter() - since) * 1e3
-        self.report.took_ms[phase] = self.report.took_ms.get(phase, 0.0) + spent
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """A `godwit.operators.operator.StateView` of some key groups of the local store."""
+
+    local: LocalState
+    key_groups: npt.NDArray[np.int64]
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Find entries by what tells them apart."""
+        return self.local.prior(keys, key_groups)
+
+    def scan(self, part: EntryRange | None = None) -> StateRows:
+        """Copy out all entries, or those of a range."""
+        contents = self.local.scan(self.key_groups, part)
+        return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
+
+    def min_after(self, column: int, after: int) -> int:
+        """Least value above `after` in a column of integers."""
+        return self.local.least(self.key_groups, column, after=after)
 
 
-def _metered(blobs: Iterator[Blob]) -> Generator[Blob, None, float]:
-    """Yield payloads; return the CPU time that making them took, in milliseconds."""
-    spent = 0.0
-    while True:
-        cpu = time.process_time()
-        blob = next(blobs, None)
-        spent += time.process_time() - cpu
-        if blob is None:
-            return spent * 1e3
-        yield blob
+def _mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(num_key_groups, np.bool_)
+    mask[list(key_groups)] = True
+    return mask
+
+
+def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
+    """Version of every key group of a lane that the executor holds."""
+    key_groups = np.flatnonzero(here & (local.versions >= 0))
+    return PerKeyGroup(key_groups, local.versions[key_groups])
+
+
+def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
+    """Load per key group: the time measured for it, and its rows' share of the rest.
+
+    The rest is work of the lane's own, which waits for nothing but a core: of it the CPU time
+    counts, since how long it waits for one says nothing of the key group.
+    """
+    groups = processed.groups
+    if groups is None:
+        return KeyGroupLoad.total(())
+    rows_of_key = np.diff(groups.starts)
+    starts = np.flatnonzero(np.diff(groups.key_groups, prepend=-1))
+    key_groups = groups.key_groups[starts]
+    rows, keys = np.add.reduceat(rows_of_key, starts), np.diff(np.append(starts, groups.count))
+    own_ms: npt.NDArray[np.float64] = (
+        np.zeros(len(key_groups)) if processed.cpu_ms is None else processed.cpu_ms
+    )
+    shared_ms = rows * (max(cpu_ms - own_ms.sum(), 0.0) / max(rows.sum(), 1))
+    return KeyGroupLoad(
+        key_groups=key_groups.astype(np.int64),
+        rows=rows,
+        keys=keys,
+        cpu_ms=own_ms + shared_ms,
+        busy_ms=shared_ms + (own_ms if processed.busy_ms is None else processed.busy_ms),
+    )
 
 
 _stores: dict[Path, LocalStore] = {}

@@ -1,6 +1,6 @@
-"""What the driver tells the lanes of an epoch, and what a lane reports back.
+"""Messages of an epoch: the driver's instruction to all lanes, and the report of each lane.
 
-An instruction tells a lane how to bring each key group to the committed version.  For an executor
+An instruction says how to bring each key group to the committed version.  For an executor
 that holds a recent version this is a short tail of changelog segments, so the message grows with
 what the last epochs changed and not with the state there is.
 """
@@ -8,34 +8,32 @@ what the last epochs changed and not with the state there is.
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
+from godwit.model.key_groups import NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup
 from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     import numpy.typing as npt
 
     from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.lane.hot_keys import HotRows
+    from godwit.engine.lane.packing import HotRows
     from godwit.model.errors import GodwitError
-    from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
 __all__ = [
     "EpochInstruction",
-    "KeyGroupLoad",
     "LaneReport",
     "OperatorInstruction",
     "OperatorReport",
     "PassedOn",
     "Place",
-    "SentLoad",
     "StateInstruction",
 ]
 
@@ -53,8 +51,8 @@ class Place:
 class StateInstruction:
     """One state of an operator in one epoch: what brings it to the committed version."""
 
-    state: StateId  # whose
-    # Its names as of the committed version; others only until a renaming is committed.
+    state: StateId
+    # its names as of the committed version; others only until a renaming is committed
     recorded_as: StateId
     # Shape ``(num_key_groups,)``: `segments` is complete for a table at this version or later. -1:
     # it is complete for an empty table too (with `snapshots`).
@@ -91,9 +89,9 @@ class OperatorInstruction:
 class EpochInstruction:
     """One epoch."""
 
-    epoch: int  # the epoch
-    flow: int  # the flow version; what lanes write is of it
-    run_id: str  # the run; the local store belongs to it
+    epoch: int
+    flow: int  # the flow version that lanes write under
+    run_id: str  # the local store belongs to the run
     places: tuple[Place, ...]  # one lane task each, at every level
     operators: tuple[OperatorInstruction, ...]  # in the flow's order
     storage: CheckpointStorage  # the checkpoint
@@ -110,102 +108,76 @@ class EpochInstruction:
         return max(operator.level for operator in self.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class KeyGroupLoad:
-    """What one key group cost in one epoch: columns, one entry per key group touched."""
-
-    # key_groups, rows, keys: key group; rows (or partial states) that came in; distinct keys among
-    # them
-    key_groups: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
-    keys: npt.NDArray[np.int64]
-    # CPU time: what the operator measured for the key group, and its rows' share of what the lane
-    # did for all of them at once.
-    cpu_ms: npt.NDArray[np.float64]
-    # Time that passed: what the operator measured for the key group, and its rows' share of the
-    # rest, which is CPU time.
-    busy_ms: npt.NDArray[np.float64]
-
-    @classmethod
-    def none(cls) -> KeyGroupLoad:
-        """Give the load of no key group."""
-        no, no_ms = np.empty(0, np.int64), np.empty(0)
-        return cls(key_groups=no, rows=no, keys=no, cpu_ms=no_ms, busy_ms=no_ms)
-
-
 @dataclass(slots=True, kw_only=True)
 class OperatorReport:
     """What one lane did for one operator."""
 
     operator: str  # name of the operator
-    # Number of an input of the operator → rows that came in by it, before they were combined.
+    # number of an input of the operator → rows that came in by it, before they were combined
     rows_in: dict[int, int]
-    load: KeyGroupLoad  # per key group
     waited: list[int]  # key groups whose rows were put in the wait buffer
     consumed: list[int]  # key groups whose waiting rows were processed
     versions: dict[StateId, PerKeyGroup]  # state → key group → version its local table is at now
-    # What was found of event time while rows were sent here.
+    load: KeyGroupLoad = field(default_factory=lambda: KeyGroupLoad.total(()))  # no bytes of state
+    # event times of the rows, and rows that were left out, as their senders report them
     arrivals: Arrivals = field(default_factory=Arrivals)
-    # When timers or expiries are due next: of all keys of the lane if this epoch was to look for
-    # them, else of those that had rows.
+    # when timers or expiries are due next: of all keys of the lane if this epoch was to look for
+    # them, else of those that had rows
     next_due: Due = field(default_factory=Due)
-    windows: WindowWork | None = None  # what windows took, where state could be kept in another way
-    twice: int = 0  # partials, of windows that were over, of keys that were held in two slots
-    # Keys of which some sender had many rows, and how many that were.
+    windows: WindowWork | None = None  # cost of windows, where state could be kept in another way
+    # partials, of windows that were over, of keys that were held in two slots
+    duplicate_partials: int = 0
+    # keys of which some sender had many rows, and how many that were
     hot_keys: HotRows = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentLoad:
-    """What one lane sent to one operator downstream: columns, one entry per key group there."""
-
-    # sender, operator: the operator that sent it, and the one that it was sent to
-    sender: str
-    operator: str
-    # key_groups, rows, size_bytes: key group of that operator; rows (or partial states) for it, and
-    # their share of the bytes that were sent
-    key_groups: list[int]
-    rows: list[int]
-    size_bytes: list[float]
-    crossed_bytes: int  # bytes sent to lanes of other executors than the sender's
-    # Rows, before any were combined, by key group of the one and of the other operator.
-    pairs: KeyGroupPairs
-    cpu_ms: float = 0.0  # CPU time for parting and serialising them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PassedOn:
-    """Rows that one operator made for another one, however they get there."""
+    """Rows that one lane made of one operator's output for another operator.
 
-    # sender, operator: the operator that made them, and the one that they are for
-    sender: str
-    operator: str
-    # rows, size_bytes: rows before any were combined, and their size in memory
-    rows: int
-    size_bytes: int
+    Where the two share a component the rows stay in their lane; where not, they go through an
+    exchange, and `exchanged` is true: only then the fields below it say anything.
+    """
+
+    sender: str  # the operator that made the rows
+    operator: str  # the operator that they are for
+    rows: int  # before any were combined
+    size_bytes: int  # of the rows, in memory
+    exchanged: bool = False
+    # key groups of the receiver that something was sent to, the rows (or partial states) sent to
+    # each, and their share of the bytes sent
+    key_groups: list[int] = field(default_factory=list)
+    sent_rows: list[int] = field(default_factory=list)
+    sent_bytes: list[float] = field(default_factory=list)
+    crossed_bytes: int = 0  # bytes sent to lanes of other executors
+    cpu_ms: float = 0.0  # CPU time for splitting and serialising them
+    # rows, before any were combined, by key group of the sender and of the receiver
+    pairs: KeyGroupPairs = NO_PAIRS
 
 
 @dataclass(slots=True, kw_only=True)
 class LaneReport:
     """What one lane task did."""
 
-    # level, place: level of the components, and index of its place
-    level: int
-    place: int
+    level: int  # level of the components
+    place: int  # index of the lane task's place
     executor: str  # name of the executor it really ran on
-    # operators, segments, snapshots, outputs: what it did and wrote
     operators: list[OperatorReport] = field(default_factory=list)
+    # what it wrote
     segments: list[SegmentRef] = field(default_factory=list)
     snapshots: list[SnapshotRef] = field(default_factory=list)
     outputs: list[OutputRef] = field(default_factory=list)
     rows_out: int = 0  # rows emitted
-    # What went to operators downstream by an exchange, one entry per operator and epoch.
-    sent: list[SentLoad] = field(default_factory=list)
-    # What was made for operators downstream, one entry each.
-    passed_on: list[PassedOn] = field(default_factory=list)
+    passed_on: list[PassedOn] = field(default_factory=list)  # to operators downstream
     took_ms: dict[str, float] = field(default_factory=dict)  # phase → milliseconds
-    # Why it could not be done, if the reason is in the flow and trying again would not help.
+    # why it could not be done, if the reason is in the flow and trying again would not help
     error: GodwitError | None = None
+
+    def lap(self, phase: str, since_s: float) -> float:
+        """Count the time since `since_s` (`time.perf_counter`) towards a phase; return now."""
+        now_s = time.perf_counter()
+        self.took_ms[phase] = self.took_ms.get(phase, 0.0) + (now_s - since_s) * 1e3
+        return now_s
 
     def dumps(self) -> bytes:
         """Pickle it; an error's context may hold anything, so it is made plain if need be."""

@@ -32,10 +32,7 @@ def stage_output(
 ) -> None:
     """Stage an operator's output for a sink, less what the sink's target cannot take.
 
-    Raises
-    ------
-    SinkError
-        If there are such rows and nowhere to put them; names the first by its key.
+    Raises `SinkError` if there are such rows and nowhere to put them; names the first by its key.
     """
     if rows.num_rows == 0:
         return
@@ -62,20 +59,16 @@ def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) ->
             accepted.append(batch)
             continue
         rejected.append(rejected_rows(sink.name, sink.keys, batch, rejections))
-        kept = np.ones(batch.num_rows, np.bool_)
-        kept[rejections.rows] = False
-        accepted.append(batch.filter(pa.array(kept)))
+        fits = np.ones(batch.num_rows, np.bool_)
+        fits[rejections.rows] = False
+        accepted.append(batch.filter(pa.array(fits)))
     if not rejected:
         return rows
-    found = pa.concat_tables(rejected)
+    refused = pa.concat_tables(rejected)
     if sink.rejects is None:
-        raise refusal(
-            sink.name,
-            found,
-            keyed=bool(sink.keys),
-            where=f"{where}, of which nothing is committed",
-        )
-    files.stage(sink.rejects, found)
+        where = f"{where}, of which nothing is committed"
+        raise refusal(sink.name, refused, keyed=bool(sink.keys), where=where)
+    files.stage(sink.rejects, refused)
     return pa.Table.from_batches(accepted)
 
 
@@ -88,22 +81,22 @@ def rejected_rows(
     sink: str, keys: Sequence[str], rows: pa.RecordBatch, rejections: Rejections
 ) -> pa.Table:
     """Rows that `sink` cannot take, as plain text (`godwit.plan.staging.REJECTED`)."""
-    taken = rows.take(pa.array(rejections.rows))
-    columns = {
-        name: _plain_values(column)
-        for name, column in zip(taken.schema.names, taken.columns, strict=True)
+    refused = rows.take(pa.array(rejections.rows))
+    columns = {  # what Python cannot hold is written as Arrow writes it
+        name: [_plain(value) for value in column]
+        for name, column in zip(refused.schema.names, refused.columns, strict=True)
     }
     texts: dict[str, list[str]] = {
-        "sink": [sink] * taken.num_rows,
-        "reason": [_ascii(reason) for reason in rejections.reasons],
-        "key": _objects({name: columns[name] for name in keys}, taken.num_rows),
-        "row": _objects(columns, taken.num_rows),
+        "sink": [sink] * refused.num_rows,
+        "reason": [r.encode("ascii", "backslashreplace").decode() for r in rejections.reasons],
+        "key": _objects({name: columns[name] for name in keys}, refused.num_rows),
+        "row": _objects(columns, refused.num_rows),
     }
     return pa.table(texts, schema=REJECTED)
 
 
 def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
-    """Say that `sink` cannot take rows, and nobody else is there to take them."""
+    """Return the error that `sink` cannot take rows, and no sink of rejected rows is there."""
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
     which = f"with the key {first['key']}" if keyed else first["row"]
     more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""
@@ -119,6 +112,7 @@ def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkEr
 
 
 def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
+    """Write rows as JSON objects."""
     names = list(columns)
     if not names:
         return ["{}"] * rows
@@ -128,12 +122,8 @@ def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
     ]
 
 
-def _plain_values(column: pa.Array) -> list[Any]:
-    """Values for JSON; what Python cannot hold is written as Arrow writes it."""
-    return [_plain(value) for value in column]
-
-
 def _plain(value: pa.Scalar) -> Any:
+    """Return a value as JSON can hold it."""
     if not value.is_valid:
         return None
     try:
@@ -147,7 +137,3 @@ def _plain(value: pa.Scalar) -> Any:
     if isinstance(plain, bytes):
         return plain.hex()
     return plain
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()

@@ -1,12 +1,24 @@
-"""The form in which rows are sent: as they are, or combined into one partial state per key.
+"""Combining before rows are sent: as they are, or made one partial state per key.
 
 Combining saves what is sent, and work in the lane, where keys repeat; where they do not, it only
-costs.  So it is decided for each chunk by a sample, and for hot keys by themselves
-(`godwit.engine.lane.hot_keys`).
+costs.  So it is decided for each chunk by a sample, and for hot keys by themselves.
+
+A *hot key* has too many rows for one lane, which gets all rows of a key.  Every sender looks for
+such keys among its rows, and sends one partial state of each: the key is split over the lanes and
+source partitions that have its rows, and its own lane merges as many partial states as there are
+senders, however many rows there were.  A key that cools is no longer detected, and its rows are
+sent as they are again.
+
+Invariant: all rows of a key in one chunk go the same way, in their order, so results are those of
+rows that nobody combined.
+
+Source: partial key grouping and key expansion, Madsen et al. (Enorm) §4.4.2, with the state of a
+key in one place: what is split is the work of an epoch, not the state.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,16 +27,34 @@ import pyarrow as pa
 
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
-from godwit.engine.lane.hot_keys import hot_hashes, hot_rows, rows_of, sampled
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from godwit.columns.groups import Groups
     from godwit.operators.operator import KeyedOperator, Partials
 
-__all__ = ["combining_pays", "pack", "partial_schema", "raw_schema"]
+__all__ = [
+    "HotRows",
+    "hot_hashes",
+    "hot_keys_of",
+    "hot_schema",
+    "pack",
+    "partial_schema",
+    "raw_schema",
+    "rows_of",
+    "sampled",
+]
 
-_SAMPLE = 0xF  # one hash in sixteen
+HotRows = dict[str, int]
+"""Key, as JSON, → rows."""
+
+_SAMPLE = 8192
+_MIN_SAMPLED = 1024  # of fewer rows nothing is worth finding, and they are combined anyway
+_STRIDE = 2_654_435_761  # rows of the sample, far apart and in no rhythm that rows may have
+_SAMPLED_HASHES = 0xF  # one hash in sixteen
+_COUNT = pa.field("__godwit_rows", pa.int64())
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
@@ -42,22 +72,12 @@ def partial_schema(operator: KeyedOperator) -> pa.Schema:
 def pack(
     operator: KeyedOperator, columns: pa.RecordBatch, num_key_groups: int, hot_share: float
 ) -> tuple[list[tuple[bool, pa.RecordBatch, npt.NDArray[np.int32]]], pa.RecordBatch | None]:
-    """Give rows the form in which they are sent: all combined per key, those of hot keys, or none.
+    """Prepare rows for an operator to be sent: combine all per key, those of hot keys, or none.
 
-    Parameters
-    ----------
-    operator, num_key_groups
-        The operator that they are for, and the number of its key groups.
-    columns
-        N rows as it takes them up.
-    hot_share
-        A key that has at least this share of the rows is hot; 0: none is.
+    A key that has at least `hot_share` of the rows is hot; 0: none is.
 
-    Returns
-    -------
-    packed, hot
-        Whether they are partial states, rows, and the key group of each; hot keys, and how many
-        rows they have, if there are any.
+    Returns packs (whether they are partial states, rows, key group of each row), and hot keys with
+    the number of their rows, if there are any.
     """
     own = len(operator.keys)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
@@ -71,18 +91,17 @@ def pack(
     groups = group_repeating_rows(keys, num_key_groups, own)
     if groups is None:
         hashes = hash_keys(keys.select(list(range(own))))
-        if combining_pays(hashes):
+        if _combining_pays(hashes):
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
-        found = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
+        sample = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
         combined = _combined(operator, operator.partials, groups, raw)
-        return [(True, combined, groups.key_groups)], hot_rows(
-            groups, combined, hot_hashes(found, hot_share), own
-        )
-    wanted = hot_hashes(hashes[sampled(len(hashes))], hot_share)
-    if not len(wanted):
+        hot = hot_hashes(sample, hot_share)
+        return [(True, combined, groups.key_groups)], _hot_rows(groups, combined, hot, own)
+    hot = hot_hashes(hashes[sampled(len(hashes))], hot_share)
+    if not len(hot):
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
-    of_hot = rows_of(hashes, wanted)
+    of_hot = rows_of(hashes, hot)
     which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
     some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
     groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
@@ -90,7 +109,7 @@ def pack(
     return [
         (False, rest, key_groups_of(hashes[others], num_key_groups)),
         (True, combined, groups.key_groups),
-    ], hot_rows(groups, combined, wanted, own)
+    ], _hot_rows(groups, combined, hot, own)
 
 
 def _combined(
@@ -104,16 +123,81 @@ def _combined(
     )
 
 
-def combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
-    """Whether keys repeat often enough that combining before the exchange saves work.
+def _combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
+    """Return whether keys repeat often enough that combining before the exchange saves work.
 
     Counts distinct hashes in a sixteenth of the hash space, which estimates without bias the
     ratio of keys to rows.
     """
     if len(hashes) < 1024:
         return True
-    sample = hashes[(hashes >> 32) & _SAMPLE == 0]
+    sample = hashes[(hashes >> 32) & _SAMPLED_HASHES == 0]
     if len(sample) < 16:  # a few hot keys, none of them in the sample
         sample = hashes[:1024]
     distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
     return bool(distinct < 0.7 * len(sample))
+
+
+def sampled(count: int) -> npt.NDArray[np.int64]:
+    """Numbers of some of `count` rows: all of few; none where nothing is worth finding."""
+    if count < _MIN_SAMPLED:
+        return np.empty(0, np.int64)
+    if count <= _SAMPLE:
+        return np.arange(count)
+    return np.arange(_SAMPLE, dtype=np.int64) * _STRIDE % count
+
+
+def hot_hashes(sample: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
+    """Hashes of keys that seem to have at least a share (0 to 1) of the rows, ascending.
+
+    `sample`: hashes of the keys of some rows. Share 0: there is no such key.
+    """
+    if share <= 0 or not len(sample):
+        return np.empty(0, np.int64)
+    hashes, counts = np.unique(sample, return_counts=True)
+    return hashes[counts >= max(share * len(sample), 2)]
+
+
+def rows_of(hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which rows have one of the `hot` hashes, which ascend."""
+    if len(hot) <= 8:
+        mask = np.zeros(len(hashes), np.bool_)
+        for one in hot:
+            mask |= hashes == one
+        return mask
+    at = np.minimum(np.searchsorted(hot, hashes), len(hot) - 1)
+    of: npt.NDArray[np.bool_] = hot[at] == hashes
+    return of
+
+
+def _hot_rows(
+    groups: Groups, keys: pa.RecordBatch, hot: npt.NDArray[np.int64], num_keys: int
+) -> pa.RecordBatch | None:
+    """Keys of the `hot` hashes and the number of their rows; ``None`` if there are none.
+
+    `keys`: the key of each group, in `num_keys` columns; a key of several groups comes as often.
+    """
+    which = np.flatnonzero(rows_of(groups.hashes, hot)) if len(hot) else hot
+    if not len(which):
+        return None
+    rows = np.bincount(groups.of_row, minlength=groups.count)[which]
+    columns = keys.select(list(range(num_keys))).take(pa.array(which))
+    return pa.RecordBatch.from_arrays(
+        [*columns.columns, pa.array(rows, pa.int64())], schema=hot_schema(columns.schema)
+    )
+
+
+def hot_schema(keys: pa.Schema) -> pa.Schema:
+    """Columns in which a sender reports hot keys: those of the key, and a number of rows."""
+    return pa.schema([*keys, _COUNT])
+
+
+def hot_keys_of(batches: Iterable[pa.RecordBatch]) -> HotRows:
+    """Add up the rows of hot keys that senders report."""
+    rows_of_key: HotRows = {}
+    for batch in batches:
+        *keys, rows = (column.to_pylist() for column in batch.columns)
+        for key, count in zip(zip(*keys, strict=True), rows, strict=True):
+            text = json.dumps(key, default=str)
+            rows_of_key[text] = rows_of_key.get(text, 0) + count
+    return rows_of_key

@@ -1,13 +1,17 @@
-"""What arrives at a lane for one operator: rows with their hashes, raw or as partial states.
+"""Rows of one operator in a lane: as they arrive, raw or as partial states, and while they wait.
 
 A row's hash is computed when the row arrives and stays beside it.  If everything came raw, rows are
 combined once, together; as soon as something came, or has to be kept, as partial states, what came
 raw in a row is combined by itself, which keeps the order of arrival where that counts.
+
+The *wait buffer* keeps rows of key groups whose state is not here, in the changelog.  Rows of a
+mergeable operator wait as partial states, which are small.  When a key group resumes, what waited
+comes before the rows of the epoch, in order of epochs and lanes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -15,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.blocks import read_segment
+from godwit.checkpoint.entries import StateRows, ranges
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.packing import partial_schema, raw_schema
@@ -23,20 +28,24 @@ from godwit.engine.lane.wire import unpack_rows
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from godwit.checkpoint.entries import WaitingLayout
+    from godwit.checkpoint.records import SegmentRef
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.lane.files import LaneFiles
     from godwit.engine.lane.wire import Header, Payload
     from godwit.operators.operator import KeyedOperator
 
-__all__ = ["LaneRows", "arrived_rows"]
+__all__ = ["LaneRows", "arrived_rows", "set_aside", "with_waiting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneRows:
     """Rows of one operator in one lane, in order of arrival."""
 
-    operator: KeyedOperator  # the operator
-    num_key_groups: int  # number of its key groups
+    operator: KeyedOperator
+    num_key_groups: int
     batch: pa.RecordBatch  # N rows of `raw_schema`, or, where `partial`, of `partial_schema`
     hashes: npt.NDArray[np.int64]  # shape ``(N,)``: hash of each row's key
     partial: bool  # whether the rows are partial states
@@ -45,7 +54,7 @@ class LaneRows:
     def of(
         cls, operator: KeyedOperator, num_key_groups: int, batch: pa.RecordBatch, *, partial: bool
     ) -> LaneRows:
-        """Take up rows whose hashes are not known."""
+        """Compute the hashes of rows."""
         return cls(
             operator=operator,
             num_key_groups=num_key_groups,
@@ -71,13 +80,7 @@ class LaneRows:
 
     def take(self, rows: npt.NDArray[np.int64]) -> LaneRows:
         """Return some of the rows."""
-        return LaneRows(
-            operator=self.operator,
-            num_key_groups=self.num_key_groups,
-            batch=self.batch.take(pa.array(rows)),
-            hashes=self.hashes[rows],
-            partial=self.partial,
-        )
+        return replace(self, batch=self.batch.take(pa.array(rows)), hashes=self.hashes[rows])
 
     def combined(self) -> LaneRows:
         """Make partial states of raw rows, one per key."""
@@ -88,21 +91,10 @@ class LaneRows:
         groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.keys))
         keys = rows.keys.take(pa.array(groups.first_row))
         states = operator.partials.combine(groups, keys, rows.values)
-        return LaneRows(
-            operator=self.operator,
-            num_key_groups=self.num_key_groups,
-            batch=pa.RecordBatch.from_arrays(
-                [*keys.columns, *states.columns], schema=partial_schema(self.operator)
-            ),
-            hashes=groups.hashes,
-            partial=True,
+        batch = pa.RecordBatch.from_arrays(
+            [*keys.columns, *states.columns], schema=partial_schema(operator)
         )
-
-    def before(self, later: LaneRows) -> LaneRows:
-        """Return these rows, then those that came later, of the same kind."""
-        if not len(later.hashes):
-            return self
-        return _joined([self, later])
+        return replace(self, batch=batch, hashes=groups.hashes, partial=True)
 
 
 def arrived_rows(
@@ -112,16 +104,9 @@ def arrived_rows(
     *,
     partial: bool,
 ) -> LaneRows:
-    """Unpack what arrived, in order of origin.
+    """Unpack payloads of rows, which are in order of origin.
 
-    Parameters
-    ----------
-    operator, num_key_groups
-        The operator and the number of its key groups.
-    arrived
-        Payloads in order of origin.
-    partial
-        Whether partial states are wanted even if everything came raw.
+    `partial`: make partial states even if everything came raw.
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
     if partial and operator.partials is not None and operator.partials.commutative:
@@ -147,13 +132,58 @@ def arrived_rows(
 
 
 def _joined(parts: Sequence[LaneRows]) -> LaneRows:
+    """Put rows of one kind one after the other."""
     first = parts[0]
     if len(parts) == 1:
         return first
-    return LaneRows(
-        operator=first.operator,
-        num_key_groups=first.num_key_groups,
+    return replace(
+        first,
         batch=pa.concat_batches([part.batch for part in parts]),
         hashes=np.concatenate([part.hashes for part in parts]),
-        partial=first.partial,
     )
+
+
+def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) -> LaneRows:
+    """Put rows of the key groups that wait into the wait buffer; return the others."""
+    if not waits[rows.key_groups].any():
+        return rows
+    if rows.operator.partials is not None:
+        rows = rows.combined()
+    key_groups = rows.key_groups
+    is_waiting = waits[key_groups]
+    which = np.flatnonzero(is_waiting)
+    which = which[np.argsort(key_groups[which].astype(np.uint16), kind="stable")]
+    batch = rows.batch.take(pa.array(which))
+    files.waiting(rows.operator.name, batch, key_groups[which])
+    return rows.take(np.flatnonzero(~is_waiting))
+
+
+def with_waiting(
+    rows: LaneRows,
+    resuming: npt.NDArray[np.int64],
+    waiting: Iterable[SegmentRef],
+    layout: WaitingLayout,
+    storage: CheckpointStorage,
+    *,
+    since: Mapping[int, int],
+) -> LaneRows:
+    """Put the waiting rows of key groups that resume before the rows of this epoch.
+
+    `rows` are partial states if the operator is mergeable, as what waits is.  A segment may hold
+    rows of a key group that were processed while others waited: those before its epoch in `since`.
+    """
+    is_resuming = np.zeros(rows.num_key_groups, np.bool_)
+    is_resuming[resuming] = True
+    earlier: list[pa.RecordBatch] = []
+    for segment in sorted(waiting, key=lambda s: (s.epoch, s.lane)):
+        batch = layout.read(read_segment(storage, segment), segment.flow)
+        earlier.extend(
+            batch.slice(start, end - start)
+            for key_group, start, end in ranges(segment)
+            if is_resuming[key_group] and segment.epoch >= since.get(key_group, 0)
+        )
+    if not earlier:
+        return rows
+    batch = pa.concat_batches(earlier)
+    first = LaneRows.of(rows.operator, rows.num_key_groups, batch, partial=rows.partial)
+    return _joined([first, rows]) if len(rows.hashes) else first

@@ -11,8 +11,8 @@ import pytest
 from tests.oracles.one_process import OneProcess, lane_operator
 from tests.support.window_flows import WindowedRun
 
-from godwit.engine.lane.hot_keys import hot_hashes, rows_of, sampled
 from godwit.engine.lane.lane import LaneFlow
+from godwit.engine.lane.packing import hot_hashes, rows_of, sampled
 from godwit.engine.outcomes import hot_keys_of
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.support.lane_flows import sums
 
 from godwit.columns.hashing import hash_keys
-from godwit.engine.lane.pairs import pairs_sent
+from godwit.engine.lane.wire import pairs_sent
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.packing import pack, raw_schema
-from godwit.engine.lane.rows import LaneRows, arrived_rows
-from godwit.engine.lane.waiting import set_aside, with_waiting
+from godwit.engine.lane.rows import LaneRows, arrived_rows, set_aside, with_waiting
 from godwit.engine.lane.wire import Header, Shipment, ship
 from godwit.model.errors import EpochFailedError
 from godwit.operators import aggregates as gw

@@ -12,7 +12,7 @@ from tests.support.fake_flow import FakeSink
 from tests.support.window_flows import WindowedRun
 
 from godwit.engine.event_time import EventTimes
-from godwit.engine.outcomes import left_out_of, told_left_out
+from godwit.engine.outcomes import left_out_of, rows_left_out
 from godwit.model.events import RowsLeftOut
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, session, tumbling
@@ -165,7 +165,7 @@ def test_what_is_left_out_is_told_with_its_sink_and_sources_without_slack(
     run.epoch([("a", 50 * S, 1)])
     run.epoch([("a", 50 * S, 1)])
     run.epoch([("a", 1 * S, 1), ("b", None, 1)])
-    (told,) = told_left_out(left_out_of(run.reports), run.compiled)
+    (told,) = rows_left_out(left_out_of(run.reports), run.compiled)
     event = RowsLeftOut(epoch=2, at_s=0.0, **told)
     assert (event.operator, event.late, event.ahead, event.untimed) == ("w", 1, 0, 1)
     assert event.sink

@@ -12,7 +12,7 @@ from tests.support.lane_flows import rows_of, sums
 
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.lane import LaneFlow
-from godwit.engine.lane.wire import Header, Shipment, Tally, ship, unpack_rows
+from godwit.engine.lane.wire import Header, Shipment, ship, unpack_rows
 from godwit.model.key_groups import key_groups_of
 from godwit.operators import aggregates as gw
 from godwit.operators.compute import ComputeOperator
@@ -29,7 +29,7 @@ def test_every_row_goes_to_the_place_of_its_key_group(keys: int) -> None:
     operator, places = sums(), np.arange(NUM_KEY_GROUPS, dtype=np.int32) % 3
     shipment = Shipment(index=4, level=2, operator=operator, places=places)
     (columns, _) = rows_of(np.random.default_rng(0), 4000, keys)
-    tally, rows, found = Tally(NUM_KEY_GROUPS), 0, np.zeros(NUM_KEY_GROUPS, np.int64)
+    tally, rows, found = np.zeros((2, NUM_KEY_GROUPS)), 0, np.zeros(NUM_KEY_GROUPS, np.int64)
     total_bytes = 0
     for place, payload in ship(shipment, columns, (0, 7, 1), tally):
         header = Header.of(payload)
@@ -41,11 +41,10 @@ def test_every_row_goes_to_the_place_of_its_key_group(keys: int) -> None:
         found += np.bincount(groups, minlength=NUM_KEY_GROUPS)
         rows += header.rows
         total_bytes += len(payload)
-        assert tally.place_bytes == {}  # counted when all is sent
+        assert not tally.any()  # counted when all is sent
     assert rows == columns.num_rows
-    assert tally.rows.tolist() == found.tolist()
-    assert sum(tally.place_bytes.values()) == total_bytes
-    assert tally.size_bytes.sum() == pytest.approx(total_bytes)
+    assert tally[0].tolist() == found.tolist()
+    assert tally[1].sum() == pytest.approx(total_bytes)
 
 
 def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
@@ -70,7 +69,8 @@ def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
         run = OneProcess(flow, tmp_path / "-".join(executors), executors)
         _, reports = run.epoch({0: rows_of(np.random.default_rng(0), 2000, 500)})
         assert sorted((r.level, r.place) for r in reports) == [(1, 0), (1, 1), (2, 0), (2, 1)]
-        sent = [load for report in reports if report.level == 1 for load in report.sent]
+        sent = [load for report in reports if report.level == 1 for load in report.passed_on]
+        assert all(load.exchanged for load in sent)
         assert {load.operator for load in sent} == {"second"}
         arrived = sum(
             sum(done.load.rows)
@@ -78,8 +78,8 @@ def test_lanes_report_what_they_sent_on_and_how_much_of_it_crossed_executors(
             if report.level == 2
             for done in report.operators
         )
-        assert sum(sum(load.rows) for load in sent) == arrived
+        assert sum(sum(load.sent_rows) for load in sent) == arrived
         crossed = sum(load.crossed_bytes for load in sent)
         assert (crossed > 0) == crosses
-        assert crossed < sum(sum(load.size_bytes) for load in sent)
-        assert all(report.sent == [] for report in reports if report.level == 2)
+        assert crossed < sum(sum(load.sent_bytes) for load in sent)
+        assert all(report.passed_on == [] for report in reports if report.level == 2)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.platform.scheduler import Scheduler
     from godwit.cluster.spark.run.gate import EpochGate
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
     from godwit.migration import ProtocolView
 
 __all__ = ["SparkExecutorPool", "owns_nothing"]

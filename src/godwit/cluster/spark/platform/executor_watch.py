@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.cluster.spark.run.source_rows import SourceRows
     from godwit.engine.cluster import Executor
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
 
 __all__ = ["ExecutorWatch"]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.cluster.spark.run.controlling import Controlling
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
     from godwit.migration import EndMigration
     from godwit.planning import Problem
     from godwit.planning.copy_routes import CopyRoute

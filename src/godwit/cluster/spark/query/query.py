@@ -199,7 +199,7 @@ class Query:
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
-        """Figures of the last epochs (see `godwit.engine.progress.progress_of`).
+        """Figures of the last epochs (see `godwit.engine.outcomes.progress_of`).
 
         Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
         far behind the source it was, as Spark knows them.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.cluster.spark.run.run import Run
+    from godwit.engine.loop import SharedConductor
     from godwit.engine.regrouping import RegroupingPlan
-    from godwit.engine.shared_conductor import SharedConductor
     from godwit.migration import Bounds, EndRegrouping
 
 __all__ = ["PendingRegrouping", "QueryComponents"]

@@ -18,7 +18,7 @@ from pyspark import inheritable_thread_target
 
 from godwit.cluster.spark.run.threads import DaemonPool, Guard
 from godwit.cluster.spark.stages.warming import Errand, drop_copies, fetch_copies, warm_copies
-from godwit.engine.warming import warm_states
+from godwit.engine.copies import warm_states
 from godwit.migration import DropCopies, PeerLinks, StartWarming
 from godwit.model.errors import MigrationError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import SparkCluster
     from godwit.engine.instructions import Instructor
     from godwit.engine.lane.messages import StateInstruction
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
     from godwit.migration import PeerCopies, Warmed
 
 __all__ = ["BackgroundCopies"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.adapt import Control, EpochObserved, ExecutorPool
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
     from godwit.migration import Conductor, LanesRequested, MigrationRequested, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import StateId
-    from godwit.engine.shared_conductor import SharedConductor
+    from godwit.engine.loop import SharedConductor
     from godwit.engine.sharing import PaneMeter
     from godwit.migration import EpochOutcome, EpochPlan
     from godwit.model.events import Event

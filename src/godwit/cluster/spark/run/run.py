@@ -41,11 +41,10 @@ from godwit.cluster.spark.stages.shipping import Program, ShippedProgram
 from godwit.engine.cluster import ConductorPorts, SourceBatch
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
-from godwit.engine.loop import EpochLoop
+from godwit.engine.loop import EpochLoop, SharedConductor
+from godwit.engine.outcomes import progress_of
 from godwit.engine.outputs import OpenSinks, staged_sinks
-from godwit.engine.progress import progress_of
 from godwit.engine.recovery import recover_flow, remembered_load, run_started
-from godwit.engine.shared_conductor import SharedConductor
 from godwit.migration import Conductor, LoadSummary
 from godwit.model import events
 from godwit.plan.explain import UserNames
@@ -62,10 +61,9 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.query.settings import Options
     from godwit.cluster.spark.run.gate import EpochGate
-    from godwit.engine.flow_epochs import FlowAttempt
-    from godwit.engine.loop import CommittedEpoch
+    from godwit.engine.loop import Stopwatch
     from godwit.engine.sharing import PaneMeter
-    from godwit.migration import ProtocolView
+    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["Run", "open_run"]
@@ -195,31 +193,35 @@ class Run:
 
     # -- what looks on ----------------------------------------------------------------------------
 
-    def committed(self, epoch: CommittedEpoch[FlowAttempt[DataFrame]]) -> None:
+    def committed(
+        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+    ) -> None:
         """See `godwit.engine.loop.EpochObserver`."""
-        outcome, attempt, load = epoch.outcome, epoch.attempt, epoch.load
-        if attempt.batch is not None:
+        batch = self.epochs.batch
+        if batch is not None:
             self.cluster.few.expect(outcome.rows_in)
         if self.controlling is not None:
             self.controlling.observe(
                 EpochObserved(
                     outcome=outcome,
-                    assignments={name: plan.assignment for name, plan in epoch.plans.items()},
-                    took_s=epoch.took_s,
+                    assignments={name: plan.assignment for name, plan in plans.items()},
+                    took_s=took_s,
                     committed_s=self.controlling.now_s(),
                 ),
-                attempt.batch,
+                batch,
             )
-        self.deciding.observe(outcome, attempt.flow, epoch.plans)
+        self.deciding.observe(outcome, self.flow, plans)
         self._note("outcome", outcome.to_dict)
+        with self.conducting.locked() as conductor:
+            load = conductor.recent_load.due_summary()
         if load is not None:
             self._note("load", load.to_dict)
 
-    def delivered(self, epoch: CommittedEpoch[FlowAttempt[DataFrame]]) -> None:
+    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
         """See `godwit.engine.loop.EpochObserver`."""
-        if epoch.outcome.epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
+        if outcome.epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._beside.submit(self._collecting, self._collect)
-        progress = progress_of(epoch.outcome, self.view, epoch.stopwatch)
+        progress = progress_of(outcome, self.view, stopwatch)
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)

@@ -153,9 +153,9 @@ def ship_source(
             if times is not None:
                 found = Arrivals.of(given.watermark, times, shipment.time.latest(given.number))
                 yield from ship_arrivals(
-                    shipment, found, (0, partition, number, 0), given=given.number
+                    shipment, found, (0, partition, number, 0), number=given.number
                 )
-            yield from ship(shipment, columns, (0, partition, number), given=given.number)
+            yield from ship(shipment, columns, (0, partition, number), number=given.number)
 
 
 def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:

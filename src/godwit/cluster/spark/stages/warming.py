@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.cluster.spark.stages import by_value
 from godwit.cluster.spark.stages.exchange import exchange, on_executors, streamed
 from godwit.cluster.spark.stages.python_stage import fetch, python_rdd
-from godwit.engine.lane import copies
+from godwit.engine import copies
 from godwit.engine.lane.executor import current_executor, local_store_root
 from godwit.engine.lane.lane import local_store
 from godwit.model.errors import GodwitError, MigrationError

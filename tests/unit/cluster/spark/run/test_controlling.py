@@ -19,7 +19,7 @@ from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.run.controlling import Controlling, past_decisions, topology_of
-from godwit.engine.shared_conductor import SharedConductor
+from godwit.engine.loop import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
 from godwit.model.errors import MigrationError

@@ -8,8 +8,8 @@ import numpy as np
 from tests.oracles.one_process import OneProcess
 from tests.support.lane_flows import flow_of, rows_of, sums
 
+from godwit.engine.copies import drop_copies, warm_copies
 from godwit.engine.instructions import mask_of, state_instruction
-from godwit.engine.lane.copies import drop_copies, warm_copies
 from godwit.store.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def told(run: OneProcess, floor: int) -> StateInstruction:
         recorded_as=state,
         chains=run.log.chains,
         floor=np.full(N, floor),
-        wanted=mask_of(range(N), N),
+        needed=mask_of(range(N), N),
     )
 
 

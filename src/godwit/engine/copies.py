@@ -1,0 +1,200 @@
+"""Copies of key groups in executors' local stores, warmed, sent and dropped beside the epochs.
+
+A copy is a cache of what is committed, so all of this may be late, repeated or lost without any
+harm.  Invariant: what is warm in the end was brought forward from the checkpoint, whatever came
+before; a peer that sends nothing, or something else, costs time and nothing more.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.checkpoint.hydration import Hydration, pack_copies, recover_chains, unpack_copies
+from godwit.migration import Delivery, Warmed
+from godwit.model.errors import MigrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+    from numpy import int64
+
+    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.records import StateId
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.engine.instructions import Instructor
+    from godwit.engine.lane.messages import StateInstruction
+    from godwit.migration import PeerCopies, StartWarming
+    from godwit.store.columns import StateSchema
+    from godwit.store.local_store import LocalStore
+
+__all__ = ["drop_copies", "receive_copies", "send_copies", "warm_copies", "warm_states"]
+
+_Versions = dict["StateId", "npt.NDArray[int64]"]
+"""State → shape ``(num_key_groups,)``: versions; -1 where there is none."""
+
+
+def warm_states(
+    order: StartWarming,  # whose copies, and where
+    instructor: Instructor,  # knows what brings a copy forward
+    *,
+    # state → shape ``(num_key_groups,)``: versions that the executor holds now
+    held_versions: Callable[[StateId], npt.NDArray[int64]],
+    transfers: Iterable[PeerCopies],  # what peers are to send, each when its links are free
+    # has a peer send its copies; returns, of each state, key group → version of what came
+    fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
+    # brings copies of one state to the committed version; returns key group → version of the
+    # table that is there then
+    bring: Callable[[StateInstruction, int], Mapping[int, int]],
+    now_s: Callable[[], float],  # the time, in seconds
+) -> Warmed:
+    """Warm the copies of all states of a component.
+
+    Raises `MigrationError` if a peer has sent what nobody has committed.
+    """
+    versions: _Versions = {state: held_versions(state).copy() for state in order.states}
+    nothing_here = [g for g in order.key_groups if all(v[g] < 0 for v in versions.values())]
+    deliveries = list(_delivered(transfers, fetch, versions, now_s))
+    sent = {g for d in deliveries if not d.failure for g in d.key_groups}
+    began_s = now_s()
+    tables, reached = {}, []
+    for state in order.states:
+        instruction, committed = instructor.catching_up(state, versions[state], order.key_groups)
+        if (versions[state] > committed).any():
+            raise MigrationError(
+                f"A copy of {str(state)!r} came that is ahead of epoch {committed}, the last one "
+                f"committed.",
+                remedy="It does not count, and goes.",
+                state=str(state),
+            )
+        versions_now = tables[state] = bring(instruction, committed)
+        # A key group that has no state at all is as warm as can be: its copy misses nothing.
+        reached.append({g: max(versions_now.get(g, -1), committed) for g in order.key_groups})
+    reach = {g: min(epochs[g] for epochs in reached) for g in order.key_groups}
+    rest = tuple(g for g in nothing_here if g not in sent)
+    if rest:
+        spent_ms = 1e3 * (now_s() - began_s)
+        deliveries.append(Delivery(source=None, key_groups=rest, duration_ms=spent_ms))
+    return Warmed(tables=tables, reach=reach, deliveries=tuple(deliveries))
+
+
+def _delivered(
+    transfers: Iterable[PeerCopies],
+    fetch: Callable[[PeerCopies], Mapping[StateId, Mapping[int, int]]],
+    versions: _Versions,
+    now_s: Callable[[], float],
+) -> Iterator[Delivery]:
+    """Have peers send, and note in `versions` what came."""
+    for asked in transfers:
+        began_s, failure = now_s(), ""
+        try:
+            came = fetch(asked)
+        except Exception as error:  # noqa: BLE001  whatever it is, the checkpoint has it too
+            failure = str(error).split("\n", 1)[0]
+        else:
+            for state, of_state in came.items():
+                for g, version in of_state.items():
+                    versions[state][g] = max(version, int(versions[state][g]))
+        yield Delivery(
+            source=asked.executor,
+            key_groups=asked.key_groups,
+            duration_ms=1e3 * (now_s() - began_s),
+            failure=failure,
+        )
+
+
+# -- on the executor that holds or gets them -------------------------------------------------------
+
+
+def warm_copies(
+    store: LocalStore,  # where they are to be
+    key_groups: Sequence[int],
+    instruction: StateInstruction,  # what brings them to the committed version
+    *,
+    layout: EntryLayout,  # how the state is read from the checkpoint
+    storage: CheckpointStorage,
+    committed: int,  # the committed version
+    lanes: int,  # number of lanes of the executor
+) -> dict[int, int]:
+    """Bring copies of one state forward; return key group → version of its table now."""
+    num_key_groups = len(instruction.floor)
+    local = store.state(str(instruction.state), layout.schema, num_key_groups)
+    hydration = Hydration(
+        local=local,
+        layout=layout,
+        homes=_homes(num_key_groups, lanes),
+        storage=storage,
+        segments=instruction.segments,
+        snapshots=instruction.snapshots,
+        floor=instruction.floor,
+        load=np.ones(num_key_groups, np.bool_),
+        recover=partial(recover_chains, storage, instruction.recorded_as, committed),
+    )
+    warmed = np.array(sorted(key_groups), np.int64)
+    needed = np.zeros(num_key_groups, np.bool_)
+    needed[warmed] = True
+    hydration.bring_forward(needed)
+    return dict(zip(warmed.tolist(), local.versions[warmed].tolist(), strict=True))
+
+
+def send_copies(
+    store: LocalStore,
+    key_groups: Sequence[int],
+    *,
+    state: StateId,
+    schema: StateSchema,
+    num_key_groups: int,
+    run_id: str,
+) -> Iterator[bytes]:
+    """Pack copies of one state that this executor holds, for `receive_copies`."""
+    local = store.state(str(state), schema, num_key_groups)
+    return pack_copies(
+        local, np.array(sorted(key_groups), np.int64), run_id=run_id, state=str(state)
+    )
+
+
+def receive_copies(
+    store: LocalStore,
+    key_groups: Sequence[int],
+    sent: Iterable[bytes],
+    *,
+    state: StateId,
+    schema: StateSchema,
+    num_key_groups: int,
+    run_id: str,
+    lanes: int,
+) -> dict[int, int]:
+    """Store copies of one state that another executor sent; return key group → version.
+
+    Raises `MigrationError` if what came is not what was asked for, or not all that was sent.
+    """
+    local = store.state(str(state), schema, num_key_groups)
+    asked = np.array(sorted(key_groups), np.int64)
+    local.refresh(asked)
+    versions: dict[int, int] = {}
+    unpacked = unpack_copies(sent, asked, run_id=run_id, state=str(state), schema=schema)
+    for copies in unpacked:
+        local.replace(copies, _homes(num_key_groups, lanes))
+        versions.update(zip(copies.key_groups.tolist(), copies.epochs.tolist(), strict=True))
+    return versions
+
+
+def drop_copies(
+    store: LocalStore,
+    key_groups: Sequence[int],
+    *,
+    state: StateId,
+    schema: StateSchema,
+    num_key_groups: int,
+) -> None:
+    """Delete copies of one state."""
+    local = store.state(str(state), schema, num_key_groups)
+    local.drop(np.array(sorted(key_groups), np.int64))
+
+
+def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
+    """Deal key groups out over the tables of lanes, any of which may have them later."""
+    return np.arange(num_key_groups, dtype=np.int32) % lanes

@@ -1,0 +1,188 @@
+"""State of the protocol: what all transitions share, and the values that others may keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from godwit.migration.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.migration.commands import Command, LoadKeyGroups, ResumeKeyGroups, SuspendKeyGroups
+    from godwit.migration.copies import Copies
+    from godwit.migration.strategy import LossPolicy, Policy
+    from godwit.model.assignment import Assignment, Move
+
+__all__ = [
+    "ComponentView",
+    "EpochPlan",
+    "ProtocolView",
+    "RunState",
+    "RunningEpoch",
+    "SlotPair",
+    "Transfer",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPlan:
+    """Plan of one component for one epoch."""
+
+    assignment: Assignment  # the place of every key group
+    suspended: frozenset[int]  # key groups whose rows go to their wait buffers
+    # key groups that may be anywhere: their lanes load them before they process
+    load: frozenset[int]
+    # key groups that run and have rows waiting: those come first, in order, all of them
+    consume: frozenset[int]
+    # Of a component that is one of two slots of every key group: where it is the one that takes
+    # rows. ``None`` of others.
+    takes: frozenset[int] | None = None
+    # those of them whose other slot takes rows of panes that it has
+    smooth: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One key group on its way to being warm somewhere."""
+
+    key_group: int
+    destination: str
+    state_bytes: int
+    planned: bool  # whether a migration asked for it; otherwise a suspended key group waits for it
+    attempt: str | None = None  # the attempt in progress; ``None`` before it is ordered
+    # attempts of this round that fell silent: their copies count too, whenever they report
+    former: tuple[str, ...] = ()
+    warm: bool = False  # whether the attempt has reported (the copy may have fallen behind since)
+    rounds: int = 1  # rounds of catching up so far
+    tries: int = 0  # attempts of this round that failed or fell silent
+    due: int = 0  # second at which silence becomes a failure, and a failure another attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentView:
+    """A component as the protocol sees it now."""
+
+    assignment: Assignment  # of the next epoch
+    suspended: frozenset[int]  # key groups that do not run
+    waiting: frozenset[int]  # key groups that have rows waiting
+    load: frozenset[int]  # key groups that the next epoch loads
+    transfers: tuple[Transfer, ...]  # what is in flight, by key group
+    moves: tuple[Move, ...]  # planned moves that are not in flight yet, in order
+    migration: str | None  # the migration in progress, if any
+    strategy: Strategy | None  # of that migration
+    # whether that migration has moved everything, and waits for an epoch under its assignment
+    settling: bool
+    takes: frozenset[int] | None = None  # as of `EpochPlan`
+    # key groups that would migrate without their state now, since their other slot is empty
+    instant: frozenset[int] = frozenset()
+
+    @property
+    def default_strategy(self) -> Strategy:
+        """Default strategy: one that moves no state, if possible."""
+        return Strategy.LIVE if self.takes is None else Strategy.INSTANT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolView:
+    """The protocol's state as a value."""
+
+    executors: Mapping[str, int]  # name → lanes of those that are there
+    draining: frozenset[str]  # those of them that are to leave
+    committed: int  # the last committed epoch
+    running: int | None  # the epoch that runs now, if any
+    holds: tuple[str, ...]  # why no epoch may start; empty where one may
+    components: Mapping[str, ComponentView]  # component → its state
+
+    @property
+    def waiting(self) -> bool:
+        """True if any row waits."""
+        return any(c.waiting for c in self.components.values())
+
+    @property
+    def due(self) -> bool:
+        """True if an epoch has work even without input."""
+        return not self.holds and any(
+            c.settling or c.waiting - c.suspended for c in self.components.values()
+        )
+
+    @property
+    def awaits(self) -> bool:
+        """True if anything is in flight that may have to be tried again."""
+        return bool(self.holds) or any(c.transfers for c in self.components.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningEpoch:
+    """The attempt at an epoch that runs now."""
+
+    epoch: int  # the epoch
+    plans: Mapping[str, EpochPlan]  # component → the plan it started with
+    # executors that died since it started; Spark may yet have finished their lanes elsewhere
+    lost: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotPair:
+    """Two slots of every key group."""
+
+    states: tuple[Any, Any]  # the first slots' state, and the second ones'
+    second: set[int] = field(default_factory=set)  # key groups whose second slot takes rows
+    # key groups whose other slot still takes rows of earlier panes
+    smooth: set[int] = field(default_factory=set)
+    # key groups whose first, and whose second slot holds nothing
+    empty: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+
+    def is_active(self, slot: int, key_group: int) -> bool:
+        """Return true if a slot takes rows."""
+        return (key_group in self.second) == (slot == 1)
+
+    def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
+        """Record the slots that hold nothing, as of an epoch."""
+        for slot, state in enumerate(self.states):
+            if state in empty:
+                self.empty[slot].clear()
+                self.empty[slot].update(empty[state])
+
+
+@dataclass(slots=True, kw_only=True)
+class RunState:
+    """State that all components of a run share: executors, epochs, and orders so far."""
+
+    run_id: str  # unique to the run
+    policy: Policy  # what holds for the whole run
+    # what becomes of key groups without a fresh copy: ``on_start`` until the first commit, then
+    # ``on_loss``
+    on_cold: LossPolicy
+    executors: dict[str, int]  # name → lanes of those that are there
+    copies: Copies  # who holds what
+    committed: int  # the last committed epoch
+    draining: set[str] = field(default_factory=set)  # those of them that are to leave
+    running: RunningEpoch | None = None  # the epoch that runs, if any
+    seconds: int = 0  # whole seconds that have passed, as facts say: the only clock
+    attempts: int = 0  # number of attempts at warming so far
+    # components that are two slots of every key group of one operator
+    slots: tuple[SlotPair, ...] = ()
+    orders: list[Command] = field(default_factory=list)  # what the fact at hand has led to
+
+    @property
+    def horizon(self) -> int:
+        """The last epoch that may be committed when the next one starts."""
+        return self.running.epoch if self.running else self.committed
+
+    def next_attempt(self) -> str:
+        """Name an attempt at warming like no other of any run."""
+        self.attempts += 1
+        return f"{self.run_id}/{self.attempts}"
+
+    def order(
+        self,
+        kind: type[SuspendKeyGroups | ResumeKeyGroups | LoadKeyGroups],
+        component: str,
+        key_groups: Iterable[int],
+    ) -> None:
+        """Give an order about key groups, unless there are none."""
+        ascending = tuple(sorted(key_groups))
+        if ascending:
+            self.orders.append(kind(component=component, key_groups=ascending))
