@@ -31,7 +31,7 @@ from godwit.model.frames import user_call
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.parquet_files import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.parquet_sink import ParquetSink
-from godwit.sinks.simple_sinks import ForeachSink, MemorySink, NoopSink
+from godwit.sinks.simple_sinks import ConsoleSink, ForeachSink, MemorySink, NoopSink
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
-    from godwit.sinks.console_sink import ConsoleSink
     from godwit.sinks.delta_sink import DeltaSink
     from godwit.sinks.postgres_sink import PostgresSink
 
@@ -326,7 +325,7 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
         If rich is not installed, or `limit` is negative.
     """
     try:
-        from godwit.sinks.console_sink import ConsoleSink  # noqa: PLC0415 - rich is optional
+        import rich  # noqa: F401, PLC0415 - rich is optional
     except ImportError as error:
         raise _missing("console", "rich", "cli", error) from error
     return ConsoleSink(limit, file=file)

@@ -39,16 +39,17 @@ import pyarrow.fs as pafs
 
 from godwit.checkpoint.blocks import read_block
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.verification import Finding
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.carried_files import CarriedFiles
 from godwit.sinks.parquet_directory import last_point
+from godwit.sinks.target_sink import is_shared, point_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.records import CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.sinks.committed import CommittedEpochs
@@ -62,9 +63,6 @@ __all__ = [
     "Way",
     "check_targets",
     "continue_delivery",
-    "is_shared",
-    "point_at",
-    "too_few_left",
     "way_of",
 ]
 
@@ -88,16 +86,6 @@ def way_of(on_divergence: OnDivergence, sink: str) -> Way:
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
-
-
-def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Return whether an epoch at a target is one of the checkpoint's, if its record is there.
-
-    A point without a digest, as earlier versions left it, goes by its number.
-    """
-    if point.epoch > epochs.latest_epoch:
-        return False
-    return not point.digest or epochs.relation(point) in {"shared", "unknown"}
 
 
 def continue_delivery(
@@ -193,27 +181,6 @@ def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position:
     if problem.kind != "diverged" or point is None or not position.stays:
         return -1
     return position.before if epochs.shared_with(point) < position.before else -1
-
-
-def too_few_left(left: int, min_epoch: int) -> tuple[str, str]:
-    """Problem and remedy of a target that would lack delivered epochs once it is rolled back."""
-    problem = (
-        f"cannot be rolled back: it would have epochs up to {left}, and epochs up to "
-        f"{min_epoch} were delivered to it and do not come again"
-    )
-    remedy = (
-        "Restore the target as it was with this checkpoint; start from a backup of the "
-        "checkpoint that is as old as what both have; or go on all the same, "
-        'on_divergence="new_writer".'
-    )
-    return problem, remedy
-
-
-def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
-    """Return the point of an epoch, without its digest where the record is gone."""
-    if epoch in epochs.retained_epochs:
-        return epochs.point(epoch)
-    return HistoryPoint(query_id="", history="", epoch=epoch, digest="")
 
 
 _CAUSES: Final[dict[str, str]] = {
@@ -323,7 +290,7 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 
-        from godwit.sinks.delta_table import held_epoch  # noqa: PLC0415
+        from godwit.sinks.delta_sink import held_epoch  # noqa: PLC0415
 
         recorded = held_epoch(
             DeltaTable(sink.target),

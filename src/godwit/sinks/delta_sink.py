@@ -4,51 +4,59 @@ Every commit to a Delta table may say "application a has written its version v" 
 entry as the rows.  The invariant: the table's version for our application is n if and only if it
 holds the rows of every epoch up to n.  Two deliveries of one epoch at the same time conflict in
 the log, and the loser looks again.
+
+**Restored tables.**  The version that a table keeps for an application never goes back: after
+``RESTORE`` the table says that it has epochs whose rows are gone.  So every commit of ours also
+says whose epoch it is.  The log is read from the newest version back, going on at a ``RESTORE``
+where that leads; the first such commit is the last epoch that is there.  Where that is not what the
+application's version says, the sink goes on as another application, a *generation* of its own,
+which begins with the ``RESTORE`` or with a commit that says so.
+
+**Data files** that lanes write in the table's directory count from the commit that adds them.  One
+that no version ever adds is removed by ``VACUUM``, as what any writer of the format leaves behind.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import itertools
+import json
 import os
+import re
+import time
 import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
 
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
-from godwit.sinks.continuity import is_shared, too_few_left
-from godwit.sinks.delta_table import (
-    DeltaLaneWriter,
-    add_action,
-    as_delta_stores,
-    check_table,
-    error_text,
-    held_epoch,
-    mark,
-    metadata_of,
-    restored_since,
-    table_files,
-    takes_plain_files,
-    version_to_restore,
-)
-from godwit.sinks.file_systems import destination_of
+from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
 from godwit.sinks.parquet_files import (
     LANE_BYTES,
     MAX_PARTITIONS,
+    Partition,
+    are_worth_files,
     file_row_check,
     files_there,
-    tell_what_went,
+    partitioned,
     went_with_target,
+    write_file,
 )
 from godwit.sinks.rows import (
     check_mode,
-    checked_rejects,
     column_names,
     fit,
     gather,
@@ -59,28 +67,44 @@ from godwit.sinks.rows import (
     with_plain_types,
     without_replaced_rows,
 )
-from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.target_sink import TargetSink, is_shared, without_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-__all__ = ["DeltaSink"]
+__all__ = ["DeltaLaneWriter", "DeltaSink", "held_epoch"]
+
+
+def error_text(error: Exception) -> str:
+    r"""Text of the library's error on one line, without colours: the cause is on the last one.
+
+    Examples
+    --------
+    >>> error_text(OSError("Generic error\n  \x1b[31m\u21b3\x1b[0m no such bucket\n"))
+    'Generic error: no such bucket'
+    """
+    lines = re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", str(error)).splitlines()
+    return ": ".join(line.strip() for line in lines if line.strip()) or type(error).__name__
+
 
 _ATTEMPTS: Final = 30  # of several writers, one wins each time
 _REST_ROWS: Final = 2_000_000
 _REST_BYTES: Final = 128 * 2**20
 
 
-class DeltaSink(Sink):
+class DeltaSink(TargetSink):
     """Writes each epoch to a Delta Lake table in one commit.
 
     Parameters and guarantee are those of `godwit.sinks.delta`.
     """
+
+    failures = (Exception,)  # the library also raises bare Exceptions
+    text_of = staticmethod(error_text)
 
     def __init__(
         self,
@@ -100,21 +124,16 @@ class DeltaSink(Sink):
         self._keys = keys
         self._partition_by = column_names(partition_by)
         self._storage_options = dict(storage_options) if storage_options else None
-        self._secrets = Secrets.of_uri(self._path) | Secrets.of_values(storage_options or {})
         self._shown_path = shown_uri(self._path)
+        secrets = Secrets.of_uri(self._path) | Secrets.of_values(storage_options or {})
+        super().__init__("Delta", secrets=secrets, rejects=rejects, path=self._shown_path)
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
-        self._rejects = checked_rejects(rejects)
 
     def __repr__(self) -> str:
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
 
-    @property
-    def rejects(self) -> Sink | None:
-        """Sink of the rows that the table cannot take."""
-        return self._rejects
-
     def row_check(self) -> RowCheck:
-        """Return what finds rows that the table cannot take."""
+        """Return the check for rows that the table cannot take."""
         fields = self._table.schema().fields
         never_null = {field.name for field in fields if not field.nullable}
         partition_by = tuple(self._table.metadata().partition_columns)
@@ -127,26 +146,24 @@ class DeltaSink(Sink):
 
     @property
     def target(self) -> str | None:
-        """Writer that lanes use; none if rows are merged."""
+        """The table, as lanes know it; none if rows are merged."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
         return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return what writes data files in lanes, if rows are added and nothing else is asked.
+        """Return the writer of data files in lanes, if rows are added and nothing else is asked.
 
         Raises `SinkError` if the table cannot be written.
         """
         if self._merge_keys or not takes_plain_files(self._table):
             return None
-        try:
+        with self._explaining(
+            f"cannot write to {self._shown_path}",
+            "Check the path, its permissions and the credentials.",
+        ):
             mark(self._table.table_uri, self._storage_options, self._marker)
-        except OSError as error:
-            raise self._error(
-                f"cannot write to {self._shown_path}: {error_text(error)}",
-                "Check the path, its permissions and the credentials.",
-            ) from self._secrets.cause(error)
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
@@ -190,7 +207,10 @@ class DeltaSink(Sink):
                 )
         require_columns(context, self._partition_by, "partition_by")
         self._schema = with_plain_types(storable_schema(context.schema), as_delta_stores)
-        try:
+        with self._explaining(
+            f"cannot open {self._shown_path}",
+            "Check the path, the credentials and the types of the columns.",
+        ):
             self._is_new = not DeltaTable.is_deltatable(self._path, self._storage_options)
             if self._is_new:
                 DeltaTable.create(
@@ -201,26 +221,22 @@ class DeltaSink(Sink):
                     storage_options=self._storage_options,
                 )
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
-        except Exception as error:  # noqa: BLE001  the library also raises bare Exceptions
-            raise self._error(
-                f"cannot open {self._shown_path}: {error_text(error)}",
-                "Check the path, the credentials and the types of the columns.",
-            ) from self._secrets.cause(error)
-        check_table(self._table, self._schema, self._error)
+        self._check_table()
         self._look()
+
+    def _check_table(self) -> None:
+        if (refusal := _refusal(self._table, self._schema)) is not None:
+            raise self._error(*refusal)
 
     def _look(self) -> None:
         """Find the last epoch that the table holds, and under which application to go on."""
-        try:
+        with self._explaining(
+            f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
+        ):
             self._table.update_incremental()
             self._held = held_epoch(
                 self._table, self._context.query_id, self._context.writer, self._first_app_id
             )
-        except Exception as error:  # noqa: BLE001  as above
-            raise self._error(
-                f"cannot read the log of {self._shown_path}: {error_text(error)}",
-                "Check the path and the credentials.",
-            ) from self._secrets.cause(error)
         recorded = self._held
         self._generation = "" if recorded is None else recorded.generation
         self._base = -1 if recorded is None else recorded.point.epoch
@@ -236,11 +252,6 @@ class DeltaSink(Sink):
             f"{self._first_app_id}-{self._generation}" if self._generation else self._first_app_id
         )
 
-    @property
-    def keeps_epochs(self) -> bool:
-        """True: every commit says which epoch of which history it is."""
-        return True
-
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table holds, whatever it was restored from."""
         return None if self._held is None else self._held.point
@@ -253,22 +264,13 @@ class DeltaSink(Sink):
 
         Raises `SinkError` if others have written since, or the files of that version are gone.
         """
-        version = None
-        try:
+        with self._explaining("cannot be rolled back", "Check the path and the credentials."):
             version, left, stranger = version_to_restore(
                 self._table,
                 lambda point: is_shared(point, epochs),
                 self._context.query_id,
                 self._context.writer,
             )
-            too_few = not self._context.complete and left < min_epoch
-            if version is not None and version >= 0 and stranger is None and not too_few:
-                self._table.restore(version)
-        except Exception as error:  # noqa: BLE001  as above
-            raise self._error(
-                f"cannot be rolled back to version {version}: {error_text(error)}",
-                "Its files may have been vacuumed; restore the table from a copy, or use another.",
-            ) from self._secrets.cause(error)
         if stranger is not None:
             raise self._error(
                 f"cannot be rolled back: version {stranger['version']} "
@@ -276,19 +278,24 @@ class DeltaSink(Sink):
                 "Delete the rows of later epochs by hand and start with "
                 'on_divergence="new_writer"; or use another table.',
             )
-        if too_few:
-            raise self._error(*too_few_left(left, min_epoch))
+        if not self._context.complete and left < min_epoch:
+            raise self._too_few_left(left, min_epoch)
         if version is None or version < 0:
             raise self._error(
                 "cannot be rolled back: its log does not say which versions are of this query",
                 "Restore it by hand, RESTORE TABLE ... TO VERSION AS OF ..., or use another table.",
             )
+        with self._explaining(
+            f"cannot be rolled back to version {version}",
+            "Its files may have been vacuumed; restore the table from a copy, or use another.",
+        ):
+            self._table.restore(version)
         self._look()
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Take epochs for delivered, by a commit that says so and adds no rows."""
         self._generation = uuid.uuid4().hex[:8]
-        try:
+        with self._explaining("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
                 [],
                 mode="append",
@@ -296,10 +303,6 @@ class DeltaSink(Sink):
                 partition_by=list(self._table.metadata().partition_columns),
                 commit_properties=self._properties(point, first=True),
             )
-        except Exception as error:  # noqa: BLE001  as above
-            raise self._error(
-                f"cannot be written: {error_text(error)}", "Check the path and the credentials."
-            ) from self._secrets.cause(error)
         self._look()
 
     def deliver(self, output: EpochOutput) -> None:
@@ -319,7 +322,7 @@ class DeltaSink(Sink):
                 self._insist_on_what_was_delivered(output.epoch)
                 if output.files():
                     # Files that are added are not looked at by the library.
-                    check_table(self._table, self._schema, self._error)
+                    self._check_table()
                     if not self._has_files(output):
                         return
                 if output.files() and takes_plain_files(self._table):
@@ -373,16 +376,17 @@ class DeltaSink(Sink):
 
     def _write_rest(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
         """Write what lanes left to the driver, to be added with their files."""
+        writer = self._file_writer()
         for batch in gather(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
-            table = pa.Table.from_batches([batch])
-            yield from self._file_writer().write_files(table, f"{epoch}-rest")
+            parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
+            yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
         """Return whether the lanes' files are there; false if they went with a whole table."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
-        if gone and self._is_new and went_with_target(gone, self._opening):
-            tell_what_went(self._context.name, self._shown_path, output)
+        opening = self._opening if self._is_new else ""
+        if gone and went_with_target(self._context.name, self._shown_path, output, gone, opening):
             self._commit(
                 pa.RecordBatchReader.from_batches(self._schema, []), output.point, complete=False
             )
@@ -443,15 +447,6 @@ class DeltaSink(Sink):
         )
         merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
-    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        return SinkError(
-            f"Delta sink {self._context.name!r}: {self._secrets.hide(what)}.",
-            remedy=remedy,
-            sink=self._context.name,
-            path=self._shown_path,
-            **context,
-        )
-
 
 class _Rows:
     """An iterator of batches that remembers its own failure."""
@@ -470,3 +465,361 @@ class _Rows:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+_PLAIN_FEATURES: Final = {"appendOnly", "invariants", "timestampNtz", "checkConstraints"}
+"""Features that a table may ask of writers whose rows are data files that a commit adds."""
+
+_LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones compute columns
+_PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
+
+
+def _refusal(table: DeltaTable, schema: pa.Schema) -> tuple[str, str] | None:
+    """Problem and remedy of a table that rows do not fit, or that would refuse some of them."""
+    existing = {field.name: field.type for field in table.schema().fields}
+    expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
+    differences = [
+        f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
+        f"in the table)"
+        for name in sorted(existing.keys() | expected.keys())
+        if existing.get(name) != expected.get(name)
+    ]
+    if differences:
+        return (
+            f"the table has other columns: {', '.join(differences)}",
+            "Use another path, or cast and rename the columns before the sink.",
+        )
+    # What a constraint refused would have been committed already.
+    names = [
+        name.removeprefix("delta.constraints.")
+        for name in table.metadata().configuration
+        if name.startswith("delta.constraints.")
+    ]
+    names += [f.name for f in table.schema().fields if "delta.invariants" in f.metadata]
+    if not names:
+        return None
+    remedy = (
+        "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the sink, or "
+        "write to another table."
+    )
+    return f"the table has constraints ({', '.join(sorted(names))})", remedy
+
+
+def takes_plain_files(table: DeltaTable) -> bool:
+    """Return whether plain files, with partition values in text, meet the table's demands."""
+    protocol = table.protocol()
+    if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
+        return False
+    features = set(protocol.writer_features or ())
+    types = [
+        str(getattr(field.type, "type", ""))
+        for field in table.schema().fields
+        if field.name in table.metadata().partition_columns
+    ]
+    return features <= _PLAIN_FEATURES and _PLAIN_PARTITIONS.issuperset(types)
+
+
+def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
+    """Return the narrowest type of Delta Lake (it has no unsigned ones) that holds `dtype`."""
+    return {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+    }.get(dtype, dtype)
+
+
+def _type_name(dtype: object) -> str:
+    if dtype is None:
+        return "absent"
+    return str(getattr(dtype, "type", dtype))
+
+
+_KEY: Final = "godwit"
+_PAGES: Final = (16, 256, 4096, None)
+_MAINTENANCE: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END", "RESTORE"}
+"""Operations that add no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldEpoch:
+    """An epoch that a table holds."""
+
+    # the epoch and its history; without a digest where an earlier version committed it
+    point: HistoryPoint
+    generation: str  # of the application that its version is under, or the next one's
+    version: int  # of the table, at which it was committed; -1 if not known
+
+
+def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
+    """Describe an epoch for the log of the table."""
+    fields = {**asdict(point), "writer": writer, "generation": generation}
+    return {_KEY: json.dumps(fields, sort_keys=True)}
+
+
+def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> HeldEpoch | None:
+    """Read an epoch of a writer out of a commit; ``None`` if it is somebody else's."""
+    try:
+        fields = json.loads(commit[_KEY])
+        if (fields["query_id"], fields["writer"]) != (query_id, writer):
+            return None
+        return HeldEpoch(
+            point=HistoryPoint(
+                query_id=query_id,
+                history=str(fields["history"]),
+                epoch=int(fields["epoch"]),
+                digest=str(fields["digest"]),
+            ),
+            generation=str(fields["generation"]),
+            version=int(commit["version"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yield the commits that led to what the table holds, the newest first.
+
+    A ``RESTORE`` is among them; those that it undid are not.
+    """
+    at, seen = table.version(), 0
+    for page in _PAGES:
+        history = table.history(page)
+        for commit in history[seen:]:
+            if commit["version"] > at:
+                continue
+            yield commit
+            at = commit["version"] - 1
+            if commit.get("operation") == "RESTORE":
+                target = _restored_version(commit, table)
+                if target is None:
+                    return
+                at = target
+        seen = len(history)
+        if page is None or seen < page:
+            return
+
+
+def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | None:
+    """Version that a ``RESTORE`` went back to; ``None`` if the log does not say."""
+    parameters = commit.get("operationParameters") or {}
+    if parameters.get("version") is not None:
+        return int(parameters["version"])
+    try:
+        moment = (
+            int(parameters["datetime"])
+            if parameters.get("datetime") is not None
+            else int(dt.datetime.fromisoformat(str(parameters["timestamp"])).timestamp() * 1000)
+        )
+    except (KeyError, ValueError):
+        return None
+    earlier = [c for c in table.history() if c["version"] < commit["version"]]
+    return max((int(c["version"]) for c in earlier if c["timestamp"] <= moment), default=None)
+
+
+def held_epoch(table: DeltaTable, query_id: str, writer: str, application: str) -> HeldEpoch | None:
+    """Find the last epoch of a writer that a table holds.
+
+    `table`: the table, as it is now. `query_id`, `writer`: whose epoch. `application`: name of the
+    first generation of the writer's application. Returns ``None`` if the writer never wrote to the
+    table. An epoch of -1 if what it wrote is gone.
+    """
+    recorded = table.transaction_version(application)
+    if recorded is None:
+        return None
+    restore = -1
+    for commit in _commits_back(table):
+        if commit.get("operation") == "RESTORE":
+            restore = max(restore, int(commit["version"]))
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is not None:
+            if restore < 0:
+                return epoch
+            return HeldEpoch(point=epoch.point, generation=f"r{restore}", version=epoch.version)
+    if restore < 0:  # by an earlier version, whose commits do not say so
+        return HeldEpoch(point=without_history(recorded, query_id), generation="", version=-1)
+    if any(_own_epoch(commit, query_id, writer) for commit in table.history()):
+        return HeldEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
+    return HeldEpoch(point=without_history(recorded, query_id), generation="", version=-1)
+
+
+def version_to_restore(
+    table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
+) -> tuple[int | None, int, Mapping[str, Any] | None]:
+    """Find the version of a table that has nothing of a writer but what is shared.
+
+    Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
+    has none), and a commit of somebody else that would be undone too.
+    """
+    version: int | None = None
+    left = -1
+    others: list[Mapping[str, Any]] = []
+    undone: list[Mapping[str, Any]] = []
+    for commit in _commits_back(table):
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is None:
+            if commit.get("operation") not in _MAINTENANCE:
+                others.append(commit)
+            continue
+        undone, others = [*undone, *others], []
+        if is_shared(epoch.point):
+            version, left = epoch.version, epoch.point.epoch
+            break
+        version = epoch.version - 1  # before our first epoch, if none is shared
+    return version, left, undone[0] if undone else None
+
+
+def restored_since(table: DeltaTable, seen: int, held: int, query_id: str, writer: str) -> bool:
+    """Return whether somebody has taken a writer's last epoch from a table by a ``RESTORE``.
+
+    `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
+    have committed an epoch since. `held`: version of the writer's last epoch as of then.
+    `query_id`, `writer`: the writer.
+    """
+    if table.version() <= seen:
+        return False
+    targets: list[int] = []
+    for commit in table.history(table.version() - seen):
+        epoch = _own_epoch(commit, query_id, writer)
+        if epoch is not None:
+            held = epoch.version
+            break
+        if commit.get("operation") == "RESTORE":
+            target = _restored_version(commit, table)
+            targets.append(-1 if target is None else target)
+    return any(target < held for target in targets)
+
+
+_LONGEST_TEXT: Final = 32  # engines cut longer ones off, each in its own way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaLaneWriter:
+    """Writes a lane's rows as data files (see `godwit.plan.staging.LaneWriter`)."""
+
+    sink: str  # name of the sink
+    target: str  # where it writes, as it may be shown
+    # the table
+    uri: str
+    storage_options: Mapping[str, str] | None
+    secrets: Secrets
+    marker: str  # path within the table of a file that says that this is it
+    opening: str  # what tells files that were written since the sink was opened from others
+    # columns of the rows as the table keeps them, and which of them are not in files
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+    lane_bytes: int  # as the sink was given it
+
+    def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
+        """Write a file for each partition.
+
+        Raises `SinkError` if the table is there and cannot be written.
+        """
+        if not are_worth_files(rows, 1, self.lane_bytes):
+            return None
+        rows = rows.cast(self.schema)
+        parts = partitioned(rows, self.partition_by)
+        if not are_worth_files(rows, len(parts), self.lane_bytes):
+            return None
+        filesystem, root = table_files(self.uri, self.storage_options)
+        if not exists(filesystem, f"{root}/{self.marker}"):
+            return None
+        return self.write_files(parts, f"{epoch}-{place}")
+
+    def write_files(self, parts: Iterable[Partition], name: str) -> Sequence[WrittenFile]:
+        """Write a file for each partition, whose name begins with ``godwit-<name>``.
+
+        Raises `SinkError` if the table cannot be written.
+        """
+        filesystem, root = table_files(self.uri, self.storage_options)
+        attempt = f"{self.opening}-{uuid.uuid4().hex}"
+        written = []
+        try:
+            for number, part in enumerate(parts):
+                path = f"godwit-{name}-{attempt}-{number:05d}.zstd.parquet"
+                file = write_file(
+                    filesystem,
+                    root,
+                    path,
+                    part.rows,
+                    partition=part,
+                    compression="zstd",
+                    delivered=path,
+                    facts={"statistics": _statistics(part.rows)},
+                )
+                if local := local_path(filesystem, f"{root}/{path}"):
+                    force_file(local)
+                written.append(file)
+            if local := local_path(filesystem, root):
+                force_names([local])
+        except OSError as error:
+            raise SinkError(
+                f"Delta sink {self.sink!r}: {self.target} cannot be written: "
+                f"{self.secrets.hide(str(error))}.",
+                remedy="Check the path, its permissions and its room, and start the query again.",
+                sink=self.sink,
+                path=self.target,
+            ) from self.secrets.cause(error)
+        return written
+
+
+def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pafs.FileSystem, str]:
+    """Open the files of a table: a file system, and the table's directory in it."""
+    if urlsplit(uri).scheme == "file":
+        return pafs.LocalFileSystem(), unquote(urlsplit(uri).path).rstrip("/")
+    options = dict(storage_options) if storage_options else None
+    return pafs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+
+
+def mark(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
+    """Write a file by which lanes recognize the table."""
+    filesystem, root = table_files(uri, storage_options)
+    filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
+    with filesystem.open_output_stream(f"{root}/{marker}") as stream:
+        stream.write(b"Lanes of the query write data files where they see this.\n")
+
+
+def add_action(file: WrittenFile) -> AddAction:
+    """Describe a data file as the log of the table does."""
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values=file.partition,
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=json.dumps({"numRecords": file.rows, **file.facts.get("statistics", {})}),
+    )
+
+
+def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
+    """Nulls, least and greatest values of plain columns, by which readers pass over files."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
+        if not _is_plain(column.type):
+            continue
+        extremes = pc.min_max(column)
+        low, high = (_plain(extremes[end].as_py()) for end in ("min", "max"))
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return {"minValues": least, "maxValues": greatest, "nullCount": nulls}
+
+
+def _is_plain(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype)
+        or pa.types.is_date32(dtype)
+        or pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value.encode()) <= _LONGEST_TEXT else None
+    return value if value is None or isinstance(value, int) else value.isoformat()

@@ -24,6 +24,7 @@ import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -35,7 +36,7 @@ import pyarrow.parquet as pq
 
 from godwit.checkpoint.staged_output import WrittenFile
 from godwit.model.errors import SinkError
-from godwit.sinks.row_checks import ColumnCheck, KnownYears, NoNanoseconds, RowChecks, Rule
+from godwit.sinks.row_checks import KNOWN_YEARS, NO_NANOSECONDS, ColumnCheck, RowChecks, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -51,7 +52,6 @@ __all__ = [
     "EpochFiles",
     "Partition",
     "PartitionedRows",
-    "ShortDirectoryName",
     "are_worth_files",
     "directory_name",
     "escaped_in_paths",
@@ -61,7 +61,6 @@ __all__ = [
     "folded",
     "partition_directories",
     "partitioned",
-    "tell_what_went",
     "went_with_target",
     "write_file",
 ]
@@ -320,16 +319,17 @@ def files_there(
     return there, [info.path for info in infos if info.type == pafs.FileType.NotFound]
 
 
-def went_with_target(gone: Sequence[str], opening: str) -> bool:
-    """Return whether files are gone because somebody has removed the target as a whole.
+def went_with_target(
+    sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
+) -> bool:
+    """Return whether an epoch is to be left out, since somebody removed the target as a whole.
 
-    That is so if the target is new since the opening, and none of them was written since.
+    That is so if the target is new since the sink was opened (`opening` tells the files that were
+    written since; empty where the target is not new), and none of the `gone` files was written
+    since.  The epoch is lost then, with all earlier ones: a warning says so.
     """
-    return not any(f"-{opening}-" in path for path in gone)
-
-
-def tell_what_went(sink: str, target: str, output: EpochOutput) -> None:
-    """Warn of an epoch that is left out, since files of its rows went with the former target."""
+    if not opening or any(f"-{opening}-" in path for path in gone):
+        return False
     _log.warning(
         "Sink %r: epoch %d is not written to %s: %d of its rows were in files there, which went "
         "when it was removed, and with them all earlier epochs. It begins anew with what comes "
@@ -339,41 +339,34 @@ def tell_what_went(sink: str, target: str, output: EpochOutput) -> None:
         target,
         sum(file.rows for file in output.files()),
     )
+    return True
 
 
 MAX_PARTITIONS: Final = 10_000
 _LONGEST_NAME: Final = 255
 
 
-@dataclass(frozen=True, slots=True)
-class ShortDirectoryName:
-    """A value whose directory, ``column=value``, has a name that file systems take."""
+def short_directory_name(column: str, *, folds: bool) -> Rule:
+    """Make the rule that the directory ``column=value`` has a name that file systems take."""
+    reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
+    return Rule(reason, partial(_with_long_directory_name, column, folds))
 
-    column: str
-    folds: bool = False
 
-    @property
-    def reason(self) -> str:
-        """Problem of a value that breaks the rule."""
-        return f"would name a directory of more than {_LONGEST_NAME} bytes"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark values that are too long."""
-        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            return None
-        room = (_LONGEST_NAME - len(self.column.encode()) - 1) // 3  # a character may become %XX
-        long = pc.greater(pc.binary_length(values), room)
-        if not pc.any(long).as_py():
-            return long
-        return pa.array(
-            [
-                bool(may_be)
-                and len(directory_name(self.column, value, folds=self.folds).encode())
-                > _LONGEST_NAME
-                for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
-            ],
-            pa.bool_(),
-        )
+def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.BooleanArray | None:
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return None
+    room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX
+    long = pc.greater(pc.binary_length(values), room)
+    if not pc.any(long).as_py():
+        return long
+    return pa.array(
+        [
+            bool(may_be)
+            and len(directory_name(column, value, folds=folds).encode()) > _LONGEST_NAME
+            for may_be, value in zip(long.to_pylist(), values.to_pylist(), strict=True)
+        ],
+        pa.bool_(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,9 +414,9 @@ def file_row_check(
     """
     columns = []
     for field in context.schema:
-        rules: tuple[Rule, ...] = (KnownYears(), NoNanoseconds())
+        rules: tuple[Rule, ...] = (KNOWN_YEARS, NO_NANOSECONDS)
         if field.name in partition_by:
-            rules = (*rules, ShortDirectoryName(field.name, folds))
+            rules = (*rules, short_directory_name(field.name, folds=folds))
         columns.append(ColumnCheck(field.name, rules, nullable=field.name not in never_null))
     checks = RowChecks(tuple(columns))
     if not partition_by:

@@ -38,10 +38,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets, shown_uri
-from godwit.sinks.continuity import is_shared, too_few_left
 from godwit.sinks.file_systems import (
     destination_of,
     exists,
@@ -77,12 +75,10 @@ from godwit.sinks.parquet_files import (
     files_there,
     folded,
     partitioned,
-    tell_what_went,
     went_with_target,
     write_file,
 )
 from godwit.sinks.rows import (
-    checked_rejects,
     column_names,
     fit,
     gather,
@@ -90,14 +86,16 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
-from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.target_sink import TargetSink, is_shared, without_history
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from godwit.checkpoint.ownership import HistoryPoint
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.staging import LaneWriter, RowCheck
     from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 __all__ = ["ParquetLaneWriter", "ParquetSink"]
 
@@ -184,11 +182,13 @@ class ParquetLaneWriter:
 _FORMAT: Final = 1
 
 
-class ParquetSink(Sink):
+class ParquetSink(TargetSink):
     """Writes each epoch to a directory of its own, ``<path>/epoch=<n>``.
 
     Parameters and guarantee are those of `godwit.sinks.parquet`.
     """
+
+    failures = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
     def __init__(
         self,
@@ -210,9 +210,10 @@ class ParquetSink(Sink):
         if keep is not None and keep < 1:
             raise SinkError(f"keep={keep} would keep no epoch.", remedy="Keep at least one.")
         self._path = os.fspath(path)
-        self._shown_path, self._secrets = shown_uri(self._path), Secrets.of_uri(self._path)
+        self._shown_path = shown_uri(self._path)
+        secrets = Secrets.of_uri(self._path)
+        super().__init__("Parquet", secrets=secrets, rejects=rejects, path=self._shown_path)
         self._max_partitions, self._lane_bytes = max_partitions, lane_bytes
-        self._rejects = checked_rejects(rejects)
         self._partition_by = column_names(partition_by)
         self._compression = compression
         self._keep = keep
@@ -221,13 +222,8 @@ class ParquetSink(Sink):
     def __repr__(self) -> str:
         return f"gw.sinks.parquet({self._shown_path!r})"
 
-    @property
-    def rejects(self) -> Sink | None:
-        """Sink of the rows that cannot be written."""
-        return self._rejects
-
     def row_check(self) -> RowCheck:
-        """Return what finds rows that Parquet or a directory's name cannot take."""
+        """Return the check for rows that Parquet or a directory's name cannot take."""
         return file_row_check(
             self._context, self._partition_by, self._max_partitions, folds=self._folds
         )
@@ -241,11 +237,11 @@ class ParquetSink(Sink):
 
     @property
     def target(self) -> str:
-        """Writer that lanes use."""
+        """The directory, as lanes know it."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return what writes an epoch's files in lanes, if delivery can name them in one step.
+        """Return the writer of an epoch's files in lanes, if delivery can name them in one step.
 
         HDFS has no links, and copies pass through whoever asks for them.
         """
@@ -280,7 +276,10 @@ class ParquetSink(Sink):
         self._fs, self._root = open_file_system(self._path, self._filesystem)
         self._renames = renames_directories(self._fs)
         self._opening = uuid.uuid4().hex[:12]
-        try:
+        with self._explaining(
+            f"cannot write to {self._shown_path}",
+            "Check the path, its permissions and the credentials.",
+        ):
             self._fs.create_dir(self._root, recursive=True)
             self._is_new = take_directory(self._fs, self._root, self._marker(), self._error)
             self._folds = folds_case(self._fs, self._root) if self._partition_by else False
@@ -290,16 +289,6 @@ class ParquetSink(Sink):
             remove_staged(self._fs, self._root, lambda name: name.startswith("_"))
             self._held = last_point(self._fs, self._root)
             self._last = self._noted = -1 if self._held is None else self._held.epoch
-        except OSError as error:
-            raise self._error(
-                f"cannot write to {self._shown_path}: {error}",
-                "Check the path, its permissions and the credentials.",
-            ) from self._secrets.cause(error)
-
-    @property
-    def keeps_epochs(self) -> bool:
-        """True: every ``_SUCCESS`` says which epoch of which history it is of."""
-        return True
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the directory had when it was opened, or rolled back."""
@@ -315,7 +304,9 @@ class ParquetSink(Sink):
         """
         last: HistoryPoint | None = None
         gone: list[int] = []
-        try:
+        with self._explaining(
+            "cannot be rolled back", "Check the permissions, and start the query again."
+        ):
             for epoch in reversed(delivered_epochs(self._fs, self._root)):
                 point = epoch_point(self._fs, self._root, epoch)
                 if is_shared(point, epochs):
@@ -324,19 +315,14 @@ class ParquetSink(Sink):
                 gone.append(epoch)
             left = -1 if last is None else last.epoch
             if self._keep is None and left < min_epoch:
-                raise self._error(*too_few_left(left, min_epoch))
+                raise self._too_few_left(left, min_epoch)
             for epoch in gone:
                 self._fs.delete_file(f"{self._root}/epoch={epoch}/_SUCCESS")
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
             if last is None or (self._keep is not None and last.epoch < epochs.latest_epoch):
                 # Results that were not kept are gone: the next one is whole again.
                 last = epochs.point(epochs.latest_epoch) if self._keep is not None else last
-            self._note_last(last)
-        except OSError as error:
-            raise self._error(
-                f"cannot be rolled back: {error}",
-                "Check the permissions, and start the query again.",
-            ) from self._secrets.cause(error)
+            self._note_last(last or without_history(-1))
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Take epochs for delivered.
@@ -353,9 +339,7 @@ class ParquetSink(Sink):
             )
         self._note_last(point)
 
-    def _note_last(self, point: HistoryPoint | None) -> None:
-        if point is None:
-            point = HistoryPoint(query_id="", history="", epoch=-1, digest="")
+    def _note_last(self, point: HistoryPoint) -> None:
         note_last(self._fs, self._root, point)
         self._held, self._last, self._noted = point, point.epoch, point.epoch
 
@@ -367,7 +351,11 @@ class ParquetSink(Sink):
         """
         final = f"{self._root}/epoch={output.epoch}"
         empty = output.num_rows == 0 and not is_whole(output, self._context)
-        try:
+        with self._explaining(
+            f"epoch {output.epoch} cannot be written to {self._shown_path}",
+            "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
+            epoch=output.epoch,
+        ):
             if not empty and not self._is_settled(output.epoch):
                 self._deliver(output, final)
                 if output.epoch > self._noted:
@@ -379,20 +367,14 @@ class ParquetSink(Sink):
                 # Also what attempts left that were given up.
                 epoch = output.epoch
                 remove_staged(self._fs, self._root, lambda name: _written_in(name) <= epoch)
-        except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise self._error(
-                f"epoch {output.epoch} cannot be written to {self._shown_path}: {error}",
-                "It counts only if it has its _SUCCESS; mend the cause and start the query again.",
-                epoch=output.epoch,
-            ) from self._secrets.cause(error)
 
     def _deliver(self, output: EpochOutput, final: str) -> None:
         check_directory(self._fs, self._root, self._marker(), self._error)
         written, gone = files_there(self._fs, self._root, output.files())
-        if gone and self._is_new and went_with_target(gone, self._opening):
-            tell_what_went(self._context.name, self._shown_path, output)
-            return
         if gone:
+            opening = self._opening if self._is_new else ""
+            if went_with_target(self._context.name, self._shown_path, output, gone, opening):
+                return
             if self._is_delivered(output.epoch):
                 return  # by another driver, which removed them afterwards
             raise self._error(
@@ -519,15 +501,6 @@ class ParquetSink(Sink):
     def _force_names_in_root(self) -> None:
         if path := local_path(self._fs, self._root):
             force_names([path])
-
-    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        return SinkError(
-            f"Parquet sink {self._context.name!r}: {self._secrets.hide(what)}.",
-            remedy=remedy,
-            sink=self._context.name,
-            path=self._shown_path,
-            **context,
-        )
 
 
 def _written_in(name: str) -> float:

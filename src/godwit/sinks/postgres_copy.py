@@ -17,13 +17,14 @@ are brought into PostgreSQL's text form by operations on whole columns; only col
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 
 import msgspec
 import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import sql
 from pyarrow import csv
 
 from godwit.plan.staging import Rejections
@@ -45,9 +46,16 @@ __all__ = [
     "key_types",
     "may_be_about_a_row",
     "postgres_type",
+    "scalar",
 ]
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+
+def scalar(connection: Connection, query: LiteralString | sql.Composed, *parameters: object) -> Any:
+    """Return the first value of the first row of an answer; ``None`` if it has no row."""
+    row = connection.execute(query, parameters or None).fetchone()
+    return None if row is None else row[0]
 
 
 _IN_TROUBLE: Final = ("08", "25", "28", "3D", "40", "53", "55P03", "57", "58")

@@ -26,7 +26,6 @@ from psycopg import sql
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.plan.staging import Rejections
-from godwit.sinks.continuity import point_at, too_few_left
 from godwit.sinks.postgres_copy import (
     Connection,
     UnwritableRowsError,
@@ -34,6 +33,7 @@ from godwit.sinks.postgres_copy import (
     error_text,
     find_refused,
     may_be_about_a_row,
+    scalar,
 )
 from godwit.sinks.postgres_table import (
     TargetTable,
@@ -45,7 +45,6 @@ from godwit.sinks.postgres_table import (
 )
 from godwit.sinks.rows import (
     check_mode,
-    checked_rejects,
     fit,
     gather,
     halved,
@@ -53,13 +52,14 @@ from godwit.sinks.rows import (
     storable_schema,
     upsert_keys,
 )
-from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+from godwit.sinks.target_sink import TargetSink, point_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from godwit.plan.staging import RowCheck
     from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 __all__ = ["EPOCHS", "DeliveredEpochs", "PostgresSink"]
 
@@ -76,14 +76,13 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of such a table, and where it is."""
+    """A row of ``godwit_epochs``."""
 
-    schema: str
+    schema: str  # of the table that the row is in
+    # the table that got the epoch: its name and its object id
     target: str
     oid: int | None
-    epoch: int
-    history: str
-    digest: str
+    point: HistoryPoint
 
 
 class DeliveredEpochs:
@@ -105,8 +104,7 @@ class DeliveredEpochs:
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said all the same, for another query's sink may be first.
-        row = connection.execute("SELECT to_regclass(%s)", [self.identifier.as_string()]).fetchone()
-        if row is None or row[0] is None:
+        if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
             connection.execute(
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT "
@@ -122,16 +120,17 @@ class DeliveredEpochs:
 
     def _upgrade(self, connection: Connection) -> None:
         """Let a table that an earlier version made tell targets apart."""
-        row = connection.execute(
+        primary_key = scalar(
+            connection,
             "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
-            [self.identifier.as_string()],
-        ).fetchone()
+            self.identifier.as_string(),
+        )
         added = ", ".join(f"ADD COLUMN {column}" for column in _COLUMNS)
         connection.execute(sql.SQL("ALTER TABLE {} " + added).format(self.identifier))
-        if row is not None:
+        if primary_key is not None:
             connection.execute(
                 sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
-                    self.identifier, sql.Identifier(row[0])
+                    self.identifier, sql.Identifier(primary_key)
                 )
             )
         connection.execute(
@@ -143,13 +142,10 @@ class DeliveredEpochs:
     def _take_along(self, connection: Connection) -> None:
         """Let the row follow a table that was renamed, moved, restored, or known by its schema."""
         row = self._own_row(connection)
-        if row is None or (row.schema, row.target, row.oid) == (
-            *(self._schema, self._table),
-            self.oid,
-        ):
-            return
-        self._delete(connection, row)
-        self._write(connection, row.epoch, row.history, row.digest)
+        here = (self._schema, self._table, self.oid)
+        if row is not None and (row.schema, row.target, row.oid) != here:
+            self._delete(connection, row)
+            self.put(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
         rows = self._rows(connection, self._schema)
@@ -159,12 +155,12 @@ class DeliveredEpochs:
         for row in rows:
             if row.target != self._table:
                 continue
-            other = None if row.oid is None else _name_of(connection, row.oid)
+            other = scalar(connection, "SELECT relname FROM pg_class WHERE oid = %s", row.oid)
             if other is None:  # restored from a dump, or made anew
                 return row
             # Another table had this name: the row is that one's.
             self._delete(connection, row)
-            self._write(connection, row.epoch, row.history, row.digest, target=other, oid=row.oid)
+            self.put(connection, row.point, target=other, oid=row.oid)
         for row in rows:
             if not row.target:  # of an earlier version, which knew one table a schema
                 return row
@@ -202,7 +198,15 @@ class DeliveredEpochs:
             "WHERE query_id = {query} AND sink = {sink}"
         )
         rows = connection.execute(self._statement(statement, schema)).fetchall()
-        return [_Row(schema, *row) for row in rows]
+        return [
+            _Row(
+                schema,
+                target,
+                oid,
+                HistoryPoint(query_id=self._query_id, history=history, epoch=epoch, digest=digest),
+            )
+            for target, oid, epoch, history, digest in rows
+        ]
 
     def _statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
         """Fill in a statement, without parameters: beside any, a % in a name is taken for one."""
@@ -215,46 +219,33 @@ class DeliveredEpochs:
 
     def _delete(self, connection: Connection, row: _Row) -> None:
         table = sql.Identifier(row.schema, EPOCHS)
-        allowed = connection.execute(
-            "SELECT has_table_privilege(to_regclass(%s), 'DELETE')", [table.as_string()]
-        ).fetchone()
-        if allowed is None or not allowed[0] or not _has_targets(connection, row.schema):
-            return
-        connection.execute(
-            self._statement(
-                "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
-                "AND target = {target}",
-                row.schema,
-                target=row.target,
+        may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
+        if scalar(connection, may_delete, table.as_string()) and _has_targets(
+            connection, row.schema
+        ):
+            connection.execute(
+                self._statement(
+                    "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
+                    "AND target = {target}",
+                    row.schema,
+                    target=row.target,
+                )
             )
-        )
 
     def last(self, connection: Connection) -> HistoryPoint | None:
         """Return the last epoch; ``None`` if there is none."""
-        for row in self._rows(connection, self._schema):
-            if row.target == self._table:
-                return HistoryPoint(
-                    query_id=self._query_id,
-                    history=row.history,
-                    epoch=row.epoch,
-                    digest=row.digest,
-                )
-        return None
+        rows = self._rows(connection, self._schema)
+        return next((row.point for row in rows if row.target == self._table), None)
 
-    def put(self, connection: Connection, point: HistoryPoint) -> None:
-        """Let a point be the last epoch, whatever was."""
-        self._write(connection, point.epoch, point.history, point.digest)
-
-    def _write(
+    def put(
         self,
         connection: Connection,
-        epoch: int,
-        history: str,
-        digest: str,
+        point: HistoryPoint,
         *,
         target: str | None = None,
         oid: int | None = None,
     ) -> None:
+        """Record a point as the last epoch of a table, this one by default, whatever was."""
         connection.execute(
             self._statement(
                 "INSERT INTO {epochs} (query_id, sink, target, target_oid, epoch, history, digest) "
@@ -265,9 +256,9 @@ class DeliveredEpochs:
                 self._schema,
                 target=self._table if target is None else target,
                 oid=self.oid if oid is None else oid,
-                epoch=epoch,
-                history=history,
-                digest=digest,
+                epoch=point.epoch,
+                history=point.history,
+                digest=point.digest,
             )
         )
 
@@ -304,30 +295,24 @@ class DeliveredEpochs:
 
     def other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
-        row = connection.execute(
-            self._statement(
-                "SELECT EXISTS (SELECT FROM {epochs} WHERE target IN ({target}, '') "
-                "AND (query_id, sink) <> ({query}, {sink}))",
-                self._schema,
-                target=self._table,
-            )
-        ).fetchone()
-        return row is not None and bool(row[0])
+        statement = self._statement(
+            "SELECT EXISTS (SELECT FROM {epochs} WHERE target IN ({target}, '') "
+            "AND (query_id, sink) <> ({query}, {sink}))",
+            self._schema,
+            target=self._table,
+        )
+        return bool(scalar(connection, statement))
 
 
 def _has_targets(connection: Connection, schema: str) -> bool:
-    row = connection.execute(
-        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) "
-        "AND attname = 'target' AND NOT attisdropped)",
-        [sql.Identifier(schema, EPOCHS).as_string()],
-    ).fetchone()
-    return row is not None and bool(row[0])
-
-
-def _name_of(connection: Connection, oid: int) -> str | None:
-    """Name of a table; ``None`` if there is none any more."""
-    row = connection.execute("SELECT relname FROM pg_class WHERE oid = %s", [oid]).fetchone()
-    return None if row is None else str(row[0])
+    return bool(
+        scalar(
+            connection,
+            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) "
+            "AND attname = 'target' AND NOT attisdropped)",
+            sql.Identifier(schema, EPOCHS).as_string(),
+        )
+    )
 
 
 _COPIED_ROWS: Final = 65_536
@@ -336,11 +321,14 @@ _STAGE: Final = "godwit_stage"
 _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
 
-class PostgresSink(Sink):
+class PostgresSink(TargetSink):
     """Writes each epoch to a PostgreSQL table in one transaction.
 
     Parameters and guarantee are those of `godwit.sinks.postgres`.
     """
+
+    failures = (psycopg.Error, UnwritableRowsError)
+    text_of = staticmethod(error_text)
 
     def __init__(
         self,
@@ -371,8 +359,8 @@ class PostgresSink(Sink):
                 remedy='Use mode="append", or leave epoch_column out.',
             )
         check_dsn(dsn)
-        self._dsn, self._secrets = dsn, secrets_of_dsn(dsn)
-        self._rejects = checked_rejects(rejects)
+        super().__init__("PostgreSQL", secrets=secrets_of_dsn(dsn), rejects=rejects, table=table)
+        self._dsn = dsn
         self._table = table
         self._mode = mode
         self._keys = keys
@@ -388,13 +376,8 @@ class PostgresSink(Sink):
         """The server, the database and the table."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
-    @property
-    def rejects(self) -> Sink | None:
-        """Sink of the rows that the table cannot take."""
-        return self._rejects
-
     def row_check(self) -> RowCheck:
-        """Return what finds rows that no column of the table's types takes."""
+        """Return the check for rows that no column of the table's types takes."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -422,7 +405,14 @@ class PostgresSink(Sink):
         self._row_number = "godwit_row"
         while self._row_number in self._schema.names:
             self._row_number += "_"
-        try:
+        with (
+            contextlib.ExitStack() as on_failure,
+            self._explaining(
+                "cannot be opened",
+                "Check the server, the connection string and the privileges of its user.",
+            ),
+        ):
+            on_failure.callback(self.close)
             connection = self._connect()
             with connection.transaction():
                 # Sinks that start together must not create one table twice.
@@ -432,20 +422,7 @@ class PostgresSink(Sink):
                 self._check = self._target.row_check(connection)
                 last = self._epochs.last(connection)
                 self._last = -1 if last is None else last.epoch
-        except psycopg.Error as error:
-            self.close()
-            raise self._error(
-                f"cannot be opened: {error_text(error)}",
-                "Check the server, the connection string and the privileges of its user.",
-            ) from self._secrets.cause(error)
-        except SinkError:
-            self.close()
-            raise
-
-    @property
-    def keeps_epochs(self) -> bool:
-        """True: ``godwit_epochs`` says which epoch of which history the table got last."""
-        return True
+            on_failure.pop_all()
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table got from this sink."""
@@ -484,7 +461,7 @@ class PostgresSink(Sink):
                 'on_divergence="new_writer".',
             )
         elif shared < min_epoch:
-            raise self._error(*too_few_left(shared, min_epoch))
+            raise self._too_few_left(shared, min_epoch)
         with self._asking():
             connection = self._connect()
             with connection.transaction():
@@ -505,15 +482,11 @@ class PostgresSink(Sink):
             self._epochs.put(self._connect(), point)
         self._last = point.epoch
 
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self._error(
-                f"cannot be asked for its epochs: {error_text(error)}",
-                "Check the server and the privileges of its user, and start the query again.",
-            ) from self._secrets.cause(error)
+    def _asking(self) -> contextlib.AbstractContextManager[None]:
+        return self._explaining(
+            "cannot be asked for its epochs",
+            "Check the server and the privileges of its user, and start the query again.",
+        )
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and its number in one transaction, unless it is recorded.
@@ -524,18 +497,16 @@ class PostgresSink(Sink):
         Raises `SinkError` if the epoch cannot be written. All of it is in the table then if the
         answer to the commit was lost, and otherwise nothing.
         """
-        try:
+        with self._explaining(
+            f"epoch {output.epoch} cannot be written",
+            "It is in the table whole or not at all; mend the cause and start the query again.",
+            epoch=output.epoch,
+        ):
             try:
                 self._write_or_divert(output)
             except psycopg.OperationalError:
                 self._write_or_divert(output)
             self._last = max(self._last, output.epoch)
-        except (psycopg.Error, UnwritableRowsError) as error:
-            raise self._error(
-                f"epoch {output.epoch} cannot be written: {error_text(error)}",
-                "It is in the table whole or not at all; mend the cause and start the query again.",
-                epoch=output.epoch,
-            ) from self._secrets.cause(error)
 
     def close(self) -> None:
         """Close the connection."""
@@ -686,13 +657,3 @@ class PostgresSink(Sink):
                 epochs = pa.repeat(pa.scalar(output.epoch, pa.int64()), batch.num_rows)
                 batch = pa.RecordBatch.from_arrays([*batch.columns, epochs], schema=self._schema)
             yield from halved(batch, rows=_COPIED_ROWS, size_bytes=_COPIED_BYTES)
-
-    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
-        return SinkError(
-            f"PostgreSQL sink {self._context.name!r} on table {self._table}: "
-            f"{self._secrets.hide(what)}.",
-            remedy=remedy,
-            sink=self._context.name,
-            table=self._table,
-            **context,
-        )

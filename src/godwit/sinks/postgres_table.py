@@ -29,18 +29,18 @@ from godwit.sinks.postgres_copy import (
     element_type,
     key_types,
     postgres_type,
+    scalar,
 )
 from godwit.sinks.row_checks import (
+    EACH_KEY_ONCE,
+    KNOWN_YEARS,
+    NO_NANOSECONDS,
+    NO_ZERO_BYTES,
+    WHOLE_MICROSECONDS,
     ColumnCheck,
-    EachKeyOnce,
-    KnownYears,
-    NoNanoseconds,
-    NoZeroBytes,
-    OneOf,
     RowChecks,
-    Rule,
-    UpToCharacters,
-    WholeMicroseconds,
+    one_of,
+    up_to_characters,
 )
 
 if TYPE_CHECKING:
@@ -153,17 +153,10 @@ def _problem(dsn: str | Mapping[str, Any]) -> str | None:
     host, database = str(parameters.get("host") or ""), str(parameters.get("dbname") or "")
     if "@" in host or "://" in host:
         return "its host holds an @ or ://; is there an unescaped @ in the password?"
-    if "://" in database or ("@" in database and _is_uri(dsn) and _is_raw(dsn, database)):
+    is_unescaped = isinstance(dsn, str) and "://" in dsn and database in dsn
+    if "://" in database or ("@" in database and is_unescaped):
         return "its database holds an @ or ://; is there an unescaped / in the password?"
     return None
-
-
-def _is_uri(dsn: str | Mapping[str, Any]) -> bool:
-    return isinstance(dsn, str) and "://" in dsn
-
-
-def _is_raw(dsn: str | Mapping[str, Any], text: str) -> bool:
-    return isinstance(dsn, str) and text in dsn
 
 
 _NULLS_NOT_DISTINCT_SINCE = 15_00_00
@@ -257,10 +250,7 @@ class TargetTable:
 
     def _check_row_security(self, connection: Connection) -> None:
         """Refuse a table that rows cannot be copied into."""
-        row = connection.execute(
-            "SELECT row_security_active(to_regclass(%s)::oid)", [self._name]
-        ).fetchone()
-        if row is not None and row[0]:
+        if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
             user = connection.info.user
             raise self._error(
                 f"has row-level security that holds for {user}, under which rows cannot be copied "
@@ -270,18 +260,17 @@ class TargetTable:
 
     def _check_names(self, connection: Connection) -> None:
         """Refuse names that the server would cut off, and then not find again."""
-        row = connection.execute("SELECT current_setting('max_identifier_length')::int").fetchone()
-        assert row is not None
+        limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
         for name in (*self.table.split("."), *self.schema.names):
             if "\0" in name:
                 raise self._error(
                     f"or its columns cannot have the name {name!r}, which holds a zero byte",
                     "Choose another name; columns can be renamed before the sink.",
                 )
-            if len(name.encode()) > row[0]:
+            if len(name.encode()) > limit:
                 raise self._error(
                     f"or its columns cannot have the name {name!r}, which is longer than the "
-                    f"{row[0]} bytes that the server keeps of a name",
+                    f"{limit} bytes that the server keeps of a name",
                     "Choose a shorter name; columns can be renamed before the sink.",
                 )
 
@@ -311,24 +300,21 @@ class TargetTable:
             if field.name == self.epoch_column:
                 continue
             column = columns[field.name]
-            rules: tuple[Rule, ...] = (
-                *(NoZeroBytes(), KnownYears(), NoNanoseconds()),
-                *(WholeMicroseconds(), EachKeyOnce()),
-            )
+            rules = [NO_ZERO_BYTES, KNOWN_YEARS, NO_NANOSECONDS, WHOLE_MICROSECONDS, EACH_KEY_ONCE]
             if field.name in labels:
-                rules = (*rules, OneOf(labels[field.name]))
+                rules.append(one_of(labels[field.name]))
             if column.type_name.removeprefix("_") in {"varchar", "bpchar"} and column.modifier > 0:
-                rules = (*rules, UpToCharacters(column.modifier - 4))
-            checks.append(ColumnCheck(field.name, rules, nullable=not column.not_null))
+                rules.append(up_to_characters(column.modifier - 4))
+            checks.append(ColumnCheck(field.name, tuple(rules), nullable=not column.not_null))
         return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
-        row = connection.execute(
-            "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", [self._name]
-        ).fetchone()
-        if row is not None and row[0] not in {"r", "p"}:
+        kind = scalar(
+            connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
+        )
+        if kind not in {None, "r", "p"}:
             raise self._error("is no table", "Name a table; views cannot be copied into.")
-        return row is not None
+        return kind is not None
 
     @property
     def _name(self) -> str:
@@ -409,10 +395,8 @@ class TargetTable:
         """
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
-            row = connection.execute(
-                "SELECT has_table_privilege(to_regclass(%s), %s)", [name, privilege]
-            ).fetchone()
-            if row is None or not row[0]:
+            allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
+            if not scalar(connection, allowed, name, privilege):
                 which = "" if table == self.identifier else f"needs table {name}, which "
                 raise self._error(
                     f"{which}may not be written by {user}",
@@ -421,13 +405,9 @@ class TargetTable:
 
     def _check_temporary(self, connection: Connection) -> None:
         """Check that rows can be gathered in a temporary table before they are upserted."""
-        row = connection.execute(
-            "SELECT current_database(), has_database_privilege(current_database(), 'TEMPORARY')"
-        ).fetchone()
-        assert row is not None
-        database, allowed = row
-        if not allowed:
-            user = connection.info.user
+        allowed = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
+        if not scalar(connection, allowed):
+            user, database = connection.info.user, connection.info.dbname
             raise self._error(
                 f"cannot be upserted by {user}, who may not create temporary tables",
                 f"GRANT TEMPORARY ON DATABASE {_quoted(database)} TO {_quoted(user)};",

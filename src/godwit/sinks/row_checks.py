@@ -8,7 +8,8 @@ found while the epoch is delivered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,169 +18,125 @@ import pyarrow.compute as pc
 from godwit.plan.staging import Rejections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
 __all__ = [
+    "EACH_KEY_ONCE",
+    "KNOWN_YEARS",
+    "NO_NANOSECONDS",
+    "NO_ZERO_BYTES",
+    "WHOLE_MICROSECONDS",
     "ColumnCheck",
-    "EachKeyOnce",
-    "KnownYears",
-    "NoNanoseconds",
-    "NoZeroBytes",
-    "NotNull",
-    "OneOf",
     "RowChecks",
     "Rule",
-    "UpToCharacters",
-    "WholeMicroseconds",
+    "one_of",
+    "up_to_characters",
     "within_years",
 ]
 
 _FIRST_DAY: Final = -719_162  # 0001-01-01
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
 _DAMAGED: Final = "is no value of its type (text that is not UTF-8, a number that is too large)"
+_NULL: Final = "is null, which the target's column cannot be"
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-class Rule(Protocol):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """Rule of a target about the values of a column; picklable."""
 
-    @property
-    def reason(self) -> str:
-        """Problem of a value that breaks the rule, as in "holds a zero byte"."""
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark the values that will not do; ``None`` if the rule is not about such values."""
+    reason: str  # problem of a value that breaks the rule, as in "holds a zero byte"
+    # marks the values that break it; ``None`` if the rule is not about values of that type
+    bad: Callable[[pa.Array], pa.BooleanArray | None]
 
 
-@dataclass(frozen=True, slots=True)
-class NoZeroBytes:
-    """Text without the character zero."""
-
-    reason: str = "holds a zero byte, which the target's text cannot"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark texts with a zero byte."""
-        return pc.match_substring(values, "\0") if _is_text(values.type) else None
+def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
+    return pc.match_substring(values, "\0") if _is_text(values.type) else None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownYears:
-    """Dates and times of the years 1 to 9999, which every engine reads alike."""
-
-    reason: str = "is of a year that is not one of 1 to 9999"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark dates and times of other years."""
-        dtype = values.type
-        if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
-            return None
-        bounds = within_years(dtype)
-        if bounds is None:
-            return None
-        first, last = bounds
-        numbers = values.cast(pa.int32() if dtype == pa.date32() else pa.int64())
-        return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+def _of_other_years(values: pa.Array) -> pa.BooleanArray | None:
+    dtype = values.type
+    if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
+        return None
+    bounds = within_years(dtype)
+    if bounds is None:
+        return None
+    first, last = bounds
+    numbers = values.cast(pa.int32() if dtype == pa.date32() else pa.int64())
+    return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
 
 
-@dataclass(frozen=True, slots=True)
-class NoNanoseconds:
-    """Times that microseconds express."""
-
-    reason: str = "has a fraction of a microsecond, which the target would drop"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark times with a fraction of a microsecond."""
-        if not (pa.types.is_timestamp(values.type) and values.type.unit == "ns"):
-            return None
-        numbers = values.cast(pa.int64())
-        return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
+def _with_nanoseconds(values: pa.Array) -> pa.BooleanArray | None:
+    is_timestamp = pa.types.is_timestamp(values.type)
+    return _fractions(values) if is_timestamp and values.type.unit == "ns" else None
 
 
-@dataclass(frozen=True, slots=True)
-class WholeMicroseconds:
-    """Times of day and lengths of time that microseconds in 64 bits express."""
-
-    reason: str = "is not a number of microseconds that the target can hold"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark times with a fraction of a microsecond, and lengths that are too great."""
-        if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
-            return None
-        numbers = values.cast(pa.int64())
-        if values.type.unit == "ns":
-            return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
-        bound = (2**63 - 1) * _PER_SECOND[values.type.unit] // 10**6
-        return pc.or_(pc.less(numbers, -bound), pc.greater(numbers, bound))
+def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
+    if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
+        return None
+    if values.type.unit == "ns":
+        return _fractions(values)
+    numbers = values.cast(pa.int64())
+    bound = (2**63 - 1) * _PER_SECOND[values.type.unit] // 10**6
+    return pc.or_(pc.less(numbers, -bound), pc.greater(numbers, bound))
 
 
-@dataclass(frozen=True, slots=True)
-class EachKeyOnce:
-    """Maps without a key that comes twice."""
-
-    reason: str = "is a map with a key that comes twice"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark maps that have one."""
-        if not pa.types.is_map(values.type):
-            return None
-        entries = _entries(values)
-        rows = np.repeat(np.arange(len(values)), _lengths(entries))
-        keys = pa.table({"row": rows, "key": entries.flatten().field(0)})
-        counts = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
-        bad = np.zeros(len(values), np.bool_)
-        bad[counts.filter(pc.greater(counts["count_all"], 1))["row"].to_numpy()] = True
-        return pa.array(bad)
+def _fractions(nanoseconds: pa.Array) -> pa.BooleanArray:
+    """Mark times that are not whole microseconds."""
+    numbers = nanoseconds.cast(pa.int64())
+    return pc.not_equal(pc.multiply(pc.divide(numbers, 1000), 1000), numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class UpToCharacters:
-    """Text of a bounded length."""
-
-    limit: int
-
-    @property
-    def reason(self) -> str:
-        """Problem of a value that breaks the rule."""
-        return f"has more than the {self.limit} characters that the target's column holds"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark texts that are too long."""
-        if not _is_text(values.type):
-            return None
-        return pc.greater(pc.utf8_length(values), self.limit)
+def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
+    if not pa.types.is_map(values.type):
+        return None
+    entries = _entries(values)
+    rows = np.repeat(np.arange(len(values)), _lengths(entries))
+    keys = pa.table({"row": rows, "key": entries.flatten().field(0)})
+    counts = keys.group_by(["row", "key"]).aggregate([([], "count_all")])
+    bad = np.zeros(len(values), np.bool_)
+    bad[counts.filter(pc.greater(counts["count_all"], 1))["row"].to_numpy()] = True
+    return pa.array(bad)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """One of some texts."""
-
-    texts: tuple[str, ...]
-
-    @property
-    def reason(self) -> str:
-        """Problem of a value that breaks the rule."""
-        shown = ", ".join(map(repr, self.texts[:5]))
-        return f"is none of the target's {len(self.texts)} values ({shown}, ...)"
-
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark other texts."""
-        if not _is_text(values.type):
-            return None
-        known = pc.is_in(values, value_set=pa.array(self.texts, values.type))
-        return pc.and_(pc.invert(known), values.is_valid())
+NO_ZERO_BYTES: Final = Rule("holds a zero byte, which the target's text cannot", _with_zero_byte)
+# Dates and times that every engine reads alike.
+KNOWN_YEARS: Final = Rule("is of a year that is not one of 1 to 9999", _of_other_years)
+NO_NANOSECONDS: Final = Rule(
+    "has a fraction of a microsecond, which the target would drop", _with_nanoseconds
+)
+# Times of day and durations that microseconds in 64 bits express.
+WHOLE_MICROSECONDS: Final = Rule(
+    "is not a number of microseconds that the target can hold", _beyond_microseconds
+)
+EACH_KEY_ONCE: Final = Rule("is a map with a key that comes twice", _with_key_twice)
 
 
-@dataclass(frozen=True, slots=True)
-class NotNull:
-    """A value."""
+def up_to_characters(limit: int) -> Rule:
+    """Make the rule of text of a bounded length."""
+    reason = f"has more than the {limit} characters that the target's column holds"
+    return Rule(reason, partial(_longer_than, limit))
 
-    reason: str = "is null, which the target's column cannot be"
 
-    def bad(self, values: pa.Array) -> pa.BooleanArray | None:
-        """Mark nulls."""
-        return values.is_null()
+def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
+    return pc.greater(pc.utf8_length(values), limit) if _is_text(values.type) else None
+
+
+def one_of(texts: tuple[str, ...]) -> Rule:
+    """Make the rule that a text is one of some."""
+    shown = ", ".join(map(repr, texts[:5]))
+    return Rule(
+        f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_others, texts)
+    )
+
+
+def _others(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
+    if not _is_text(values.type):
+        return None
+    known = pc.is_in(values, value_set=pa.array(texts, values.type))
+    return pc.and_(pc.invert(known), values.is_valid())
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +156,7 @@ class ColumnCheck:
             rows = np.setdiff1d(rows, damaged)
             values = values.take(pa.array(rows))
         if not self.nullable and values.null_count:
-            yield rows[_true(NotNull().bad(values))], NotNull().reason
+            yield rows[_true(values.is_null())], _NULL
         for leaf, parents in _leaves(values):
             for rule in self.rules:
                 bad = rule.bad(leaf)

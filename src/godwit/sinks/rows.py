@@ -19,11 +19,10 @@ from godwit.model.naming import listing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sinks.sink import EpochOutput, SinkContext
 
 __all__ = [
     "check_mode",
-    "checked_rejects",
     "column_names",
     "fit",
     "gather",
@@ -53,20 +52,6 @@ def is_whole(output: EpochOutput, context: SinkContext) -> bool:
 def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names as a tuple; a lone string is one name, not its letters."""
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def checked_rejects(sink: Sink | None) -> Sink | None:
-    """Return the sink of rejected rows that the user gave, if it can be one.
-
-    Raises `SinkError` if it is no sink, or would reject rows in its turn.
-    """
-    if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
-        return sink
-    what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
-    raise SinkError(
-        f"rejects={sink!r} {what}.",
-        remedy='Give a plain sink, such as gw.sinks.parquet("out/rejected").',
-    )
 
 
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:

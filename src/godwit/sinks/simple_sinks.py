@@ -1,6 +1,6 @@
-"""Sinks of a few lines: the driver's memory, a function of the user's, and nowhere.
+"""Sinks of a few lines: the driver's memory, a user's function, the screen, and nowhere.
 
-A function's rows stay on the executors; it decides what happens to them.
+A user's function gets a DataFrame, whose rows stay on the executors.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,13 +19,13 @@ from godwit.sinks.rows import column_names, fit, instants_in_utc, last_of_each_k
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from godwit.checkpoint.ownership import HistoryPoint
 
-__all__ = ["ForeachSink", "MemorySink", "NoopSink"]
+__all__ = ["ConsoleSink", "ForeachSink", "MemorySink", "NoopSink"]
 
 
 _logger = logging.getLogger("godwit")
@@ -178,6 +179,52 @@ class ForeachSink(Sink):
             ) from error
 
 
+class ConsoleSink(Sink):
+    """Prints a table of each epoch's first rows on the driver.
+
+    Parameters and guarantee are those of `godwit.sinks.console`.
+    """
+
+    def __init__(self, limit: int = 20, *, file: IO[str] | None = None) -> None:
+        if limit < 0:
+            raise SinkError(
+                f"The console sink cannot print {limit} rows.", remedy="Give a limit of 0 or more."
+            )
+        self._limit = limit
+        self._file = file
+
+    def open(self, context: SinkContext) -> None:
+        """Take name and columns from the context."""
+        self._context = context
+        self._printed = -1
+        # Standard output is looked up now: it may have been redirected since the flow was built.
+        from rich.console import Console  # noqa: PLC0415  rich is optional
+
+        self._console = Console(file=self._file)
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Print the epoch unless this run has printed it."""
+        from rich.table import Table  # noqa: PLC0415  rich is optional
+        from rich.text import Text  # noqa: PLC0415
+
+        if output.epoch <= self._printed:
+            return
+        # Text, here and in the cells: rich would take [brackets] in a str for markup.
+        title = Text(f"{self._context.name}, epoch {output.epoch}, {output.num_rows:,} rows")
+        table = Table()
+        for field in output.schema:
+            table.add_column(
+                Text(field.name), justify="right" if _is_number(field.type) else "left"
+            )
+        for row in islice(_rows(output), self._limit):
+            table.add_row(*(Text("null" if value is None else str(value)) for value in row))
+        self._console.print(title, table, sep="\n")
+        hidden = output.num_rows - self._limit
+        if hidden > 0:
+            self._console.print(f"and {hidden:,} more")
+        self._printed = output.epoch
+
+
 class NoopSink(Sink):
     """Throws all rows away; lanes do not even stage them."""
 
@@ -191,3 +238,16 @@ class NoopSink(Sink):
 
     def deliver(self, output: EpochOutput) -> None:
         """Do nothing."""
+
+
+def _rows(output: EpochOutput) -> Iterator[tuple[object, ...]]:
+    for batch in output.batches():
+        for start in range(0, batch.num_rows, 100):
+            part = batch.slice(start, 100)
+            yield from zip(*(column.to_pylist() for column in part.columns), strict=True)
+
+
+def _is_number(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
+    )

@@ -8,7 +8,7 @@ import pytest
 from tests.support.epoch_rows import context, rows
 
 from godwit.model.errors import SinkError
-from godwit.sinks.console_sink import ConsoleSink
+from godwit.sinks.simple_sinks import ConsoleSink
 
 
 def printed(sink: ConsoleSink, out: io.StringIO, *epochs: int) -> str:

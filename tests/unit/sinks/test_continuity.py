@@ -9,8 +9,9 @@ from tests.support.epoch_rows import Committed, point
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
-from godwit.sinks.continuity import Position, Way, continue_delivery, is_shared, way_of
+from godwit.sinks.continuity import Position, Way, continue_delivery, way_of
 from godwit.sinks.sink import Sink
+from godwit.sinks.target_sink import is_shared
 
 if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs

@@ -14,7 +14,6 @@ from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 from godwit.model.errors import SinkError
 from godwit.sinks.parquet_sink import ParquetSink
 from godwit.sinks.rows import (
-    checked_rejects,
     column_names,
     fit,
     gather,
@@ -23,6 +22,7 @@ from godwit.sinks.rows import (
     upsert_keys,
     without_replaced_rows,
 )
+from godwit.sinks.target_sink import checked_rejects
 
 
 def test_a_lone_string_is_one_column() -> None:

@@ -1,0 +1,118 @@
+"""What the sinks share whose target keeps epochs: Parquet, Delta Lake, PostgreSQL.
+
+Such a target gets the rows of an epoch and the epoch's `HistoryPoint` in one atomic step.  That
+makes a second delivery change nothing, and lets a start compare target and checkpoint
+(`godwit.sinks.continuity`).  A new sink of this kind derives from `TargetSink` and implements
+`open`, `deliver`, `last_delivered`, `roll_back` and `continue_after`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from godwit.checkpoint.ownership import HistoryPoint
+from godwit.model.errors import SinkError
+from godwit.sinks.sink import Sink, SinkContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.model.secrets import Secrets
+    from godwit.sinks.committed import CommittedEpochs
+
+__all__ = ["TargetSink", "checked_rejects", "is_shared", "point_at", "without_history"]
+
+
+class TargetSink(Sink):
+    """A sink whose target keeps epochs; subclasses set `_context` when they are opened."""
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
+    _context: SinkContext
+
+    def __init__(self, kind: str, *, secrets: Secrets, rejects: Sink | None, **place: str) -> None:
+        self._kind = kind  # as in "Parquet sink"
+        self._place = place  # where rows go, for errors: ``path=`` or ``table=``
+        self._secrets = secrets
+        self._rejects = checked_rejects(rejects)
+
+    @property
+    def rejects(self) -> Sink | None:
+        """Sink of the rows that the target cannot take."""
+        return self._rejects
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """True: the target says which epoch of which history it got last."""
+        return True
+
+    @staticmethod
+    def text_of(error: Exception) -> str:
+        """Text of an error of the target's library."""
+        return str(error)
+
+    @contextlib.contextmanager
+    def _explaining(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
+        """Turn errors of the target's library into a `SinkError` without anything confidential."""
+        try:
+            yield
+        except SinkError:
+            raise
+        except self.failures as error:
+            raise self._error(
+                f"{what}: {self.text_of(error)}", remedy, **context
+            ) from self._secrets.cause(error)
+
+    def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+        on_table = f" on table {self._place['table']}" if "table" in self._place else ""
+        return SinkError(
+            f"{self._kind} sink {self._context.name!r}{on_table}: {self._secrets.hide(what)}.",
+            remedy=remedy,
+            sink=self._context.name,
+            **self._place,
+            **context,
+        )
+
+    def _too_few_left(self, last_epoch: int, min_epoch: int) -> SinkError:
+        """Error of a target that would lack delivered epochs once it is rolled back."""
+        return self._error(
+            f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
+            f"{min_epoch} were delivered to it and do not come again",
+            "Restore the target as it was with this checkpoint; start from a backup of the "
+            "checkpoint that is as old as what both have; or go on all the same, "
+            'on_divergence="new_writer".',
+        )
+
+
+def checked_rejects(sink: Sink | None) -> Sink | None:
+    """Return the sink of rejected rows that the user gave, if it can be one.
+
+    Raises `SinkError` if it is no sink, or would reject rows in its turn.
+    """
+    if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
+        return sink
+    what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
+    raise SinkError(
+        f"rejects={sink!r} {what}.",
+        remedy='Give a plain sink, such as gw.sinks.parquet("out/rejected").',
+    )
+
+
+def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
+    """Return whether an epoch at a target is one of the checkpoint's, if its record is there.
+
+    A point without a digest, as earlier versions left it, goes by its number.
+    """
+    if point.epoch > epochs.latest_epoch:
+        return False
+    return not point.digest or epochs.relation(point) in {"shared", "unknown"}
+
+
+def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
+    """Return the point of an epoch, without its digest where the record is gone."""
+    return epochs.point(epoch) if epoch in epochs.retained_epochs else without_history(epoch)
+
+
+def without_history(epoch: int, query_id: str = "") -> HistoryPoint:
+    """Return the point of an epoch whose history is not known; -1 for no epoch."""
+    return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")
