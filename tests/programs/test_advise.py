@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cli.advise.event_log import EventLogError, open_event_log
+from godwit.cli.event_log import EventLogError, open_event_log
 from godwit.cli.main import main
 
 if TYPE_CHECKING:

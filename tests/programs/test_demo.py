@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from godwit.cli.demo.flights import find_flights, load_flights
+from godwit.cli.demo.story import find_flights, load_flights
 
 pytestmark = [
     pytest.mark.spark,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 from uuid import uuid4
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,6 +33,7 @@ from godwit.checkpoint.repair import carry_out, plan_record_repair, start_proble
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import Finding, verify
+from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.columns.python_values import rows_as_tuples
 from godwit.model.errors import CheckpointError, GodwitError
@@ -58,18 +58,17 @@ __all__ = [
     "Lines",
     "Watcher",
     "add_checkpoint_command",
-    "add_copy_action",
-    "add_edit_actions",
-    "add_repair_action",
-    "add_unlock_action",
     "opened_checkpoint",
     "verify_watched",
     "watcher_on",
 ]
 
-
 _JOURNAL_LINES = 20
 _REPAIR = "Run: godwit checkpoint repair."
+_WHEN = (
+    "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
+    "has committed one, nothing has changed."
+)
 _PATH = "a path, or a URI that pyarrow.fs opens (s3://, gs://, hdfs://)"
 
 
@@ -82,30 +81,122 @@ def add_checkpoint_command(subparsers: Any) -> None:
         "`inspect`, `verify` and `copy` only read it, so a query may be running on it.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    shown = actions.add_parser(
+
+    def action(
+        name: str,
+        run: Callable[[argparse.Namespace], int],
+        help_: str,
+        description: str,
+        **names: str,
+    ) -> argparse.ArgumentParser:
+        """Add an action with its positional arguments and their help."""
+        added: argparse.ArgumentParser = actions.add_parser(
+            name, help=help_, description=description
+        )
+        for argument, about in names.items():
+            added.add_argument(argument.lower(), metavar=argument, help=about)
+        added.set_defaults(run=run)
+        return added
+
+    shown = action(
         "inspect",
-        help="whose it is, what can be read from it, how large it is",
-        description="Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if "
-        "it is no checkpoint.",
-    )
-    shown.set_defaults(run=_inspect)
-    checked = actions.add_parser(
-        "verify",
-        help="check every record, block and reference that the retained epochs need",
-        description="Read everything that the retained epochs need and check it: checksums, "
-        "references, chains, key groups; Spark's log; and whether the targets of sinks on this "
-        "machine go on from the checkpoint and have the files of an epoch yet to be delivered. "
-        "Exit status 0 if it is whole, 1 if not, 2 if it is no "
+        _inspect,
+        "whose it is, what can be read from it, how large it is",
+        "Sum up a checkpoint from its records; state is not read. Exit status 0; 2 if it is no "
         "checkpoint.",
+        PATH=_PATH,
     )
-    checked.set_defaults(run=_verify)
-    add_copy_action(actions)
-    add_edit_actions(actions)
-    add_repair_action(actions)
-    add_unlock_action(actions)
-    for action in (shown, checked):
-        action.add_argument("path", metavar="PATH", help=_PATH)
-        action.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    checked = action(
+        "verify",
+        _verify,
+        "check every record, block and reference that the retained epochs need",
+        "Read everything that the retained epochs need and check it: checksums, references, "
+        "chains, key groups; Spark's log; and whether the targets of sinks on this machine go on "
+        "from the checkpoint and have the files of an epoch yet to be delivered. Exit status 0 if "
+        "it is whole, 1 if not, 2 if it is no checkpoint.",
+        PATH=_PATH,
+    )
+    for reading in (shown, checked):
+        reading.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    action(
+        "copy",
+        _copy,
+        "a consistent copy, to be resumed as a query of its own",
+        "Copy a checkpoint as of its last epoch, with Spark's part. A query may be running on it "
+        "and is not disturbed. The copy can be started like any checkpoint: it goes on after that "
+        "epoch, as a query of its own, which knows nothing of what the other one does afterwards. "
+        "Its flow needs targets of its own for its sinks: each query delivers its epochs, and the "
+        "copy delivers its last epoch first. Exit status 0; 2 if SRC is no checkpoint or there is "
+        "something at DST.",
+        SRC="the checkpoint",
+        DST="an empty or new directory, or a URI",
+    ).add_argument(
+        "--same-query",
+        action="store_true",
+        help="keep the query's id, for a backup or a move: sinks then know its epochs, and only "
+        "one of the two may ever be started again",
+    )
+    action(
+        "rename",
+        _rename,
+        "let an operator of another name find the state of one",
+        "Let the operator NEW of the flow find the state that OLD left, with the rows that wait "
+        "for it. Saying formerly='OLD' where the flow builds NEW does the same. " + _WHEN,
+        PATH="the checkpoint",
+        OLD="name of the operator in the checkpoint",
+        NEW="its name in the flow from now on",
+    )
+    dropped = action(
+        "drop",
+        _drop,
+        "forget the state of an operator that the flow no longer has",
+        "Forget the state of an operator, and the rows that wait for it. Operators that are "
+        "removed from a flow keep their state until then; `inspect` lists them. " + _WHEN,
+        PATH="the checkpoint",
+        OPERATOR="its name in the checkpoint",
+    )
+    dropped.add_argument(
+        "--reset",
+        action="store_true",
+        help="also if it was part of the flow when that ran last; it starts empty then",
+    )
+    dropped.add_argument(
+        "--key",
+        metavar="KEY",
+        help="forget the state of this key alone, at once: a tuple as messages show it, such as "
+        "\"('ABC', 1)\"; the way out where one key's state cannot be read",
+    )
+    action(
+        "keep-offsets",
+        _keep_offsets,
+        "let a source go on from where it was read, though it reads something else now",
+        "Let the next start take what SOURCE reads then for what it read before, up to the same "
+        "offsets: topics or tables of another name that hold the same data. Files are known by "
+        "their paths: at another path, all of them are read. No query may be running on the "
+        "checkpoint.",
+        PATH="the checkpoint",
+        SOURCE="the source's name in the flow",
+    )
+    action(
+        "repair",
+        _repair,
+        "say what keeps it from being resumed, and mend it with --apply",
+        "Find what keeps a checkpoint from being resumed: Spark's newest log entries lost, torn or "
+        "planned anew after a power failure; stray records above the last epoch; a manifest that "
+        "is missing; a record that is missing between others. Says what it would do, and which "
+        "epochs it would take back; does it with --apply, and keeps what it replaces in "
+        "set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint can "
+        "be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
+        PATH="the checkpoint; no query may run on it",
+    ).add_argument("--apply", action="store_true", help="do it")
+    action(
+        "unlock",
+        _unlock,
+        "say which query is running on it, and let another have it",
+        "Say which query holds the checkpoint. With --force, let another have it: only if that "
+        "query's process is surely dead. Exit status 0; 1 if it is held and left alone.",
+        PATH="the checkpoint",
+    ).add_argument("--force", action="store_true", help="take it from its owner")
 
 
 def opened_checkpoint(path: str) -> CheckpointStorage:
@@ -127,7 +218,7 @@ def _inspect(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**_plain(summary), "journal": journal}, indent=2))
         return 0
-    console = _wide_console()
+    console = wide_console()
     identity = summary.identity
     epochs = "none" if summary.epochs is None else f"{summary.epochs[0]} to {summary.epochs[1]}"
     head = _grid(
@@ -150,9 +241,9 @@ def _inspect(args: argparse.Namespace) -> int:
     if summary.states:
         console.print(_states(summary))
     for entry in journal:
-        line = _told(entry)
+        line = _line_of(entry)
         if line:
-            console.print(Text(printable(line)), soft_wrap=True)
+            tell(console, line)
     return 0
 
 
@@ -167,8 +258,8 @@ def _plan(summary: CheckpointSummary) -> str:
     return f"{summary.plan}: {text}"
 
 
-def _told(entry: dict[str, Any]) -> str:
-    """Tell an entry of the journal in one line; empty where it is of no interest to people."""
+def _line_of(entry: dict[str, Any]) -> str:
+    """Describe an entry of the journal in a line; empty where it is of no interest to people."""
     if not isinstance(entry.get("event"), dict):
         return ""
     try:
@@ -180,23 +271,14 @@ def _told(entry: dict[str, Any]) -> str:
 
 
 def _states(summary: CheckpointSummary) -> Table:
-    table = Table(title="state after the last epoch", title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("operator", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for column in (
-        "key groups",
-        "snapshot rows",
-        "snapshots",
-        "changelog",
-        "segments: mean",
-        "most",
-        "waiting",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
-    for state in summary.states:
-        table.add_row(
-            Text(printable(state.operator) + (" (removed)" if state.removed else "")),
-            Text(printable(state.state)),
+    head = (
+        *("operator", "state", "key groups", "snapshot rows", "snapshots", "changelog"),
+        *("segments: mean", "most", "waiting"),
+    )
+    rows = [
+        (
+            state.operator + (" (removed)" if state.removed else ""),
+            state.state,
             str(state.key_groups),
             f"{state.snapshot_rows:,}",
             human_bytes(state.snapshot_bytes),
@@ -205,7 +287,9 @@ def _states(summary: CheckpointSummary) -> Table:
             str(state.max_segments),
             str(len(state.waiting)),
         )
-    return table
+        for state in summary.states
+    ]
+    return figures_table(head, rows, texts=2, title="state after the last epoch")
 
 
 def _plain(summary: CheckpointSummary) -> dict[str, Any]:
@@ -266,7 +350,7 @@ def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
 
 
 def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
-    console = _wide_console()
+    console = wide_console()
     checked = (
         f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
     )
@@ -276,27 +360,19 @@ def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
         "no epoch" if report.epochs is None else f"epochs {report.epochs[0]} to {report.epochs[1]}"
     )
     if targets.unseen:
-        checked += f"; targets not looked at: {printable(', '.join(targets.unseen))}"
+        checked += f"; targets not looked at: {', '.join(targets.unseen)}"
     for refused in targets.refused:
-        text = f"A start is refused: {refused.problem} {refused.remedy}"
-        console.print(Text(printable(text)), soft_wrap=True)
+        tell(console, f"A start is refused: {refused.problem} {refused.remedy}")
+    problems = "whole" if report.ok else counted(len(report.findings), "problem")
+    tell(console, f"{path}: {problems}; {span}; checked {checked}")
     if report.ok:
-        console.print(Text(f"{printable(path)}: whole; {span}; checked {checked}"), soft_wrap=True)
         return
-    problems = counted(len(report.findings), "problem")
-    console.print(Text(f"{printable(path)}: {problems}; {span}; checked {checked}"), soft_wrap=True)
     table = Table("file", "problem", "what to do", show_lines=True)
     for finding in report.findings:
         table.add_row(
             *(Text(printable(said)) for said in (finding.file, finding.problem, finding.remedy))
         )
     console.print(table)
-
-
-def _wide_console() -> Console:
-    """Give tables room where no terminal limits them."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=160)
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
@@ -306,32 +382,8 @@ def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     return grid
 
 
-def add_copy_action(actions: Any) -> None:
-    """Add ``copy`` to the actions of ``checkpoint``."""
-    parser = actions.add_parser(
-        "copy",
-        help="a consistent copy, to be resumed as a query of its own",
-        description="Copy a checkpoint as of its last epoch, with Spark's part. A query may be "
-        "running on it and is not disturbed. The copy can be started like any checkpoint: it goes "
-        "on after that epoch, as a query of its own, which knows nothing of what the other one "
-        "does afterwards. Its flow needs targets of its own for its sinks: each query delivers "
-        "its epochs, and the copy delivers its last epoch first. Exit status 0; 2 if SRC is no "
-        "checkpoint or there is something at DST.",
-    )
-    parser.add_argument("source", metavar="SRC", help="the checkpoint")
-    parser.add_argument("target", metavar="DST", help="an empty or new directory, or a URI")
-    parser.add_argument(
-        "--same-query",
-        action="store_true",
-        help="keep the query's id, for a backup or a move: sinks then know its epochs, and only "
-        "one of the two may ever be started again",
-    )
-    parser.set_defaults(run=_copy)
-
-
 def _copy(args: argparse.Namespace) -> int:
-    target = CheckpointStorage.open(args.target)
-    source = CheckpointStorage.open(args.source)
+    target, source = CheckpointStorage.open(args.dst), CheckpointStorage.open(args.src)
     report = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
     for left in carry_files(target, () if latest is None else latest.outputs, source=source):
@@ -342,61 +394,10 @@ def _copy(args: argparse.Namespace) -> int:
         )
     upto = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
     print(
-        f"{printable(args.target)}: copied {upto}, {counted(report.files, 'file')} "
+        f"{printable(args.dst)}: copied {upto}, {counted(report.files, 'file')} "
         f"({human_bytes(report.file_bytes)}), query {report.query_id}"
     )
     return 0
-
-
-_WHEN = (
-    "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
-    "has committed one, nothing has changed."
-)
-
-
-def add_edit_actions(actions: Any) -> None:
-    """Add ``rename``, ``drop`` and ``keep-offsets`` to the actions of ``checkpoint``."""
-    renamed = actions.add_parser(
-        "rename",
-        help="let an operator of another name find the state of one",
-        description="Let the operator NEW of the flow find the state that OLD left, with the rows "
-        "that wait for it. Saying formerly='OLD' where the flow builds NEW does the same. " + _WHEN,
-    )
-    renamed.add_argument("path", metavar="PATH", help="the checkpoint")
-    renamed.add_argument("old", metavar="OLD", help="name of the operator in the checkpoint")
-    renamed.add_argument("new", metavar="NEW", help="its name in the flow from now on")
-    renamed.set_defaults(run=_rename)
-    dropped = actions.add_parser(
-        "drop",
-        help="forget the state of an operator that the flow no longer has",
-        description="Forget the state of an operator, and the rows that wait for it. Operators "
-        "that are removed from a flow keep their state until then; `inspect` lists them. " + _WHEN,
-    )
-    dropped.add_argument("path", metavar="PATH", help="the checkpoint")
-    dropped.add_argument("operator", metavar="OPERATOR", help="its name in the checkpoint")
-    dropped.add_argument(
-        "--reset",
-        action="store_true",
-        help="also if it was part of the flow when that ran last; it starts empty then",
-    )
-    dropped.add_argument(
-        "--key",
-        metavar="KEY",
-        help="forget the state of this key alone, at once: a tuple as messages show it, such as "
-        "\"('ABC', 1)\"; the way out where one key's state cannot be read",
-    )
-    dropped.set_defaults(run=_drop)
-    offsets = actions.add_parser(
-        "keep-offsets",
-        help="let a source go on from where it was read, though it reads something else now",
-        description="Let the next start take what SOURCE reads then for what it read before, up to "
-        "the same offsets: topics or tables of another name that hold the same data. Files are "
-        "known by their paths: at another path, all of them are read. No query may be running on "
-        "the checkpoint.",
-    )
-    offsets.add_argument("path", metavar="PATH", help="the checkpoint")
-    offsets.add_argument("source", metavar="SOURCE", help="the source's name in the flow")
-    offsets.set_defaults(run=_keep_offsets)
 
 
 def _rename(args: argparse.Namespace) -> int:
@@ -464,20 +465,6 @@ def _alone(path: str) -> Iterator[CommitLog]:
         lease.release()
 
 
-def add_unlock_action(actions: Any) -> None:
-    """Add ``unlock`` to the actions of ``checkpoint``."""
-    parser = actions.add_parser(
-        "unlock",
-        help="say which query is running on it, and let another have it",
-        description="Say which query holds the checkpoint. With --force, let another have it: "
-        "only if that query's process is surely dead. Exit status 0; 1 if it is held and left "
-        "alone.",
-    )
-    parser.add_argument("path", metavar="PATH", help="the checkpoint")
-    parser.add_argument("--force", action="store_true", help="take it from its owner")
-    parser.set_defaults(run=_unlock)
-
-
 def _unlock(args: argparse.Namespace) -> int:
     storage = CheckpointStorage.open(args.path)
     owner = lease_owner(storage)
@@ -497,23 +484,6 @@ _DOES = {
     "set aside": "move it to set-aside/",
     "none": "nothing: restore it from a copy of the checkpoint",
 }
-
-
-def add_repair_action(actions: Any) -> None:
-    """Add ``repair`` to the actions of ``checkpoint``."""
-    parser = actions.add_parser(
-        "repair",
-        help="say what keeps it from being resumed, and mend it with --apply",
-        description="Find what keeps a checkpoint from being resumed: Spark's newest log entries "
-        "lost, torn or planned anew after a power failure; stray records above the last epoch; a "
-        "manifest that is missing; a record that is missing between others. Says what it would "
-        "do, and which epochs it would take back; does it with --apply, and keeps what it replaces "
-        "in set-aside/. Ends with a trial start, without a row. Exit status 0 if the checkpoint "
-        "can be started, 1 if it cannot as it is, 2 if it is no checkpoint.",
-    )
-    parser.add_argument("path", metavar="PATH", help="the checkpoint; no query may run on it")
-    parser.add_argument("--apply", action="store_true", help="do it")
-    parser.set_defaults(run=_repair)
 
 
 def _repair(args: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ _COMMANDS = (
     ("demo", "godwit.cli.demo.command", "add_demo_command", "demo"),
     ("checkpoint", "godwit.cli.checkpoint", "add_checkpoint_command", "cli"),
     ("top", "godwit.cli.top", "add_top_command", "cli"),
-    ("advise", "godwit.cli.advise.command", "add_advise_command", "cli"),
+    ("advise", "godwit.cli.advise", "add_advise_command", "cli"),
     ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
     ("sim", "godwit.cli.sim", "add_sim_command", "planning"),
 )

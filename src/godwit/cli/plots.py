@@ -1,8 +1,8 @@
-"""Pictures of `godwit plan`, `sim` and `advise`; apart, since matplotlib loads slowly."""
+"""Pictures of `godwit plan`, `sim`, `advise` and `demo`; apart, since matplotlib loads slowly."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,14 +11,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from godwit.cli.advise.advice import StageAdvice
+    from godwit.cli.advise import StageAdvice
+    from godwit.cli.demo.recording import Mark, Recording
+    from godwit.cli.demo.scenarios import DemoScenario, ScenarioRun
     from godwit.cluster.simulated import History
     from godwit.planning.preview import PlanPreview
 
-__all__ = ["compare_figure", "figure_of", "histories_figure", "preview_figure", "save"]
+__all__ = [
+    "advice_figure",
+    "compare_figure",
+    "epoch_figure",
+    "histories_figure",
+    "label_rows",
+    "preview_figure",
+    "save",
+    "scenario_figure",
+]
 
 
-BEFORE, AFTER, MOVED = "#b0b7c3", "#2a6f97", "#e07a5f"
+_PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 
 
 def preview_figure(preview: PlanPreview) -> Figure:
@@ -26,9 +37,9 @@ def preview_figure(preview: PlanPreview) -> Figure:
     figure = Figure(figsize=(max(6.0, 0.35 * len(preview.executors)), 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     place = np.arange(len(preview.executors))
-    above.bar(place - 0.2, [e.load_before for e in preview.executors], 0.4, color=BEFORE,
+    above.bar(place - 0.2, [e.load_before for e in preview.executors], 0.4, color=_PALE,
               label="before")  # fmt: skip
-    above.bar(place + 0.2, [e.load_after for e in preview.executors], 0.4, color=AFTER,
+    above.bar(place + 0.2, [e.load_after for e in preview.executors], 0.4, color=_BLUE,
               label="after")  # fmt: skip
     above.axhline(preview.mean_index, color="black", linewidth=0.8, linestyle="--", label="mean")
     above.set_ylabel("load index")
@@ -37,8 +48,8 @@ def preview_figure(preview: PlanPreview) -> Figure:
         f"{preview.load_distance_before:.3g} → {preview.load_distance_after:.3g}"
     )
     above.legend()
-    below.bar(place, [-e.bytes_out for e in preview.executors], color=BEFORE, label="sends")
-    below.bar(place, [e.bytes_in for e in preview.executors], color=MOVED, label="receives")
+    below.bar(place, [-e.bytes_out for e in preview.executors], color=_PALE, label="sends")
+    below.bar(place, [e.bytes_in for e in preview.executors], color=_RED, label="receives")
     below.set_ylabel("bytes of state")
     below.set_xticks(
         place, [e.name for e in preview.executors], rotation=90 if len(place) > 8 else 0
@@ -53,7 +64,7 @@ def compare_figure(previews: Sequence[PlanPreview]) -> Figure:
     axes = figure.subplots()
     for plan in previews:
         within = plan.status != "infeasible"
-        axes.scatter(plan.moved_bytes, plan.load_distance_after, color=AFTER if within else MOVED,
+        axes.scatter(plan.moved_bytes, plan.load_distance_after, color=_BLUE if within else _RED,
                      marker="o" if within else "x")  # fmt: skip
         axes.annotate(plan.method, (plan.moved_bytes, plan.load_distance_after), fontsize=8,
                       textcoords="offset points", xytext=(4, 4))  # fmt: skip
@@ -96,12 +107,11 @@ def histories_figure(runs: Mapping[str, History], *, title: str) -> Figure:
     return figure
 
 
-_AS_RUN, _MOVED, _MEAN = "#e07a5f", "#2a6f97", "#6b7280"
 _STAGES = 6
 _PARTITIONS = 200
 
 
-def figure_of(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
+def advice_figure(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
     """Draw the first stages, each with its title: one row each."""
     shown = stages[:_STAGES]
     figure = Figure(figsize=(11, 3.4 * len(shown)), layout="constrained")
@@ -111,9 +121,9 @@ def figure_of(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
         time, work = row
         batches = [batch.first for batch in stage.drawn]
         for label, color, seconds in (
-            ("as it ran", _AS_RUN, [b.as_run_s / b.count for b in stage.drawn]),
-            ("partitions moved", _MOVED, [b.moved_s / b.count for b in stage.drawn]),
-            ("mean of the slots", _MEAN, [b.mean_s / b.count for b in stage.drawn]),
+            ("as it ran", _RED, [b.as_run_s / b.count for b in stage.drawn]),
+            ("partitions moved", _BLUE, [b.moved_s / b.count for b in stage.drawn]),
+            ("mean of the slots", _GREY, [b.mean_s / b.count for b in stage.drawn]),
         ):
             time.plot(batches, seconds, color=color, label=label, linewidth=1.2)
         time.set_xlabel("micro-batch")
@@ -123,8 +133,159 @@ def figure_of(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
         time.set_title(title.replace("$", r"\$"), loc="left", fontsize=10)
         time.legend(fontsize=8)
         spent = sorted((p.work_s for p in stage.partitions.values()), reverse=True)
-        work.bar(range(len(spent[:_PARTITIONS])), spent[:_PARTITIONS], color=_AS_RUN, width=1.0)
-        work.axhline(sum(spent) / len(spent), color=_MEAN, linestyle="--", linewidth=1)
+        work.bar(range(len(spent[:_PARTITIONS])), spent[:_PARTITIONS], color=_RED, width=1.0)
+        work.axhline(sum(spent) / len(spent), color=_GREY, linestyle="--", linewidth=1)
         work.set_xlabel("partitions, by work")
         work.set_ylabel("seconds in all")
+    return figure
+
+
+_STARTING_UP = 2  # epochs that would flatten all others: Python processes start in them
+_ROW = 0.06  # height of a row of labels, as a part of that of the axes
+_COLOURS = (_BLUE, "#e9c46a", "#2a9d8f", _RED, "#8d6a9f", _PALE)
+
+
+def epoch_figure(recording: Recording) -> Figure:
+    """Draw epoch time over time (above) and the key groups of each executor (below)."""
+    epochs = recording.epochs
+    at_s = np.array([epoch.at_s for epoch in epochs])
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    durations = [epoch.duration_ms / 1e3 for epoch in epochs]
+    above.plot(at_s, durations, color="#264653", marker="o", markersize=3, linewidth=1)
+    above.set_ylabel("epoch time (s)")
+    highest = _highest_shown(durations)
+    title = "New York's flights of 2013: a live migration and a killed executor"
+    above_it = [f"{duration:.1f} s" for duration in durations if duration > highest]
+    if above_it:
+        title += f"\noff the scale: the first {_counted(above_it)}, in which Python processes start"
+    above.set_title(title, fontsize=11)
+    begin = float(at_s[0]) if len(at_s) else 0.0
+    span = max([*at_s, *(mark.at_s for mark in recording.marks), begin + 1.0]) - begin
+    above.set_xlim(begin - 0.02 * span, begin + 1.02 * span)
+    num_rows = _draw_marks([above, below], recording.marks, begin, span, row_height=_ROW)
+    above.set_ylim(0, highest / (1 - _ROW * num_rows))  # labels have the space above
+    executors = recording.executors
+    if executors:
+        owned = [[e.key_groups.get(name, 0) for e in epochs] for name in executors]
+        below.stackplot(
+            at_s,
+            owned,
+            step="post",
+            labels=[f"executor {name}" for name in executors],
+            colors=[_COLOURS[i % len(_COLOURS)] for i in range(len(executors))],
+        )
+        below.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, reverse=True)
+    below.set_ylabel("key groups")
+    below.set_xlabel("seconds since the stream began")
+    return figure
+
+
+def _draw_marks(
+    panels: Sequence[Any],
+    marks: Sequence[Mark],
+    begin_s: float,
+    span_s: float,
+    *,
+    row_height: float,
+) -> int:
+    """Draw a line for each mark through all panels; return how many rows its labels take.
+
+    `row_height`: of a row of labels in the uppermost panel, as a part of that panel's height.
+    """
+    rows = label_rows([((mark.at_s - begin_s) / span_s, mark.label) for mark in marks])
+    for (row, is_left), mark in zip(rows, marks, strict=True):
+        colour = "#c1121f" if "killed" in mark.label else _GREY
+        for axes in panels:
+            axes.axvline(mark.at_s, color=colour, linestyle="--", linewidth=1)
+        panels[0].annotate(
+            mark.label,
+            (mark.at_s, 0.98 - row_height * row),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            xytext=(-4 if is_left else 4, 0),
+            color=colour,
+            fontsize=8,
+            horizontalalignment="right" if is_left else "left",
+            verticalalignment="top",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+    return max((row for row, _ in rows), default=0) + 1
+
+
+def _highest_shown(durations: Sequence[float]) -> float:
+    """Epoch time up to which a picture shows any: the first epochs do not count."""
+    usual = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
+    return 1.1 * float(max([*usual, 1e-3]))
+
+
+def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
+    """Row of each label, so that none covers another, and whether it stands left of its moment.
+
+    `labels`: where each begins, as a part of the width, and its text.
+    """
+    taken: list[list[tuple[float, float]]] = []
+    rows = []
+    for at, text in labels:
+        width = _width(text)
+        is_left = at + width > 1
+        start = at - width if is_left else at
+        free = (
+            number
+            for number, spans in enumerate(taken)
+            if all(start >= end or start + width <= begin for begin, end in spans)
+        )
+        row = next(free, len(taken))
+        if row == len(taken):
+            taken.append([])
+        taken[row].append((start, start + width))
+        rows.append((row, is_left))
+    return rows
+
+
+def _width(text: str) -> float:
+    """Width of a label, as a part of that of the axes."""
+    return 0.02 + 0.0085 * len(text)
+
+
+def _counted(durations: Sequence[str]) -> str:
+    return f"epoch ({durations[0]})" if len(durations) == 1 else f"epochs ({', '.join(durations)})"
+
+
+def scenario_figure(scenario: DemoScenario, runs: Sequence[ScenarioRun]) -> Figure:
+    """Draw epoch time, rows behind, imbalance, executors and bytes moved over time."""
+    figure = Figure(figsize=(10, 11), layout="constrained")
+    rows = figure.subplots(5, 1, sharex=True)
+    for run in runs:
+        epochs = run.recording.epochs
+        at_s = [epoch.at_s for epoch in epochs]
+        label = f"controller {'on' if run.controlled else 'off'}"
+        for axes, values in zip(
+            rows,
+            (
+                [epoch.duration_ms / 1e3 for epoch in epochs],
+                run.behind_rows,
+                run.imbalance,
+                run.executors,
+                [moved / 2**20 for moved in run.moved_bytes],
+            ),
+            strict=True,
+        ):
+            colour = _BLUE if run.controlled else _RED
+            axes.plot(at_s, values, color=colour, label=label, linewidth=1.3, marker=".",
+                      markersize=3)  # fmt: skip
+    for axes, name in zip(
+        rows,
+        ("epoch time (s)", "rows behind", "busiest / mean", "executors", "MiB of state moved"),
+        strict=True,
+    ):
+        axes.set_ylabel(name)
+        axes.set_ylim(bottom=0)
+    times = [[epoch.duration_ms / 1e3 for epoch in run.recording.epochs] for run in runs]
+    rows[0].set_ylim(0, max(map(_highest_shown, times)) * 1.2)
+    end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
+    _draw_marks(rows, runs[0].recording.marks, 0.0, end, row_height=0.12)
+    rows[0].set_title(f"{scenario.name}: {scenario.story}", fontsize=10, wrap=True)
+    rows[0].legend(fontsize=8)
+    rows[-1].set_xlabel("seconds since the stream began")
     return figure

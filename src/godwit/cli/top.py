@@ -3,6 +3,10 @@
 Each look reads the end of the journal (`godwit.checkpoint.journal.JournalReader`), so its cost does
 not grow with the stream, and nothing is asked of the query.  Its last word says whether the query
 lives; when the journal is silent, the lease on the checkpoint does.
+
+The figures are a projection of those entries.  The journal may be of another version, damaged or
+made up: what is not understood is left out, every number is finite and every text short, so whoever
+draws the figures needs no check of its own.
 """
 
 from __future__ import annotations
@@ -10,8 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -23,208 +30,17 @@ from godwit.checkpoint.journal import JournalReader
 from godwit.checkpoint.ownership import EXPIRY_S, load_record, look_at_lease
 from godwit.checkpoint.records import IDENTITY, FlowIdentity
 from godwit.cli.checkpoint import opened_checkpoint
-from godwit.cli.top_figures import figures_of
+from godwit.cli.console import Symbols, symbols_for
 from godwit.model.errors import CheckpointError, GodwitError
+from godwit.model.events import DECISIONS, event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.cli.top_figures import EventLine, ExecutorFigures, RunFigures, SourceFigures
 
-__all__ = [
-    "ASCII",
-    "BLOCKS",
-    "Sight",
-    "Symbols",
-    "Viewer",
-    "add_top_command",
-    "frame",
-    "symbols_for",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symbols:
-    """Characters to draw with."""
-
-    ticks: str  # from low to high
-    full: str  # of a bar
-    encoding: str  # of the terminal: texts are written so that it can show all of them
-
-    def sparkline(self, values: Sequence[float], width: int) -> str:
-        """Draw the last `width` values as a row of ticks, scaled to the largest of them."""
-        shown = values[-width:] if width > 0 else []
-        top = max(shown, default=0.0) or 1.0
-        last = len(self.ticks) - 1
-        return "".join(self.ticks[min(last, int(v / top * (last + 1)))] for v in shown)
-
-    def bar(self, share: float, width: int) -> str:
-        """Draw a bar that fills `width` if `share` is 1; anything above nothing can be seen."""
-        filled = round(min(1.0, max(0.0, share)) * width)
-        return self.full * (max(filled, 1) if share > 0 and width > 0 else filled)
-
-    def plain(self, text: str) -> str:
-        """Write a text so that it can be encoded."""
-        return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
-
-
-BLOCKS = Symbols(ticks="▁▂▃▄▅▆▇█", full="█", encoding="utf-8")
-ASCII = Symbols(ticks="_.-~=+*#", full="#", encoding="ascii")
-
-
-def symbols_for(console: Console) -> Symbols:
-    """Choose what the encoding of a console can show."""
-    return BLOCKS if console.encoding.lower().replace("-", "").startswith("utf") else ASCII
-
-
-_BAR = 40
-_SPARKS = 60
-_DECISIONS = 5
-_EVENTS = 8
-_EXECUTORS = 64
-_STYLES = {"running": "green", "stopped": "yellow"}
-_ALARMING = (
-    *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
-    *("ListenerFailed", "BackgroundFailed", "RowsLeftOut"),
-)
-
-
-def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> list[Text]:
-    """Draw what can be seen.
-
-    `sight`: whose run, how it is, and its figures. `width`, `height`: columns and lines there are;
-    ``None``: as many lines as it takes. `symbols`: what the terminal can show. Returns lines, none
-    of them wider than `width`.
-    """
-    figures = sight.figures
-    above = [
-        Text.assemble(
-            (symbols.plain(sight.flow), "bold"),
-            "  ",
-            (sight.state, _STYLES.get(sight.state, "red")),
-            f"  {symbols.plain(sight.why)}",
-        ),
-        *_speed(figures, width, symbols),
-        _moving(figures),
-        *(_source(source, symbols) for source in figures.sources),
-        *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
-        *(
-            Text(
-                symbols.plain(
-                    f"migration {m.id} of {m.component} ({m.strategy}): "
-                    f"{counted(m.moves, 'key group')}, {human_bytes(m.state_bytes)}"
-                ),
-                style="yellow",
-            )
-            for m in figures.migrations
-        ),
-    ]
-    decisions = _told("decisions", figures.decisions[-_DECISIONS:], symbols)
-    happened = _told("events", figures.events[-_EVENTS:], symbols)
-    lines = list(above)
-    if height is None:
-        lines += [*_executors(figures, width, _EXECUTORS, symbols), *decisions, *happened]
-    else:
-        # What was decided, and what is going on, before a long list of executors.
-        room = max(height - len(above) - len(decisions) - 2, 2)
-        lines += [*_executors(figures, width, min(room, _EXECUTORS), symbols), *decisions]
-        left = height - len(lines)
-        lines += happened[:1] + happened[1:][-(left - 1) :] if left > 1 else []
-        lines = lines[:height]
-    for line in lines:
-        line.no_wrap = True
-        line.truncate(width, overflow="crop")
-    return lines
-
-
-def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
-    if not figures.epochs:
-        yield Text("no epoch in sight")
-        return
-    took = [epoch.duration_ms for epoch in figures.epochs]
-    yield Text.assemble(
-        f"epoch {figures.epochs[-1].epoch}   ",
-        (f"{figures.rows_per_s:,.0f} rows/s", "bold"),
-    )
-    yield Text.assemble(
-        "epoch time ",
-        (f"{took[-1]:,.0f} ms", "bold"),
-        f"  median {median(took):,.0f}  longest {max(took):,.0f}  ",
-        (symbols.sparkline(took, min(_SPARKS, max(width - 50, 8))), "cyan"),
-    )
-
-
-def _moving(figures: RunFigures) -> Text:
-    busy = figures.in_flight or figures.planned or figures.waiting or figures.suspended
-    return Text(
-        f"key groups: {figures.in_flight} in flight, {figures.planned} still to move, "
-        f"{figures.waiting} waiting, {figures.suspended} suspended",
-        style="yellow" if busy else "",
-    )
-
-
-def _source(source: SourceFigures, symbols: Symbols) -> Text:
-    parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
-    if source.input_rows_per_s is not None:
-        parts.append(f"{source.input_rows_per_s:,.0f} rows/s in")
-    if source.processed_rows_per_s is not None:
-        parts.append(f"{source.processed_rows_per_s:,.0f} processed")
-    parts += [f"{name} {value}" for name, value in source.metrics.items()]
-    said = ", ".join(parts) or "says nothing of its lag"
-    return Text(symbols.plain(f"source {source.description[:60]}: {said}"))
-
-
-def _executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> Iterator[Text]:
-    executors = figures.executors
-    if not executors:
-        return
-    yield Text(f"executors, load distance {figures.load_distance:.0%} of the mean", style="bold")
-    shown = executors
-    if len(executors) > max(room - 1, 1):
-        shown = tuple(sorted(executors, key=lambda e: -e.busy_ms)[: max(room - 2, 1)])
-    name_width = min(max(len(e.name) for e in shown), max(width // 3, 6))
-    busiest_ms = max((e.busy_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
-    for executor in shown:
-        yield _executor(executor, busiest_ms, name_width, width, symbols)
-    if len(shown) < len(executors):
-        less = f"and {counted(len(executors) - len(shown), 'executor')} with less load"
-        unseen = figures.executors_left_out
-        yield Text(f"{less}; {unseen} more are not looked at" if unseen else less)
-
-
-def _executor(
-    executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
-) -> Text:
-    name = Text(symbols.plain(executor.name))
-    name.truncate(name_width, overflow="crop", pad=True)
-    index = executor.busy_ms / max(executor.lanes, 1)
-    figures = f" {executor.share:4.0%} "
-    detail = (
-        f" busy for {executor.busy_ms:,.0f} ms an epoch ({executor.cpu_ms:,.0f} of CPU), "
-        f"{counted(executor.lanes, 'lane')}, "
-        f"{counted(executor.key_groups, 'key group')}"
-    )
-    state = "lost" if executor.lost else "draining" if executor.draining else ""
-    if state:
-        detail = f" {state};{detail}"
-    bar_width = max(min(_BAR, (width - name_width - len(figures)) // 2), 3)
-    bar = symbols.bar(index / busiest_ms, bar_width)
-    style = "red" if executor.lost else "yellow" if executor.draining else "green"
-    return Text.assemble(name, figures, (bar.ljust(bar_width), style), detail)
-
-
-def _told(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
-    if not shown:
-        return []
-    lines = [Text(f"last {title} (UTC)", style="bold")]
-    for one in shown:
-        at = datetime.fromtimestamp(one.at_s, UTC).strftime("%H:%M:%S")
-        style = "red" if one.kind in _ALARMING else ""
-        lines.append(Text.assemble((f"{at} ", "dim"), (symbols.plain(one.line), style)))
-    return lines
-
+__all__ = ["RunFigures", "Sight", "Viewer", "add_top_command", "figures_of", "frame"]
 
 _ENTRIES = 1000
 _SILENT_S = 5.0
@@ -394,3 +210,454 @@ def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) ->
         pass  # how one leaves; the frame that was seen last stays below
     for line in frame(sight, width=console.width, height=console.height - 1, symbols=symbols):
         console.print(line)
+
+
+_EPOCHS_OF_LOAD = 16
+_MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
+_RATE_S = 10.0
+_ELSEWHERE = DECISIONS | {"EpochCommitted", "LoadMeasured"}
+_LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
+_TEXT = 300
+_MOST = 1e18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFigures:
+    """One committed epoch."""
+
+    epoch: int  # its number
+    began_s: float  # when it began, in seconds, on the driver's clock
+    duration_ms: float  # what it took
+    # source rows, and rows given to sinks and operators
+    rows_in: int
+    rows_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorFigures:
+    """One executor."""
+
+    # which; how many lanes; whether it is to leave; whether it has gone since
+    name: str
+    lanes: int
+    draining: bool
+    lost: bool
+    key_groups: int  # it owns, of all components
+    # time that its lanes were busy with key groups, and CPU time that they spent, the mean of the
+    # last epochs; the first is its load
+    busy_ms: float
+    cpu_ms: float
+    share: float  # of the load of all executors, in [0, 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFigures:
+    """Lag of the query behind a source; see `godwit.cluster.spark.observe.progress_sources`."""
+
+    description: str
+    behind: int | None
+    input_rows_per_s: float | None
+    processed_rows_per_s: float | None
+    metrics: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationFigures:
+    """A migration under way."""
+
+    id: str
+    component: str
+    strategy: str
+    moves: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """An event: when (seconds, on the driver's clock), its kind, and its line."""
+
+    at_s: float
+    kind: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """A run, as far as the end of the journal tells."""
+
+    # the last event of the query's life (it started, stopped or failed), if it is in sight
+    last_word: EventLine | None
+    last_s: float | None  # when the journal was last told anything with a time; ``None`` if never
+    epochs: tuple[EpochFigures, ...]  # the last ones, oldest first
+    rows_per_s: float  # source rows over the last seconds in which there were epochs
+    # by name; how many more there are, which are not looked at
+    executors: tuple[ExecutorFigures, ...]
+    executors_left_out: int
+    # largest distance of an executor's load per lane from the mean of those that are not draining,
+    # as a share of that mean (paper 2 §4.3.1 gives the distance itself)
+    load_distance: float
+    # key groups: being warmed, still to be moved, with rows that wait, that do not run
+    in_flight: int
+    planned: int
+    waiting: int
+    suspended: int
+    # under way; as Spark noted last
+    migrations: tuple[MigrationFigures, ...]
+    sources: tuple[SourceFigures, ...]
+    measured: EventLine | None  # what the controller measured last, if there is one
+    # the controller's, and all else but epochs, oldest first
+    decisions: tuple[EventLine, ...]
+    events: tuple[EventLine, ...]
+
+
+def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
+    """Project the entries of a journal.
+
+    `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives
+    them.
+    """
+    events = _noted(entries, "event")
+    lines = [line for values in events if (line := _told(values)) is not None]
+    life = [line for line in lines if line.kind in _LIFECYCLE]
+    run = _last_run(entries)
+    progress = _noted(run, "progress")
+    latest: Mapping[str, Any] = progress[-1] if progress else {}
+    run_events = _noted(run, "event")
+    epochs = _epochs(entries)
+    executors = _executors(progress, run_events)
+    times = [line.at_s for line in lines]
+    times += [e.began_s + e.duration_ms / 1e3 for e in epochs]
+    return RunFigures(
+        last_word=life[-1] if life else None,
+        last_s=max(times, default=None),
+        epochs=epochs,
+        rows_per_s=_rows_per_s(epochs),
+        executors=executors,
+        executors_left_out=len(_mapping(latest.get("executors"))) - len(executors),
+        load_distance=_load_distance(executors),
+        in_flight=_count(latest.get("inFlightKeyGroups")),
+        planned=_count(latest.get("plannedMoves")),
+        waiting=_count(latest.get("waitingKeyGroups")),
+        suspended=_count(latest.get("suspendedKeyGroups")),
+        migrations=_migrations(run_events),
+        sources=_sources(run),
+        measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
+        decisions=tuple(line for line in lines if line.kind in DECISIONS),
+        events=tuple(line for line in lines if line.kind not in _ELSEWHERE),
+    )
+
+
+def _noted(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [value for entry in entries if isinstance(value := entry.get(kind), Mapping)]
+
+
+def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    for place in range(len(entries) - 1, -1, -1):
+        event = entries[place].get("event")
+        if isinstance(event, Mapping) and event.get("kind") == "QueryStarted":
+            return entries[place:]
+    return entries
+
+
+def _told(values: Mapping[str, Any]) -> EventLine | None:
+    try:
+        line = event_from_dict(values).describe()
+        datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
+    except (GodwitError, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError):
+        return None  # of another version, or not ours
+    return EventLine(at_s=float(values["at_s"]), kind=_text(values["kind"]), line=_text(line))
+
+
+def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
+    epochs: dict[int, EpochFigures] = {}
+    for entry in entries:
+        event, progress = entry.get("event"), entry.get("progress")
+        if isinstance(progress, Mapping):
+            took = progress.get("durationMs")
+            figures = EpochFigures(
+                epoch=_count(progress.get("epoch")),
+                began_s=_time(progress.get("timestamp")),
+                duration_ms=_number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
+                rows_in=_count(progress.get("numInputRows")),
+                rows_out=_count(progress.get("numOutputRows")),
+            )
+        elif isinstance(event, Mapping) and event.get("kind") == "EpochCommitted":
+            duration_ms = _number(event.get("duration_ms"))
+            figures = EpochFigures(
+                epoch=_count(event.get("epoch")),
+                began_s=_number(event.get("at_s")) - duration_ms / 1e3,
+                duration_ms=duration_ms,
+                rows_in=_count(event.get("rows_in")),
+                rows_out=_count(event.get("rows_out")),
+            )
+        else:
+            continue
+        epochs.setdefault(figures.epoch, figures)
+    return tuple(epochs.values())
+
+
+def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
+    if not epochs:
+        return 0.0
+    end_s = epochs[-1].began_s + epochs[-1].duration_ms / 1e3
+    recent = [e for e in epochs if 0 <= end_s - e.began_s <= _RATE_S] or [epochs[-1]]
+    span_s = max(end_s - recent[0].began_s, 1e-3)
+    return sum(e.rows_in for e in recent) / span_s
+
+
+def _executors(
+    progress: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
+) -> tuple[ExecutorFigures, ...]:
+    if not progress:
+        return ()
+    latest = progress[-1]
+    cpu_ms: defaultdict[str, float] = defaultdict(float)
+    busy_ms: defaultdict[str, float] = defaultdict(float)
+    there = dict(islice(_mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
+    loaded = [p for p in progress if _count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
+    for one in loaded:
+        states = _mapping(one.get("executors"))
+        for name in there.keys() & states.keys():
+            values = _mapping(states[name])
+            cpu_ms[name] += _number(values.get("cpuMs"))
+            busy_ms[name] += _number(values.get("busyMs", values.get("cpuMs")))
+    owned: Counter[str] = Counter()
+    for component in _mapping(latest.get("keyGroups")).values():
+        counts = _mapping(component)
+        for name in there.keys() & counts.keys():
+            owned[name] += _count(counts[name])
+    lost: set[str] = set()
+    for event in events:
+        if event.get("kind") == "ExecutorLost":
+            lost.add(str(event.get("executor")))
+        elif event.get("kind") == "ExecutorAdded":
+            lost.discard(str(event.get("executor")))
+    total = sum(busy_ms.values()) or 1.0
+    return tuple(
+        ExecutorFigures(
+            name=_text(name),
+            lanes=_count(_mapping(there[name]).get("lanes")),
+            draining=_mapping(there[name]).get("draining") is True,
+            lost=name in lost,
+            key_groups=owned[name],
+            busy_ms=busy_ms[name] / max(len(loaded), 1),
+            cpu_ms=cpu_ms[name] / max(len(loaded), 1),
+            share=busy_ms[name] / total,
+        )
+        for name in sorted(there, key=lambda name: (len(name), name))
+    )
+
+
+def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
+    index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
+    mean = sum(index) / len(index) if index else 0.0
+    return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
+
+
+def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, ...]:
+    there: dict[str, MigrationFigures] = {}
+    for event in events:
+        name = _text(event.get("migration"))
+        if event.get("kind") == "MigrationStarted":
+            there[name] = MigrationFigures(
+                id=name,
+                component=_text(event.get("component")),
+                strategy=_text(event.get("strategy")),
+                moves=_count(event.get("moves")),
+                state_bytes=_count(event.get("state_bytes")),
+            )
+        elif event.get("kind") in ("MigrationFinished", "MigrationCancelled"):
+            there.pop(name, None)
+    return tuple(there.values())
+
+
+def _sources(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
+    noted = _noted(entries, "sources")
+    sources = noted[-1].get("sources") if noted else None
+    return tuple(
+        SourceFigures(
+            description=_text(source.get("description")),
+            behind=None if source.get("behind") is None else _count(source["behind"]),
+            input_rows_per_s=_finite(source.get("inputRowsPerSecond")),
+            processed_rows_per_s=_finite(source.get("processedRowsPerSecond")),
+            metrics={_text(k): _text(v) for k, v in _mapping(source.get("metrics")).items()},
+        )
+        for source in (sources if isinstance(sources, list) else [])
+        if isinstance(source, Mapping)
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float:
+    number = _finite(value)
+    return 0.0 if number is None else number
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
+
+
+def _count(value: Any) -> int:
+    return max(0, int(_number(value)))
+
+
+def _text(value: Any) -> str:
+    return printable(str(value)[:_TEXT]).replace("\n", " ")
+
+
+def _time(value: Any) -> float:
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
+_BAR = 40
+_SPARKS = 60
+_SHOWN_DECISIONS = 5
+_SHOWN_EVENTS = 8
+_SHOWN_EXECUTORS = 64
+_STYLES = {"running": "green", "stopped": "yellow"}
+_ALARMING = (
+    *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
+    *("ListenerFailed", "BackgroundFailed", "RowsLeftOut"),
+)
+
+
+def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> list[Text]:
+    """Draw what can be seen.
+
+    `sight`: whose run, how it is, and its figures. `width`, `height`: columns and lines there are;
+    ``None``: as many lines as it takes. `symbols`: what the terminal can show. Returns lines, none
+    of them wider than `width`.
+    """
+    figures = sight.figures
+    above = [
+        Text.assemble(
+            (symbols.plain(sight.flow), "bold"),
+            "  ",
+            (sight.state, _STYLES.get(sight.state, "red")),
+            f"  {symbols.plain(sight.why)}",
+        ),
+        *_speed(figures, width, symbols),
+        _moving(figures),
+        *(_source(source, symbols) for source in figures.sources),
+        *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
+        *(
+            Text(
+                symbols.plain(
+                    f"migration {m.id} of {m.component} ({m.strategy}): "
+                    f"{counted(m.moves, 'key group')}, {human_bytes(m.state_bytes)}"
+                ),
+                style="yellow",
+            )
+            for m in figures.migrations
+        ),
+    ]
+    decisions = _listed("decisions", figures.decisions[-_SHOWN_DECISIONS:], symbols)
+    happened = _listed("events", figures.events[-_SHOWN_EVENTS:], symbols)
+    room = _SHOWN_EXECUTORS
+    if height is not None:
+        # What was decided, and what is going on, before a long list of executors.
+        room = min(room, max(height - len(above) - len(decisions) - 2, 2))
+    lines = [*above, *_draw_executors(figures, width, room, symbols), *decisions]
+    left = len(happened) if height is None else height - len(lines)
+    if left > 1:
+        lines += happened[:1] + happened[1:][-(left - 1) :]
+    lines = lines[:height]
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="crop")
+    return lines
+
+
+def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
+    if not figures.epochs:
+        yield Text("no epoch in sight")
+        return
+    took = [epoch.duration_ms for epoch in figures.epochs]
+    yield Text.assemble(
+        f"epoch {figures.epochs[-1].epoch}   ",
+        (f"{figures.rows_per_s:,.0f} rows/s", "bold"),
+    )
+    yield Text.assemble(
+        "epoch time ",
+        (f"{took[-1]:,.0f} ms", "bold"),
+        f"  median {median(took):,.0f}  longest {max(took):,.0f}  ",
+        (symbols.sparkline(took, min(_SPARKS, max(width - 50, 8))), "cyan"),
+    )
+
+
+def _moving(figures: RunFigures) -> Text:
+    busy = figures.in_flight or figures.planned or figures.waiting or figures.suspended
+    return Text(
+        f"key groups: {figures.in_flight} in flight, {figures.planned} still to move, "
+        f"{figures.waiting} waiting, {figures.suspended} suspended",
+        style="yellow" if busy else "",
+    )
+
+
+def _source(source: SourceFigures, symbols: Symbols) -> Text:
+    parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
+    if source.input_rows_per_s is not None:
+        parts.append(f"{source.input_rows_per_s:,.0f} rows/s in")
+    if source.processed_rows_per_s is not None:
+        parts.append(f"{source.processed_rows_per_s:,.0f} processed")
+    parts += [f"{name} {value}" for name, value in source.metrics.items()]
+    said = ", ".join(parts) or "says nothing of its lag"
+    return Text(symbols.plain(f"source {source.description[:60]}: {said}"))
+
+
+def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> Iterator[Text]:
+    executors = figures.executors
+    if not executors:
+        return
+    yield Text(f"executors, load distance {figures.load_distance:.0%} of the mean", style="bold")
+    shown = executors
+    if len(executors) > max(room - 1, 1):
+        shown = tuple(sorted(executors, key=lambda e: -e.busy_ms)[: max(room - 2, 1)])
+    name_width = min(max(len(e.name) for e in shown), max(width // 3, 6))
+    busiest_ms = max((e.busy_ms / max(e.lanes, 1) for e in shown), default=0.0) or 1.0
+    for executor in shown:
+        yield _draw_executor(executor, busiest_ms, name_width, width, symbols)
+    if len(shown) < len(executors):
+        less = f"and {counted(len(executors) - len(shown), 'executor')} with less load"
+        unseen = figures.executors_left_out
+        yield Text(f"{less}; {unseen} more are not looked at" if unseen else less)
+
+
+def _draw_executor(
+    executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
+) -> Text:
+    name = Text(symbols.plain(executor.name))
+    name.truncate(name_width, overflow="crop", pad=True)
+    index = executor.busy_ms / max(executor.lanes, 1)
+    figures = f" {executor.share:4.0%} "
+    detail = (
+        f" busy for {executor.busy_ms:,.0f} ms an epoch ({executor.cpu_ms:,.0f} of CPU), "
+        f"{counted(executor.lanes, 'lane')}, "
+        f"{counted(executor.key_groups, 'key group')}"
+    )
+    state = "lost" if executor.lost else "draining" if executor.draining else ""
+    if state:
+        detail = f" {state};{detail}"
+    bar_width = max(min(_BAR, (width - name_width - len(figures)) // 2), 3)
+    bar = symbols.bar(index / busiest_ms, bar_width)
+    style = "red" if executor.lost else "yellow" if executor.draining else "green"
+    return Text.assemble(name, figures, (bar.ljust(bar_width), style), detail)
+
+
+def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
+    if not shown:
+        return []
+    lines = [Text(f"last {title} (UTC)", style="bold")]
+    for one in shown:
+        at = datetime.fromtimestamp(one.at_s, UTC).strftime("%H:%M:%S")
+        style = "red" if one.kind in _ALARMING else ""
+        lines.append(Text.assemble((f"{at} ", "dim"), (symbols.plain(one.line), style)))
+    return lines

@@ -26,9 +26,9 @@ from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.ownership import EXPIRY_S, acquire_lease
 from godwit.checkpoint.records import FORMAT, IDENTITY, FlowIdentity, journal_path
 from godwit.checkpoint.storage import RemoteStorage
+from godwit.cli.console import ASCII, BLOCKS
 from godwit.cli.main import main
-from godwit.cli.top import ASCII, BLOCKS, Sight, Viewer, frame
-from godwit.cli.top_figures import figures_of
+from godwit.cli.top import Sight, Viewer, figures_of, frame
 from godwit.model import events
 
 if TYPE_CHECKING:

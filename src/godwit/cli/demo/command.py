@@ -10,13 +10,14 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.text import Text
 
-from godwit.cli.demo.display import LivePage, PlainLines
+from godwit.cli.console import tell
+from godwit.cli.demo.recording import audience_for, tell_comparison
 from godwit.model.errors import GodwitError
 from godwit.model.wording import counted
 
@@ -125,9 +126,6 @@ def _at_least(minimum: int) -> Any:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Spark is slow to import, and --help does not need it.
-    from godwit.cli.demo.story import Settings, play  # noqa: PLC0415
-
     if importlib.util.find_spec("matplotlib") is None:  # imported at the end: it is slow as well
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     if args.json is not None and not args.json.absolute().parent.is_dir():
@@ -136,9 +134,18 @@ def _run(args: argparse.Namespace) -> int:
             remedy="Create the directory first.",
         )
     console = Console(highlight=False)
-    work_dir = _prepared(args.work_dir)
     if args.scenario is not None:
-        return _run_scenario(args, work_dir, console)
+        from godwit.cli.demo.scenarios import play_both  # noqa: PLC0415  Spark is slow to import
+
+        with _stage(args, console, picture="scenario.png") as work_dir:
+            return play_both(args, work_dir, console)
+    with _stage(args, console, picture="epochs.png") as work_dir:
+        return _play_story(args, work_dir, console)
+
+
+def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
+    from godwit.cli.demo.story import Settings, play  # noqa: PLC0415  Spark is slow to import
+
     settings = Settings(
         work_dir=work_dir,
         executors=args.workers,
@@ -147,56 +154,47 @@ def _run(args: argparse.Namespace) -> int:
         key_groups=args.key_groups,
         kill=not args.no_kill,
     )
-    audience = LivePage(console) if console.is_terminal and not args.plain else PlainLines(console)
-    finished = False
-    try:
-        with _terminable(), audience:
-            outcome = play(settings, audience)
-        from godwit.cli.demo.figure import save  # noqa: PLC0415
+    with audience_for(console, plain=args.plain) as audience:
+        outcome = play(settings, audience)
+    from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
 
-        picture = work_dir / "epochs.png"
-        save(outcome.recording, picture)
-        if args.json is not None:
-            args.json.write_text(json.dumps(_measured(settings, outcome), indent=1) + "\n")
-        finished = True
-    except KeyboardInterrupt:
-        console.print("stopped; nothing is left running")
-        raise
-    finally:
-        temporary = args.work_dir is None and not args.keep
-        if temporary and finished:
-            _remove_all_but(work_dir, "epochs.png")
-        elif temporary:
-            shutil.rmtree(work_dir, ignore_errors=True)
-        elif not finished:
-            console.print(Text(f"what it left, with logs: {work_dir}"), soft_wrap=True)
+    save(epoch_figure(outcome.recording), work_dir / "epochs.png")
+    if args.json is not None:
+        args.json.write_text(json.dumps(_measured(settings, outcome), indent=1) + "\n")
     _tell(console, outcome)
-    console.print(Text(f"picture: {picture}"), soft_wrap=True)
-    if not temporary:
-        console.print(Text(f"everything else: {work_dir}"), soft_wrap=True)
+    tell(console, f"picture: {work_dir / 'epochs.png'}")
     return 0 if outcome.ok else 1
 
 
-def _run_scenario(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    from godwit.cli.demo.scenarios import play_both  # noqa: PLC0415
+@contextlib.contextmanager
+def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Iterator[Path]:
+    """Give a directory to work in; of a temporary one, only the picture is kept in the end.
 
-    finished = False
+    SIGTERM unwinds the stack as Ctrl-C does, so that every process is stopped.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        sys.exit(143)
+
+    work_dir = _prepared(args.work_dir)
     temporary = args.work_dir is None and not args.keep
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        with _terminable():
-            status = play_both(args, work_dir, console)
-        finished = True
-    except KeyboardInterrupt:
-        console.print("stopped; nothing is left running")
-        raise
-    finally:
-        if temporary and finished:
-            _remove_all_but(work_dir, "scenario.png")
-        elif temporary:
+        yield work_dir
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            console.print("stopped; nothing is left running")
+        if temporary:
             shutil.rmtree(work_dir, ignore_errors=True)
         else:
-            console.print(Text(f"everything else: {work_dir}"), soft_wrap=True)
-    return status
+            tell(console, f"what it left, with logs: {work_dir}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if temporary:
+        _remove_all_but(work_dir, picture)
+    else:
+        tell(console, f"everything else: {work_dir}")
 
 
 def _prepared(directory: Path | None) -> Path:
@@ -230,20 +228,6 @@ def _remove_all_but(directory: Path, kept: str) -> None:
             entry.unlink()
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that every process is stopped."""
-
-    def stop(_number: int, _frame: object) -> None:
-        sys.exit(143)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _tell(console: Console, outcome: Outcome) -> None:
     recording = outcome.recording
     console.print()
@@ -260,14 +244,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
         took = marks["recovered"] - killed.at_s
         console.print(f"{killed.label}: no key group waited any more {took:.1f} s later")
     for comparison in outcome.comparisons:
-        if comparison.equal:
-            verdict = f"[green]equal[/green] to the batch query, all {comparison.rows:,} rows"
-        else:
-            differences = counted(len(comparison.differences), "difference")
-            verdict = f"[red]{differences}[/red] from the batch query"
-        console.print(f"{comparison.what}: {verdict}", soft_wrap=True)
-        for difference in comparison.differences[:_SHOWN]:
-            console.print(Text(f"  {difference}"), soft_wrap=True)
+        tell_comparison(console, comparison.what, comparison)
     problems = outcome.checkpoint_problems
     console.print(
         f"checkpoint: [red]{counted(len(problems), 'problem')}[/red]"
@@ -275,17 +252,15 @@ def _tell(console: Console, outcome: Outcome) -> None:
         else "checkpoint: [green]whole[/green], every checksum checked"
     )
     for problem in problems[:_SHOWN]:
-        console.print(Text(f"  {problem}"), soft_wrap=True)
+        tell(console, f"  {problem}")
 
 
 def _measured(settings: Settings, outcome: Outcome) -> dict[str, Any]:
     return {
         "settings": {
-            "executors": settings.executors,
-            "days": settings.days,
-            "days_per_epoch": settings.days_per_epoch,
-            "key_groups": settings.key_groups,
-            "kill": settings.kill,
+            field.name: getattr(settings, field.name)
+            for field in fields(settings)
+            if field.name != "work_dir"
         },
         "verdict": {
             "equal": outcome.ok,

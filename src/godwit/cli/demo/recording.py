@@ -8,20 +8,51 @@ equal.
 
 from __future__ import annotations
 
+import os
+import queue
+import time
+from collections import deque
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from godwit.cli.console import BLOCKS, tell
+from godwit.model import events
+from godwit.model.errors import EpochFailedError
+from godwit.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
+    from rich.console import Console, RenderableType
 
-    from godwit.model import events
+    from godwit.cluster.spark.query.query import Query
 
-__all__ = ["Comparison", "DemoEpoch", "Mark", "Recording", "compare", "newest_rows"]
+__all__ = [
+    "Audience",
+    "Comparison",
+    "DemoEpoch",
+    "LivePage",
+    "Mark",
+    "PlainLines",
+    "QueryRecorder",
+    "Recording",
+    "audience_for",
+    "compare",
+    "compare_files",
+    "newest_rows",
+    "tell_comparison",
+]
 
 
 Key = tuple[Any, ...]
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +101,32 @@ def compare(what: str, streamed: pa.Table, batch: pa.Table, keys: Sequence[str])
         elif left[key] != right[key]:
             differences.append(f"{named}: stream has {left[key]}, batch has {right[key]}")
     return Comparison(what=what, rows=len(right), differences=tuple(differences))
+
+
+def compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[str]) -> Comparison:
+    """Compare the newest rows of a Parquet sink's directory with the batch query's."""
+    import pyarrow.dataset as ds  # noqa: PLC0415  it brings pandas along, and the start is busy
+
+    delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
+    try:
+        newest = newest_rows(delivered, keys)
+    except ValueError as error:
+        return Comparison(what=what, rows=batch.num_rows, differences=(str(error),))
+    return compare(what, newest, batch, keys)
+
+
+def tell_comparison(console: Console, name: str, comparison: Comparison) -> None:
+    """Say whether a result is the batch query's, and show the first differences."""
+    if comparison.equal:
+        verdict = Text.assemble(
+            ("equal", "green"), f" to the batch query, all {comparison.rows:,} rows"
+        )
+    else:
+        differences = counted(len(comparison.differences), "difference")
+        verdict = Text.assemble((differences, "red"), " from the batch query")
+    console.print(Text(f"{name}: ") + verdict, soft_wrap=True)
+    for difference in comparison.differences[:_SHOWN]:
+        tell(console, f"  {difference}")
 
 
 def _by_key(
@@ -168,3 +225,215 @@ class Recording:
             "marks": [asdict(mark) for mark in self.marks],
             "events": [event.to_dict() for event in self.told],
         }
+
+
+class Audience(Protocol):
+    """Audience of the events, as they happen."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Take a line for people."""
+
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
+        """Take the figures of an epoch that was just committed."""
+
+    def event(self, event: events.Event, recording: Recording) -> None:
+        """Take anything else that happened."""
+
+
+def audience_for(console: Console, *, plain: bool) -> Audience:
+    """Return a live page on a terminal, and lines elsewhere or where they are asked for."""
+    return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
+
+
+_STALL_S = 300.0
+
+
+class QueryRecorder:
+    """Feeds a query with files, and records and tells what it does.
+
+    `folder`: the input is in ``in`` there, the logs in ``cluster``. `rows_in_all`: rows to come.
+    """
+
+    def __init__(self, query: Query, folder: Path, audience: Audience, rows_in_all: int) -> None:
+        self._query, self._folder, self._audience = query, folder, audience
+        self.recording = Recording(started_s=time.time(), rows_in_all=rows_in_all)
+        self.progress: Mapping[str, Any] = {}  # of the last epoch
+        self.heard_s = time.monotonic()  # when the last event came
+        self._events: queue.Queue[events.Event] = queue.Queue()
+        query.add_listener(self._events.put)
+
+    def let_in(self, file: Path) -> None:
+        """Put a file where the source finds it, in one step: it must not see half a file."""
+        os.link(file, self._folder / "in" / file.name)
+
+    def mark_now(self, label: str) -> None:
+        """Mark this moment, and tell of it."""
+        self.recording.mark(label, time.time())
+        self._audience.say(label)
+
+    def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
+        """Return the next event, recorded and told; ``None`` if none came.
+
+        Raises `GodwitError` if the query has failed, ended, or is silent for minutes.
+        """
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            self._check_alive()
+            return None
+        self.heard_s = time.monotonic()
+        if record:
+            self._record(event)
+        return event
+
+    def _record(self, event: events.Event) -> None:
+        recording, query = self.recording, self._query
+        recording.told.append(event)
+        if not isinstance(event, events.EpochCommitted):
+            self._audience.event(event, recording)
+            return
+        self.progress = next(p for p in reversed(query.recentProgress) if p["epoch"] == event.epoch)
+        figures = recording.add_epoch(self.progress, query.status, event.at_s)
+        self._audience.epoch(figures, recording)
+
+    def _check_alive(self) -> None:
+        if self._query.isActive and time.monotonic() - self.heard_s <= _STALL_S:
+            return
+        raise self._query.exception() or EpochFailedError(
+            "The query of the demo ended, or stood still, before its input was read.",
+            remedy=f"Look at the logs in {self._folder / 'cluster'}.",
+        )
+
+
+_BAR = 40
+# Shown as marks or as numbers anyway; a line for each would drown the others.
+_TOO_FINE = (
+    events.FilesCollected,
+    events.WarmingStarted,
+    events.KeyGroupsWarmed,
+    events.QueryStopped,
+)
+
+
+def _summary(figures: DemoEpoch) -> str:
+    return (
+        f"in flight {figures.in_flight}, waiting {figures.waiting}, suspended {figures.suspended}"
+    )
+
+
+class PlainLines:
+    """One line for everything, for files and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._print(text)
+
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
+        """Print an epoch's figures."""
+        owned = " ".join(f"{name}:{count}" for name, count in figures.key_groups.items())
+        share = recording.rows / max(recording.rows_in_all, 1)
+        self._print(
+            f"epoch {figures.epoch:3}  {share:4.0%}  {figures.duration_ms:6.0f} ms  "
+            f"{figures.rows_per_s:7.0f} rows/s  key groups {owned}  {_summary(figures)}"
+        )
+
+    def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
+        """Print an event."""
+        if not isinstance(event, _TOO_FINE):
+            self._print(event.describe())
+
+    def _print(self, text: str) -> None:
+        elapsed = time.monotonic() - self._started
+        tell(self._console, f"{elapsed:6.1f} s  {text}")
+
+
+class LivePage:
+    """A page that is drawn again several times a second."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        self._lines: deque[Text] = deque(maxlen=9)
+        self._recording: Recording | None = None
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._add(Text(text, style="bold"))
+
+    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:  # noqa: ARG002  the port's
+        """Show the figures from now on."""
+        self._recording = recording
+
+    def event(self, event: events.Event, recording: Recording) -> None:  # noqa: ARG002  the port's
+        """Show an event."""
+        if not isinstance(event, _TOO_FINE):
+            alarming = isinstance(event, events.ExecutorLost | events.KeyGroupsSuspended)
+            self._add(Text(event.describe(), style="red" if alarming else ""))
+
+    def _add(self, line: Text) -> None:
+        elapsed = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
+        self._lines.append(elapsed.append_text(line))
+
+    def _render(self) -> RenderableType:
+        page: list[RenderableType] = []
+        recording = self._recording
+        if recording is not None:
+            page = [*self._figures(recording), Text("")]
+        for line in tuple(self._lines):
+            line.truncate(self._console.width, overflow="ellipsis")
+            page.append(line)
+        if recording is None:
+            elapsed = time.monotonic() - self._started
+            page.append(Text(f"{elapsed:6.1f} s  …", style="dim"))
+        return Group(*page)
+
+    def _figures(self, recording: Recording) -> list[RenderableType]:
+        latest = recording.epochs[-1]
+        share = min(1.0, recording.rows / max(recording.rows_in_all, 1))
+        filled = round(share * _BAR)
+        rows = Text.assemble(
+            ("━" * filled, "cyan"),
+            ("━" * (_BAR - filled), "dim"),
+            f" {recording.rows:,} of {recording.rows_in_all:,} rows   epoch {latest.epoch}",
+        )
+        speed = Text.assemble(
+            (f"{latest.rows_per_s:,.0f} rows/s", "bold"),
+            "   epoch time ",
+            (f"{latest.duration_ms:,.0f} ms ", "bold"),
+            (BLOCKS.sparkline([e.duration_ms for e in recording.epochs[1:]], _BAR), "cyan"),
+        )
+        places = Table(box=None, padding=(0, 1), show_header=False)
+        greatest = max([*latest.key_groups.values(), 1])
+        for name in recording.executors:
+            count = latest.key_groups.get(name)
+            if count is None:
+                places.add_row(f"executor {name}", Text("dead", style="red"), "")
+            else:
+                bar = Text("█" * round(count / greatest * _BAR), style="green")
+                idle = Text("idle", style="yellow")
+                places.add_row(f"executor {name}", bar if count else idle, f"{count} key groups")
+        busy = bool(latest.in_flight or latest.waiting or latest.suspended)
+        counts = Text(f"key groups: {_summary(latest)}", style="yellow" if busy else "")
+        return [rows, speed, places, counts]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,62 +20,53 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import godwit as gw
-from godwit.cli.demo.display import LivePage, PlainLines
-from godwit.cli.demo.figure import highest_shown, label_rows
-from godwit.cli.demo.recording import Comparison, Recording, compare, newest_rows
+from godwit.cli.console import figures_table, tell, wide_console
+from godwit.cli.demo.recording import (
+    Audience,
+    Comparison,
+    QueryRecorder,
+    Recording,
+    audience_for,
+    compare_files,
+    tell_comparison,
+)
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.executor import current_executor
 from godwit.model import events
 from godwit.model.assignment import even_assignment
-from godwit.model.errors import EpochFailedError
 from godwit.model.events import DECISIONS
-from godwit.model.wording import counted, human_bytes
+from godwit.model.wording import human_bytes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
-    from godwit.cli.demo.story import Audience
     from godwit.cluster.spark.query.query import Query
     from godwit.columns.python_values import KeyRows
 
 __all__ = [
-    "COLUMNS",
-    "FILES_PER_S",
     "KEY_GROUPS",
-    "ROW_MS",
     "SCENARIOS",
     "DemoScenario",
     "ScenarioRun",
-    "ScenarioSettings",
-    "figures_of",
     "play_both",
-    "play_scenario",
-    "scenario_figure",
     "slow_rows",
     "write_files",
 ]
 
 
-COLUMNS: Final = "k int, v long"
 KEY_GROUPS: Final = 64
-FILES_PER_S: Final = 4
-ROW_MS: Final = 1.0
-"""Time that the function takes for a row, in milliseconds."""
-
+_COLUMNS: Final = "k int, v long"
+_FILES_PER_S: Final = 4
+_ROW_MS: Final = 1.0  # time that the function takes for a row
 _KEYS: Final = 2000
 _HOT_KEYS: Final = 8
 _HOT_SHARE: Final = 0.6
@@ -160,9 +150,9 @@ def write_files(
     keys = np.arange(_KEYS, dtype=np.int32)
     hot = _hot_keys(scenario, keys)
     files, number = [], 0
-    for tick in range(round(seconds * FILES_PER_S)):
-        at_s = tick / FILES_PER_S
-        count = round(scenario.rate(at_s / seconds) / FILES_PER_S)
+    for tick in range(round(seconds * _FILES_PER_S)):
+        at_s = tick / _FILES_PER_S
+        count = round(scenario.rate(at_s / seconds) / _FILES_PER_S)
         chosen = rng.choice(keys, count)
         if hot:
             now = hot[min(int(at_s / seconds * scenario.jumps), scenario.jumps - 1)]
@@ -194,19 +184,8 @@ def _hot_keys(
     ]
 
 
-_SLOW = "slow-executor"
-_STALL_S = 300.0
-_FILES_PER_EPOCH = FILES_PER_S  # what comes in within a second, so that an epoch has a size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSettings:
-    """Settings of a scenario's run."""
-
-    work_dir: Path  # everything is written here
-    scenario: DemoScenario  # what shifts
-    seconds: float = 60.0  # for how long rows come in
-    seed: int = 1  # of the rows
+_SEED: Final = 1  # of the rows
+_SLOW: Final = "slow-executor"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,38 +204,40 @@ class ScenarioRun:
     comparison: Comparison | None = None  # its results against a batch query over the same files
 
 
-def play_scenario(
-    settings: ScenarioSettings, *, controlled: bool, audience: Audience
+def _play(
+    scenario: DemoScenario, seconds: float, folder: Path, audience: Audience, *, controlled: bool
 ) -> ScenarioRun:
     """Run a scenario from start to end; whatever happens, no process is left behind."""
-    scenario = settings.scenario
-    folder = settings.work_dir / ("on" if controlled else "off")
-    files = write_files(scenario, folder / "files", seconds=settings.seconds, seed=settings.seed)
+    files = write_files(scenario, folder / "files", seconds=seconds, seed=_SEED)
     grows = controlled and scenario.most > scenario.executors
     workers = scenario.most if grows else scenario.executors
     audience.say(f"controller {'on' if controlled else 'off'}: Spark is starting")
     with LocalCluster(workers, work_dir=folder / "cluster", memory="512m") as cluster:
         spark = cluster.session("godwit-demo", {"spark.sql.shuffle.partitions": "2"})
         spark.sparkContext.setLogLevel("ERROR")
-        query = _started(settings, spark, folder, workers, controlled=controlled)
+        query = _started(scenario, spark, folder, workers, controlled=controlled)
+        rows = sum(count for _, _, count in files[1:])
+        recorder = QueryRecorder(query, folder, audience, rows)
+        run = ScenarioRun(controlled=controlled, recording=recorder.recording)
         try:
             if grows:
                 query.scale(scenario.executors).wait()
-            feed = _Feed(settings, folder, query, files, controlled=controlled, audience=audience)
-            feed.play()
+            _warm_up(recorder, files[0][1])
+            shift = partial(_slow_down, query, scenario, folder)
+            _feed(run, recorder, files[1:], scenario.marks(seconds), shift)
         finally:
             query.stop()
         audience.say("the stream has ended; a batch query over the same files decides")
-        feed.run.comparison = _compared(spark, folder)
-    return feed.run
+        run.comparison = _compared(spark, folder)
+    return run
 
 
 def _started(
-    settings: ScenarioSettings, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
+    scenario: DemoScenario, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
 ) -> Query:
     (folder / "in").mkdir()
-    flow = gw.Flow(settings.scenario.name, num_key_groups=KEY_GROUPS)
-    reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", _FILES_PER_EPOCH)
+    flow = gw.Flow(scenario.name, num_key_groups=KEY_GROUPS)
+    reader = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", _FILES_PER_S)
     rows = flow.source("rows", reader.parquet(str(folder / "in")))
     totals = rows.key_by("k").process(
         partial(slow_rows, str(folder / _SLOW)),
@@ -269,7 +250,7 @@ def _started(
         checkpoint=folder / "checkpoint",
         executors=workers,
         sizing=gw.Sizing(executors_timeout_s=180.0),
-        control=_control(settings.scenario) if controlled else None,
+        control=_control(scenario) if controlled else None,
     )
 
 
@@ -295,7 +276,7 @@ def slow_rows(
     `slow_file`: names the executor that is slow, if there is one, and how many times slower it is.
     `key`, `rows`, `state`: as of any function for ``process``.
     """
-    time.sleep(len(rows) * ROW_MS / 1e3 * _slowdown(slow_file))
+    time.sleep(len(rows) * _ROW_MS / 1e3 * _slowdown(slow_file))
     n, total = state or (0, 0)
     n, total = n + len(rows), total + sum(rows.column("v"))
     state[:] = [n, total]
@@ -320,109 +301,58 @@ def _slowdown(slow_file: str) -> float:
     return factor
 
 
-class _Feed:
-    """Lets the rows come in by the clock, and hears what becomes of them."""
+def _warm_up(recorder: QueryRecorder, file: Path) -> None:
+    """Have one epoch before the clock starts: Spark starts its Python processes in it."""
+    recorder.let_in(file)
+    while True:
+        event = recorder.next_event(0.05, record=False)
+        if isinstance(event, events.EpochCommitted) and event.rows_in:
+            return
 
-    def __init__(
-        self,
-        settings: ScenarioSettings,
-        folder: Path,
-        query: Query,
-        files: list[tuple[float, Path, int]],
-        *,
-        controlled: bool,
-        audience: Audience,
-    ) -> None:
-        self._settings, self._folder, self._query = settings, folder, query
-        self._audience = audience
-        self._first, *self._files = files
-        rows = sum(count for _, _, count in self._files)
-        recording = Recording(started_s=time.time(), rows_in_all=rows)
-        self.run = ScenarioRun(controlled=controlled, recording=recording)
-        self._heard: queue.Queue[events.Event] = queue.Queue()
-        self._released = self._moved_bytes = 0
-        self._heard_s = time.monotonic()
 
-    def play(self) -> None:
-        """Return when every row is committed.
+def _slow_down(query: Query, scenario: DemoScenario, folder: Path) -> None:
+    """Tell the functions which executor is slow from now on, if the scenario has one."""
+    if scenario.slowdown > 1:
+        file = folder / _SLOW
+        hidden = file.with_suffix(".new")
+        hidden.write_text(f"{query.executors[0]} {scenario.slowdown:g}")
+        hidden.rename(file)
 
-        Raises `GodwitError` if the query fails, or rows do not arrive.
-        """
-        self._query.add_listener(self._heard.put)
-        self._warm_up()
-        recording = self.run.recording
-        marks = self._settings.scenario.marks(self._settings.seconds)
-        coming = iter([*self._files, None])
-        due = next(coming)
-        recording.started_s = time.time()
-        started_s = time.monotonic()
-        while due is not None or recording.rows < recording.rows_in_all:
-            passed_s = time.monotonic() - started_s
-            while due is not None and due[0] <= passed_s:
-                self._let_in(due[1])
-                self._released += due[2]
-                due = next(coming)
-            while marks and marks[0][0] <= passed_s:
-                self._shift(marks.pop(0)[1])
-            try:
-                self._hear(self._heard.get(timeout=0.05))
-            except queue.Empty:
-                self._check_alive()
 
-    def _warm_up(self) -> None:
-        """Have one epoch before the clock starts: Spark starts its Python processes in it."""
-        self._let_in(self._first[1])
-        while True:
-            try:
-                event = self._heard.get(timeout=0.05)
-            except queue.Empty:
-                self._check_alive()
-                continue
-            self._heard_s = time.monotonic()
-            if isinstance(event, events.EpochCommitted) and event.rows_in:
-                return
+def _feed(
+    run: ScenarioRun,
+    recorder: QueryRecorder,
+    files: list[tuple[float, Path, int]],
+    marks: list[tuple[float, str]],
+    shift: Callable[[], None],
+) -> None:
+    """Let the rows come in by the clock, and note what becomes of them, until all are committed.
 
-    def _let_in(self, file: Path) -> None:
-        # Into place in one step: the source must not see half a file.
-        os.link(file, self._folder / "in" / file.name)
-
-    def _shift(self, what: str) -> None:
-        self.run.recording.mark(what, time.time())
-        self._audience.say(what)
-        slowdown = self._settings.scenario.slowdown
-        if slowdown > 1:
-            file = self._folder / _SLOW
-            hidden = file.with_suffix(".new")
-            hidden.write_text(f"{self._query.executors[0]} {slowdown:g}")
-            hidden.rename(file)
-
-    def _hear(self, event: events.Event) -> None:
-        self._heard_s = time.monotonic()
-        recording = self.run.recording
-        recording.told.append(event)
+    `shift`: called at each of `marks`. Raises `GodwitError` if the query fails, or rows do not
+    arrive.
+    """
+    recording = recorder.recording
+    released = moved_bytes = 0
+    recording.started_s = time.time()
+    started_s = time.monotonic()
+    while files or recording.rows < recording.rows_in_all:
+        passed_s = time.monotonic() - started_s
+        while files and files[0][0] <= passed_s:
+            _, file, rows = files.pop(0)
+            recorder.let_in(file)
+            released += rows
+        while marks and marks[0][0] <= passed_s:
+            recorder.mark_now(marks.pop(0)[1])
+            shift()
+        event = recorder.next_event(0.05)
         if isinstance(event, events.KeyGroupsWarmed):
-            self._moved_bytes += event.state_bytes
-        if not isinstance(event, events.EpochCommitted):
-            self._audience.event(event, recording)
-            return
-        progress = next(
-            p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch
-        )
-        figures = recording.add_epoch(progress, self._query.status, event.at_s)
-        self.run.imbalance.append(imbalance(progress["executors"]))
-        self.run.executors.append(len(progress["executors"]))
-        self.run.moved_bytes.append(self._moved_bytes)
-        self.run.behind_rows.append(self._released - recording.rows)
-        self._audience.epoch(figures, recording)
-
-    def _check_alive(self) -> None:
-        stalled = time.monotonic() - self._heard_s > _STALL_S
-        if self._query.isActive and not stalled:
-            return
-        raise self._query.exception() or EpochFailedError(
-            "The stream of the scenario ended, or stood still, before its rows were in.",
-            remedy=f"Look at the logs in {self._folder / 'cluster'}.",
-        )
+            moved_bytes += event.state_bytes
+        if isinstance(event, events.EpochCommitted):
+            executors = recorder.progress["executors"]
+            run.imbalance.append(imbalance(executors))
+            run.executors.append(len(executors))
+            run.moved_bytes.append(moved_bytes)
+            run.behind_rows.append(released - recording.rows)
 
 
 def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
@@ -435,42 +365,40 @@ def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
 def _compared(spark: SparkSession, folder: Path) -> Comparison:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
-    rows = spark.read.schema(COLUMNS).parquet(str(folder / "in"))
+    rows = spark.read.schema(_COLUMNS).parquet(str(folder / "in"))
     batch = rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total")).toArrow()
-    delivered = ds.dataset(folder / "out", partitioning="hive", format="parquet").to_table()
-    try:
-        newest = newest_rows(delivered, ["k"])
-    except ValueError as error:
-        return Comparison(what="totals by key", rows=batch.num_rows, differences=(str(error),))
-    return compare("totals by key", newest, batch, ["k"])
+    return compare_files("totals by key", folder / "out", batch, ["k"])
 
 
 _RUNS = {"off": (False,), "on": (True,), "both": (False, True)}
-_SHOWN = 10
-_WIDE = 120
 
 
 def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
     """Play a scenario as it is asked for, tell what came of it, and return the exit status."""
-    settings = ScenarioSettings(
-        work_dir=work_dir, scenario=SCENARIOS[args.scenario], seconds=args.seconds
-    )
-    console.print(Text(f"{settings.scenario.name}: {settings.scenario.story}"), soft_wrap=True)
+    from godwit.cli.plots import save, scenario_figure  # noqa: PLC0415  slow to import
+
+    scenario = SCENARIOS[args.scenario]
+    tell(console, f"{scenario.name}: {scenario.story}")
     runs = []
     for controlled in _RUNS[args.controller]:
-        live = console.is_terminal and not args.plain
-        with LivePage(console) if live else PlainLines(console) as audience:
-            runs.append(play_scenario(settings, controlled=controlled, audience=audience))
+        folder = work_dir / ("on" if controlled else "off")
+        with audience_for(console, plain=args.plain) as audience:
+            runs.append(_play(scenario, args.seconds, folder, audience, controlled=controlled))
     picture = work_dir / "scenario.png"
-    scenario_figure(settings.scenario, runs).savefig(picture, dpi=150)
+    save(scenario_figure(scenario, runs), picture)
     if args.json is not None:
-        args.json.write_text(json.dumps(_measured(settings, runs), indent=1) + "\n")
-    _tell(console, runs)
-    console.print(Text(f"picture: {picture}"), soft_wrap=True)
+        measured = {
+            "scenario": asdict(scenario),
+            "seconds": args.seconds,
+            "runs": [_measured(run) for run in runs],
+        }
+        args.json.write_text(json.dumps(measured, indent=1) + "\n")
+    _tell(runs)
+    tell(console, f"picture: {picture}")
     return 0 if all(run.comparison and run.comparison.equal for run in runs) else 1
 
 
-def figures_of(run: ScenarioRun) -> dict[str, float]:
+def _figures(run: ScenarioRun) -> dict[str, float]:
     """Sum a run up: times in seconds."""
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]
@@ -486,45 +414,29 @@ def figures_of(run: ScenarioRun) -> dict[str, float]:
     }
 
 
-def _measured(settings: ScenarioSettings, runs: Sequence[ScenarioRun]) -> dict[str, Any]:
+def _measured(run: ScenarioRun) -> dict[str, Any]:
     return {
-        "scenario": asdict(settings.scenario),
-        "seconds": settings.seconds,
-        "runs": [
-            {
-                "controlled": run.controlled,
-                "figures": figures_of(run),
-                "equal": run.comparison is not None and run.comparison.equal,
-                "imbalance": run.imbalance,
-                "executors": run.executors,
-                "moved_bytes": run.moved_bytes,
-                "behind_rows": run.behind_rows,
-                **run.recording.to_dict(),
-            }
-            for run in runs
-        ],
+        "controlled": run.controlled,
+        "figures": _figures(run),
+        "equal": run.comparison is not None and run.comparison.equal,
+        "imbalance": run.imbalance,
+        "executors": run.executors,
+        "moved_bytes": run.moved_bytes,
+        "behind_rows": run.behind_rows,
+        **run.recording.to_dict(),
     }
 
 
-def _tell(console: Console, runs: Sequence[ScenarioRun]) -> None:
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDE)
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("controller")
-    for column in (
-        "rows/s",
-        "epoch: median",
-        "99th percentile",
-        "rows behind, at most",
-        "busiest / mean",
-        "executors",
-        "state moved",
-        "decisions",
-    ):
-        table.add_column(column, justify="right")
+def _tell(runs: Sequence[ScenarioRun]) -> None:
+    console = wide_console(120)
+    head = (
+        *("controller", "rows/s", "epoch: median", "99th percentile", "rows behind, at most"),
+        *("busiest / mean", "executors", "state moved", "decisions"),
+    )
+    rows = []
     for run in runs:
-        figures = figures_of(run)
-        table.add_row(
+        figures = _figures(run)
+        rows.append((
             "on" if run.controlled else "off",
             f"{figures['rows_per_s']:,.0f}",
             f"{figures['epoch_s_median']:.2f} s",
@@ -534,67 +446,9 @@ def _tell(console: Console, runs: Sequence[ScenarioRun]) -> None:
             f"{figures['executors_at_most']:.0f}",
             human_bytes(figures["moved_bytes"]),
             f"{figures['decisions']:.0f}",
-        )
-    console.print(table)
+        ))  # fmt: skip
+    console.print(figures_table(head, rows))
     for run in runs:
-        name = f"controller {'on' if run.controlled else 'off'}"
-        comparison = run.comparison
-        if comparison is None or comparison.equal:
-            rows = 0 if comparison is None else comparison.rows
-            console.print(f"{name}: equal to the batch query, all {rows:,} rows", soft_wrap=True)
-            continue
-        differences = counted(len(comparison.differences), "difference")
-        console.print(Text(f"{name}: {differences} from the batch query"), soft_wrap=True)
-        for difference in comparison.differences[:_SHOWN]:
-            console.print(Text(f"  {difference}"), soft_wrap=True)
-
-
-_RUN_COLOURS = {False: "#e07a5f", True: "#2a6f97"}
-
-
-def scenario_figure(scenario: DemoScenario, runs: Sequence[ScenarioRun]) -> Figure:
-    """Draw epoch time, rows behind, imbalance, executors and bytes moved over time."""
-    figure = Figure(figsize=(10, 11), layout="constrained")
-    rows = figure.subplots(5, 1, sharex=True)
-    for run in runs:
-        epochs = run.recording.epochs
-        at_s = [epoch.at_s for epoch in epochs]
-        label = f"controller {'on' if run.controlled else 'off'}"
-        for axes, values in zip(
-            rows,
-            (
-                [epoch.duration_ms / 1e3 for epoch in epochs],
-                run.behind_rows,
-                run.imbalance,
-                run.executors,
-                [moved / 2**20 for moved in run.moved_bytes],
-            ),
-            strict=True,
-        ):
-            axes.plot(at_s, values, color=_RUN_COLOURS[run.controlled], label=label, linewidth=1.3,
-                      marker=".", markersize=3)  # fmt: skip
-    for axes, name in zip(
-        rows,
-        ("epoch time (s)", "rows behind", "busiest / mean", "executors", "MiB of state moved"),
-        strict=True,
-    ):
-        axes.set_ylabel(name)
-        axes.set_ylim(bottom=0)
-        for mark in runs[0].recording.marks:
-            axes.axvline(mark.at_s, color="#6c757d", linestyle="--", linewidth=0.8)
-    times = [[epoch.duration_ms / 1e3 for epoch in run.recording.epochs] for run in runs]
-    rows[0].set_ylim(0, max(map(highest_shown, times)) * 1.2)
-    marks = runs[0].recording.marks
-    end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
-    for (row, is_left), mark in zip(
-        label_rows([(mark.at_s / end, mark.label) for mark in marks]), marks, strict=True
-    ):
-        rows[0].annotate(mark.label, (mark.at_s, 0.97 - 0.12 * row),
-                         xycoords=("data", "axes fraction"), textcoords="offset points",
-                         xytext=(-3 if is_left else 3, 0), fontsize=8, color="#6c757d",
-                         horizontalalignment="right" if is_left else "left",
-                         verticalalignment="top")  # fmt: skip
-    rows[0].set_title(f"{scenario.name}: {scenario.story}", fontsize=10, wrap=True)
-    rows[0].legend(fontsize=8)
-    rows[-1].set_xlabel("seconds since the stream began")
-    return figure
+        if run.comparison is not None:
+            name = f"controller {'on' if run.controlled else 'off'}"
+            tell_comparison(console, name, run.comparison)

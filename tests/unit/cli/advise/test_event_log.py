@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from godwit.cli.advise import event_log
-from godwit.cli.advise.event_log import EventLogError, open_event_log
+from godwit.cli import event_log
+from godwit.cli.event_log import EventLogError, open_event_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,8 @@ from tests.support.spark_events import (
     query_started,
 )
 
-from godwit.cli.advise.advice import Advice
-from godwit.cli.advise.event_log import EventLogError
-from godwit.cli.advise.stages import StageReader, StageRun
+from godwit.cli.advise import StageAdvice, advise
+from godwit.cli.event_log import EventLogError, StageReader, StageRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,11 +29,8 @@ def read(events: Iterable[dict[str, Any]]) -> tuple[list[StageRun], StageReader]
     return list(reader.read(iter(as_lines(events)))), reader
 
 
-def advised(events: Iterable[dict[str, Any]]) -> Advice:
-    advice = Advice()
-    for run in read(events)[0]:
-        advice.add(run)
-    return advice
+def advised(events: Iterable[dict[str, Any]]) -> list[StageAdvice]:
+    return advise(read(events)[0])
 
 
 def test_a_stage_is_told_by_its_query_micro_batch_operators_slots_and_tasks() -> None:
@@ -80,21 +76,21 @@ def test_two_stages_of_one_micro_batch_with_the_same_operators_are_told_apart() 
         for place in (0, 1):
             events += micro_batch(batch, [100 + place], stage=10 * batch + place, progress=False)
     events += micro_batch(3, [100], stage=30) + micro_batch(3, [100], stage=30, attempt=1)
-    stages = advised(events).stages
-    assert {(key[2], s.batches) for key, s in stages.items()} == {(0, 5), (1, 3)}
-    assert {s.label for s in stages.values()} == {"StateStoreSave", "StateStoreSave (2)"}
+    stages = advised(events)
+    assert {(s.place, s.batches) for s in stages} == {(0, 5), (1, 3)}
+    assert {s.label for s in stages} == {"StateStoreSave", "StateStoreSave (2)"}
 
 
 def test_executors_that_come_and_go_change_the_slots() -> None:
     gone = {"Event": "SparkListenerExecutorRemoved", "Executor ID": "1"}
     events = [*application(cores=(2, 3)), *micro_batch(0, [10]), gone, *micro_batch(1, [10])]
     assert [run.slots for run in read(events)[0]] == [5, 2]
-    (stage,) = advised(events).stages.values()
+    (stage,) = advised(events)
     assert stage.slots == (2, 5)
 
 
 def test_without_executors_in_sight_the_slots_are_those_seen_at_once() -> None:
-    (stage,) = advised(micro_batch(0, [100] * 9, slots=3)).stages.values()
+    (stage,) = advised(micro_batch(0, [100] * 9, slots=3))
     assert stage.slots == (3, 3)
 
 
@@ -110,13 +106,13 @@ def test_the_verdict_says_what_would_have_helped(tasks: list[int], said: str) ->
     events = application()
     for batch in range(5):
         events += micro_batch(batch, tasks)
-    (stage,) = advised(events).stages.values()
+    (stage,) = advised(events)
     assert stage.verdict().startswith(said)
 
 
 def test_sums_are_of_all_micro_batches_however_many_are_drawn() -> None:
     events = chain(application(), *(micro_batch(b, [100, 300]) for b in range(5000)))
-    (stage,) = advised(events).stages.values()
+    (stage,) = advised(events)
     assert stage.batches == sum(b.count for b in stage.drawn) == 5000
     assert stage.as_run_s == pytest.approx(1500)
     assert sum(b.as_run_s for b in stage.drawn) == pytest.approx(1500)
@@ -134,10 +130,8 @@ def test_memory_does_not_grow_with_the_log() -> None:
             as_lines(application()),
             (line for b in range(batches) for line in as_lines(micro_batch(b, [10] * 2))),
         )
-        reader, advice = StageReader(), Advice()
         tracemalloc.start()
-        for run in reader.read(lines):
-            advice.add(run)
+        advise(StageReader().read(lines))
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -160,9 +154,8 @@ def test_numbers_that_spark_does_not_have_are_no_tasks() -> None:
     ended["Task Info"]["Finish Time"] = 10**400
     lines = [*as_lines(application()), *as_lines(micro_batch(0, [10, 20]))]
     lines.insert(len(application()) + 1, json.dumps(ended).encode())
-    advice, reader = Advice(), StageReader()
-    for run in reader.read(iter(lines)):
-        advice.add(run)
+    reader = StageReader()
+    advise(reader.read(iter(lines)))
     assert reader.bad_lines == 1
 
 
@@ -187,8 +180,5 @@ def test_no_event_however_made_up_ends_the_reading() -> None:
 
     good = [*application(), query_started(), *micro_batch(0, [10, 20])]
     for _ in range(300):
-        advice, reader = Advice(), StageReader()
-        for run in reader.read(iter(as_lines([good[0], *map(spoil, good)]))):
-            advice.add(run)
-        for stage in advice.ordered():
+        for stage in advise(StageReader().read(iter(as_lines([good[0], *map(spoil, good)])))):
             assert stage.verdict()

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from godwit.cli.demo import story
-from godwit.cli.demo.recording import Comparison, Recording
+from godwit.cli.demo.recording import Audience, Comparison, Recording
 from godwit.cli.main import main
 
 if TYPE_CHECKING:
-    from godwit.cli.demo.story import Audience, Outcome, Settings
+    from godwit.cli.demo.story import Outcome, Settings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from godwit.cli.demo.flights import DemoDataError, find_flights, load_flights, write_days
+from godwit.cli.demo.story import DemoDataError, find_flights, load_flights, write_days
 
 if TYPE_CHECKING:
     from pathlib import Path

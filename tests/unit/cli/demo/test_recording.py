@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from godwit.cli.demo.display import LivePage, PlainLines, sparkline
-from godwit.cli.demo.figure import epoch_figure, label_rows, save
-from godwit.cli.demo.recording import Recording
+from godwit.cli.console import BLOCKS
+from godwit.cli.demo.recording import LivePage, PlainLines, Recording
+from godwit.cli.plots import epoch_figure, label_rows, save
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_the_picture_shows_epoch_times_marks_and_every_key_group(
     assert [text.get_text() for text in above.texts] == ["executor e0 killed"]
     outlines = [np.asarray(path.vertices) for path in below.collections[-1].get_paths()]
     assert max(outline[:, 1].max() for outline in outlines) == 16
-    save(recording, tmp_path / "epochs.png")
+    save(epoch_figure(recording), tmp_path / "epochs.png")
     assert (tmp_path / "epochs.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -144,6 +144,6 @@ def test_the_live_page_shows_where_the_key_groups_are_and_who_is_dead(
 
 
 def test_a_sparkline_is_scaled_to_its_largest_value_and_keeps_the_last() -> None:
-    assert sparkline([9.0, 0.0, 1.0, 2.0], 3) == "▁▅█"
-    assert sparkline([], 3) == ""
-    assert sparkline([0.0], 3) == "▁"
+    assert BLOCKS.sparkline([9.0, 0.0, 1.0, 2.0], 3) == "▁▅█"
+    assert BLOCKS.sparkline([], 3) == ""
+    assert BLOCKS.sparkline([0.0], 3) == "▁"

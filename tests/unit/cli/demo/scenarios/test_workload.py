@@ -18,10 +18,10 @@ from godwit.cli.demo.scenarios import (
     SCENARIOS,
     ScenarioRun,
     imbalance,
-    scenario_figure,
     slow_rows,
     write_files,
 )
+from godwit.cli.plots import scenario_figure
 from godwit.columns.hashing import hash_keys
 from godwit.model.assignment import even_assignment
 

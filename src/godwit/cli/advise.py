@@ -1,4 +1,4 @@
-"""Advice on the stateful stages of a run, and what they would have taken with work elsewhere.
+"""`godwit advise`: what an ordinary Spark streaming run lost to partitions that do not move.
 
 A stateful stage of Spark runs one task per state partition on ``s`` slots; the micro-batch waits
 for the last of them.  With task times p₁ … pₙ of one micro-batch:
@@ -20,25 +20,215 @@ drawn are merged in pairs, so memory depends on partitions and not on the run's 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import json
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from godwit.model.wording import counted
+from godwit.cli.console import figures_table, tell, wide_console
+from godwit.cli.event_log import EventLogError, StageReader, open_event_log
+from godwit.model.errors import GodwitError
+from godwit.model.wording import counted, human_bytes, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+    from collections.abc import Iterable, Sequence
 
-    from godwit.cli.advise.stages import StageRun
+    from rich.console import Console
+
+    from godwit.cli.event_log import EventLog, StageRun
 
 __all__ = [
-    "Advice",
     "Batches",
     "PartitionWork",
     "StageAdvice",
     "WhatIf",
+    "add_advise_command",
+    "advise",
     "longest_first_s",
     "what_if",
 ]
+
+
+def add_advise_command(subparsers: Any) -> None:
+    """Add ``advise`` to the command line; the function to run is left in ``args.run``."""
+    parser = subparsers.add_parser(
+        "advise",
+        help="what an ordinary Spark streaming run lost to unbalanced state, from its event log",
+        description="Read the event log of a Spark Structured Streaming application (not of "
+        "Godwit) and say how unbalanced its stateful stages were: per micro-batch, what the stage "
+        "took, what the same partitions would have taken on the same slots had they been placed "
+        "freely (longest first), and the mean, which key groups finer than partitions come close "
+        "to. The log may be compressed, rolled, cut short or still being written. Exit status 0; "
+        "2 if there is nothing to advise on.",
+    )
+    parser.add_argument(
+        "path",
+        metavar="EVENTLOG",
+        help="a file, or a directory eventlog_v2_*, that Spark wrote under spark.eventLog.dir",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the stages (.png, .svg, .pdf)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=_advise)
+
+
+def _advise(args: argparse.Namespace) -> int:
+    log, reader = open_event_log(args.path), StageReader()
+    stages = advise(reader.read(log.lines()))
+    if not stages:
+        raise _nothing(args.path, reader, log.notes)
+    notes = _notes(log, reader)
+    if args.plot is not None:
+        _draw(reader, stages, args.plot)
+    if args.json:
+        print(json.dumps(_plain(reader, stages, notes), indent=2))
+    else:
+        _tell(reader, stages, notes)
+    return 0
+
+
+def _nothing(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
+    if reader.events == 0:
+        why, remedy = "holds no event that can be read", "Give a log that is whole."
+    elif not reader.queries:
+        why, remedy = (
+            "is of an application without streaming queries",
+            "Give the log of one that runs a stateful streaming query.",
+        )
+    elif any(figures.operators for figures in reader.queries.values()):
+        why, remedy = (
+            "has a stateful query, but no stateful stage that is complete",
+            "Look again when a micro-batch has ended; rolled files that were deleted are missed.",
+        )
+    else:
+        why, remedy = (
+            "has streaming queries, but none of them has run a stateful stage",
+            "There is no state to balance. Of a query by Godwit, `godwit top` shows the balance.",
+        )
+    said = " ".join([f"The event log {path!r} {why}.", *notes])
+    return EventLogError(said, remedy=remedy, path=path)
+
+
+def _notes(log: EventLog, reader: StageReader) -> list[str]:
+    notes = list(log.notes)
+    if log.unfinished:
+        notes.append("The application was still running: these are its figures until then.")
+    if reader.bad_lines:
+        notes.append(f"{counted(reader.bad_lines, 'line')} could not be read, and is left out.")
+    return notes
+
+
+def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> dict[str, Any]:
+    return {
+        "application": reader.application,
+        "spark_version": reader.spark_version,
+        "queries": {key: asdict(figures) for key, figures in reader.queries.items()},
+        "stages": [
+            {
+                **asdict(stage),
+                "name": stage.label,
+                "imbalance": stage.imbalance,
+                "hottest_partition": stage.hottest[0],
+                "hottest_share": stage.hottest[1],
+                "executor_distance": stage.executor_distance,
+                "verdict": stage.verdict(),
+            }
+            for stage in stages
+        ],
+        "notes": notes,
+    }
+
+
+def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> None:
+    console = wide_console()
+    whose = reader.application or "an application"
+    version = f", Spark {reader.spark_version}" if reader.spark_version else ""
+    tell(console, f"{whose}{version}: {counted(len(stages), 'stateful stage')}")
+    head = (
+        *("stage", "batches", "slots", "partitions", "as it ran", "partitions moved", "mean"),
+        *("longest / mean", "executors ±"),
+    )
+    rows = [
+        (
+            _title(reader, stage),
+            str(stage.batches),
+            _range(*stage.slots),
+            str(len(stage.partitions)),
+            f"{stage.as_run_s:.1f} s",
+            f"{stage.moved_s:.1f} s",
+            f"{stage.mean_s:.1f} s",
+            f"{stage.imbalance:.1f}",
+            f"{stage.executor_distance:.0%}",
+        )
+        for stage in stages
+    ]
+    console.print(figures_table(head, rows))
+    for stage in stages:
+        _tell_stage(console, reader, stage)
+    for note in notes:
+        tell(console, f"note: {note}", "yellow")
+
+
+def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> None:
+    tell(console, _title(reader, stage), "bold")
+    tell(console, f"  {stage.verdict()}")
+    trigger_s = reader.queries[stage.query].trigger_s if stage.query in reader.queries else 0.0
+    if trigger_s > 0:
+        share = stage.as_run_s / trigger_s
+        tell(console, f"  It was {share:.0%} of the query's {trigger_s:.1f} s.")
+    number, work = stage.hottest
+    hot = stage.partitions[number]
+    rows = sum(p.shuffle_rows for p in stage.partitions.values()) or 1
+    size_bytes = sum(p.shuffle_bytes for p in stage.partitions.values()) or 1
+    states = sum(p.state_rows for p in stage.partitions.values()) or 1
+    tell(
+        console,
+        f"  Partition {number}: {work:.0%} of the work, {hot.shuffle_rows / rows:.0%} of the "
+        f"rows and {hot.shuffle_bytes / size_bytes:.0%} of the bytes "
+        f"({human_bytes(hot.shuffle_bytes)}) from the exchange, "
+        f"{hot.state_rows / states:.0%} of the rows of state.",
+    )
+    figures = ", ".join(
+        f"{batch} ({saved_s:.1f} of {as_run_s:.1f} s)"
+        for batch, as_run_s, saved_s in stage.worst
+        if saved_s > 0
+    )
+    if figures:
+        tell(console, f"  Micro-batches that would have saved most: {figures}.")
+
+
+def _title(reader: StageReader, stage: StageAdvice) -> str:
+    figures = reader.queries.get(stage.query)
+    return f"{(figures and figures.name) or stage.query[:8]}: {stage.label}"
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _draw(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
+    try:
+        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("matplotlib"):
+            raise
+        raise GodwitError(
+            "--plot needs the package matplotlib, which is not installed.",
+            remedy="pip install 'godwit-streams[planning]'",
+        ) from None
+    titled = [(printable(_title(reader, stage)), stage) for stage in stages]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks
+            plots.save(plots.advice_figure(titled), path)
+    except (ValueError, OSError) as error:
+        raise GodwitError(
+            f"--plot {path} cannot be written: {error}.",
+            remedy="Give a file ending in .png, .svg or .pdf in a directory that exists.",
+            path=str(path),
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,28 +450,15 @@ class StageAdvice:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class Advice:
-    """All stateful stages of a run."""
-
-    stages: dict[tuple[str, tuple[str, ...], int], StageAdvice] = field(default_factory=dict)
-
-    def add(self, run: StageRun) -> None:
-        """Take one stage of one micro-batch."""
+def advise(runs: Iterable[StageRun]) -> list[StageAdvice]:
+    """Sum up the stateful stages of all micro-batches, those first that would have saved most."""
+    stages: dict[tuple[str, tuple[str, ...], int], StageAdvice] = {}
+    for run in runs:
         key = (run.query, run.operators, run.place)
-        if key not in self.stages:
-            self.stages[key] = StageAdvice(
-                query=run.query, operators=run.operators, place=run.place
-            )
-        self.stages[key].add(run)
-
-    def ordered(self) -> list[StageAdvice]:
-        """Give the stages, those first that would have saved most."""
-        return sorted(self.stages.values(), key=lambda s: -s.saved_by_splitting_s)
-
-    def told(self) -> str:
-        """Say how many there are."""
-        return counted(len(self.stages), "stateful stage")
+        if key not in stages:
+            stages[key] = StageAdvice(query=run.query, operators=run.operators, place=run.place)
+        stages[key].add(run)
+    return sorted(stages.values(), key=lambda stage: -stage.saved_by_splitting_s)
 
 
 def _most_at_once(run: StageRun) -> int:

@@ -1,0 +1,76 @@
+"""Text on a terminal, as all commands write it: lines, tables, bars and rows of ticks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from godwit.model.wording import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["ASCII", "BLOCKS", "Symbols", "figures_table", "symbols_for", "tell", "wide_console"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbols:
+    """Characters to draw with."""
+
+    ticks: str  # from low to high
+    full: str  # of a bar
+    encoding: str  # of the terminal: texts are written so that it can show all of them
+
+    def sparkline(self, values: Sequence[float], width: int) -> str:
+        """Draw the last `width` values as a row of ticks, scaled to the largest of them."""
+        shown = values[-width:] if width > 0 else []
+        top = max(shown, default=0.0) or 1.0
+        last = len(self.ticks) - 1
+        return "".join(self.ticks[min(last, int(v / top * (last + 1)))] for v in shown)
+
+    def bar(self, share: float, width: int) -> str:
+        """Draw a bar that fills `width` if `share` is 1; anything above nothing can be seen."""
+        filled = round(min(1.0, max(0.0, share)) * width)
+        return self.full * (max(filled, 1) if share > 0 and width > 0 else filled)
+
+    def plain(self, text: str) -> str:
+        """Write a text so that it can be encoded."""
+        return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+
+
+BLOCKS = Symbols(ticks="▁▂▃▄▅▆▇█", full="█", encoding="utf-8")
+ASCII = Symbols(ticks="_.-~=+*#", full="#", encoding="ascii")
+
+
+def symbols_for(console: Console) -> Symbols:
+    """Choose what the encoding of a console can show."""
+    return BLOCKS if console.encoding.lower().replace("-", "").startswith("utf") else ASCII
+
+
+def wide_console(width: int = 160) -> Console:
+    """Make a console that gives tables room where no terminal limits them."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=width)
+
+
+def tell(console: Console, text: str, style: str = "") -> None:
+    """Print a line that only the terminal may wrap."""
+    console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def figures_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1, title: str | None = None
+) -> Table:
+    """Make a table: the first `texts` columns to the left, the others, figures, to the right."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for place, name in enumerate(head):
+        is_text = place < texts
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
