@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeAlias, cast
 from uuid import uuid4
 
 import numpy as np
@@ -45,7 +45,6 @@ from godwit.sinks.continuity import TargetReport, check_targets
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -54,15 +53,13 @@ if TYPE_CHECKING:
     from godwit.checkpoint.verification import VerificationReport
 
 __all__ = [
-    "Bar",
-    "Lines",
-    "Watcher",
+    "VerificationDisplay",
     "add_checkpoint_command",
     "opened_checkpoint",
     "verify_watched",
-    "watcher_on",
 ]
 
+_Action: TypeAlias = "Callable[[argparse.Namespace], int]"
 _JOURNAL_LINES = 20
 _REPAIR = "Run: godwit checkpoint repair."
 _WHEN = (
@@ -83,11 +80,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     def action(
-        name: str,
-        run: Callable[[argparse.Namespace], int],
-        help_: str,
-        description: str,
-        **names: str,
+        name: str, run: _Action, help_: str, description: str, **names: str
     ) -> argparse.ArgumentParser:
         """Add an action with its positional arguments and their help."""
         added: argparse.ArgumentParser = actions.add_parser(
@@ -319,8 +312,8 @@ def _verify(args: argparse.Namespace) -> int:
         print(json.dumps(values, indent=2))
     else:
         # Progress goes to standard error: the report is what is piped on.
-        with watcher_on(Console(stderr=True, highlight=False)) as watcher:
-            report = verify_watched(storage, watcher)
+        with VerificationDisplay(Console(stderr=True, highlight=False)) as display:
+            report = verify_watched(storage, display.begin, display.advance)
         report, targets = _with_surroundings(storage, report)
         _tell(args.path, report, targets)
     return 0 if report.ok else 1
@@ -382,19 +375,23 @@ def _grid(rows: Sequence[tuple[str, str]]) -> Table:
     return grid
 
 
+def _say(text: str, file: TextIO | None = None) -> None:
+    print(printable(text), file=file)
+
+
 def _copy(args: argparse.Namespace) -> int:
     target, source = CheckpointStorage.open(args.dst), CheckpointStorage.open(args.src)
     report = copy_checkpoint(source, target, same_query=args.same_query)
     latest = CommitLog.open_read_only(target).latest
     for left in carry_files(target, () if latest is None else latest.outputs, source=source):
-        print(
-            f"Not carried: {printable(left)}. Leave them there until the copy has been started "
+        _say(
+            f"Not carried: {left}. Leave them there until the copy has been started "
             "and has delivered them.",
             file=sys.stderr,
         )
     upto = "before its first epoch" if report.epoch < 0 else f"as of epoch {report.epoch}"
-    print(
-        f"{printable(args.dst)}: copied {upto}, {counted(report.files, 'file')} "
+    _say(
+        f"{args.dst}: copied {upto}, {counted(report.files, 'file')} "
         f"({human_bytes(report.file_bytes)}), query {report.query_id}"
     )
     return 0
@@ -403,10 +400,7 @@ def _copy(args: argparse.Namespace) -> int:
 def _rename(args: argparse.Namespace) -> int:
     with _alone(args.path) as log:
         rename_operator(log, args.old, args.new)
-    print(
-        f"{printable(args.path)}: from the next epoch on, the state of {printable(args.old)} is "
-        f"that of {printable(args.new)}"
-    )
+    _say(f"{args.path}: from the next epoch on, the state of {args.old} is that of {args.new}")
     return 0
 
 
@@ -415,18 +409,15 @@ def _drop(args: argparse.Namespace) -> int:
         return _drop_key(args)
     with _alone(args.path) as log:
         drop_operator(log, args.operator, reset=args.reset)
-    print(
-        f"{printable(args.path)}: from the next epoch on, the state of {printable(args.operator)} "
-        "is gone"
-    )
+    _say(f"{args.path}: from the next epoch on, the state of {args.operator} is gone")
     return 0
 
 
 def _keep_offsets(args: argparse.Namespace) -> int:
     with _alone(args.path) as log:
         keep_offsets(log.storage, args.source)
-    print(
-        f"{printable(args.path)}: the next start goes on from where {printable(args.source)} was "
+    _say(
+        f"{args.path}: the next start goes on from where {args.source} was "
         "read, whatever it reads then"
     )
     return 0
@@ -445,8 +436,8 @@ def _drop_key(args: argparse.Namespace) -> int:
         )
         counts = remove_key(writing, args.operator, is_key, key=args.key)
     for state, count in counts.items():
-        print(
-            f"{printable(args.path)}: {printable(state)} has no state of key {printable(args.key)} "
+        _say(
+            f"{args.path}: {state} has no state of key {args.key} "
             f"any more ({counted(count, 'row')} removed); committed as epoch "
             f"{writing.latest_epoch}"
         )
@@ -469,13 +460,13 @@ def _unlock(args: argparse.Namespace) -> int:
     storage = CheckpointStorage.open(args.path)
     owner = lease_owner(storage)
     if owner is None:
-        print(f"{printable(args.path)}: no query holds it")
+        _say(f"{args.path}: no query holds it")
         return 0
     if not args.force:
-        print(f"{printable(args.path)}: held by {printable(str(owner))}; --force takes it from it")
+        _say(f"{args.path}: held by {owner}; --force takes it from it")
         return 1
     break_lease(storage)
-    print(f"{printable(args.path)}: taken from {printable(str(owner))}")
+    _say(f"{args.path}: taken from {owner}")
     return 0
 
 
@@ -499,7 +490,7 @@ def _repair(args: argparse.Namespace) -> int:
         _tell_repair(args.path, steps, taken_back, done=True)
         left, _ = _repair_plan(storage)
         if left:
-            print("Left to do:")
+            _say("Left to do:")
             _tell_repair(args.path, left, (), done=False)
             return 1
         return _try(args.path, storage)
@@ -517,15 +508,15 @@ def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tu
 def _try(path: str, storage: CheckpointStorage) -> int:
     problems = start_problems(storage)
     for problem in problems:
-        print(f"{printable(path)}: cannot be started: {printable(problem.file)}")
-        print(f"  {printable(problem.problem)} {printable(problem.remedy)}")
+        _say(f"{path}: cannot be started: {problem.file}")
+        _say(f"  {problem.problem} {problem.remedy}")
     if problems:
         return 1
     refused = check_targets(storage).refused
     how = ", once it is said how its targets go on: on_divergence=" if refused else ""
-    print(f"{printable(path)}: can be started{how}")
+    _say(f"{path}: can be started{how}")
     for target in refused:
-        print(f"  {printable(target.problem)} {printable(target.remedy)}")
+        _say(f"  {target.problem} {target.remedy}")
     return 0
 
 
@@ -533,119 +524,87 @@ def _tell_repair(
     path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, done: bool
 ) -> None:
     if not steps:
-        print(f"{printable(path)}: nothing to repair")
+        _say(f"{path}: nothing to repair")
         return
     what = "done" if done else "found"
-    print(f"{printable(path)}: {counted(len(steps), 'step')} {what}")
+    _say(f"{path}: {counted(len(steps), 'step')} {what}")
     for step in steps:
-        print(f"  {printable(step.path)}: {printable(step.problem)}")
-        print(f"    -> {_DOES[step.action]}")
+        _say(f"  {step.path}: {step.problem}")
+        _say(f"    -> {_DOES[step.action]}")
     if taken_back:
         first, last = taken_back[0], taken_back[-1]
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-        print(
+        _say(
             f"This takes back {epochs}, whose output was delivered. Spark reads their rows again, "
             f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
             f"{first - 1}. A copy of what is missing is better."
         )
     if not done and any(step.action != "none" for step in steps):
-        print("Nothing was changed; --apply does it.")
+        _say("Nothing was changed; --apply does it.")
 
 
 _LINE_EVERY_S = 5.0
 
 
-class Watcher(Protocol):
-    """Listener to the progress of a verification."""
+def verify_watched(
+    storage: CheckpointStorage,
+    on_totals: Callable[[int | None, int | None], None],
+    on_block: Callable[[int], None],
+) -> VerificationReport:
+    """Verify a checkpoint, and tell how much there is to read, and of every block that is read.
 
-    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
-        """Take what there is to check; None if that cannot be told."""
-
-    def advance(self, size_bytes: int) -> None:
-        """Take note that one more block was read."""
-
-
-def verify_watched(storage: CheckpointStorage, watcher: Watcher) -> VerificationReport:
-    """Verify a checkpoint and tell `watcher` of every block that is read for it."""
-    watcher.begin(*_blocks_to_read(storage))
-    return verify(cast("CheckpointStorage", _WatchedStorage(storage, watcher.advance)))
+    `on_totals`: gets the blocks to check, and their bytes; ``None`` if that cannot be told.
+    `on_block`: gets the bytes of a block that was read.
+    """
+    on_totals(*_blocks_to_read(storage))
+    return verify(cast("CheckpointStorage", _WatchedStorage(storage, on_block)))
 
 
-def watcher_on(console: Console) -> AbstractContextManager[Watcher]:
-    """Return a bar on a terminal, and otherwise lines."""
-    return Bar(console) if console.is_terminal else nullcontext(Lines(console))
+class VerificationDisplay:
+    """Progress of a verification: a bar on a terminal, which goes when it is over.
 
-
-class Lines:
-    """A line every few seconds, so that a log tells a slow verification from one that hangs.
-
-    `console`: where to print. `clock`: seconds, from any start.
+    Elsewhere a line every few seconds, so that a log tells a slow verification from one that hangs.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console = console
-        self._clock = clock
-        self._count = _Count()
-        self._told_s = clock()
-
-    def begin(self, blocks: int | None, size_bytes: int | None) -> None:
-        """Take the totals."""
-        self._count = _Count(blocks, size_bytes)
-
-    def advance(self, size_bytes: int) -> None:
-        """Count a block; print a line if the last one is some time ago."""
-        self._count.add(size_bytes)
-        now_s = self._clock()
-        if now_s - self._told_s >= _LINE_EVERY_S:
-            self._told_s = now_s
-            self._console.print(Text(f"verified {self._count}"), soft_wrap=True)
-
-
-class Bar:
-    """A bar that is gone when the verification is over."""
-
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            TextColumn("verifying"),
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._progress.add_task("reading records", total=None)
-        self._count = _Count()
+        self._console, self._clock = console, clock
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(
+                TextColumn("verifying"), BarColumn(), *columns, console=console, transient=True
+            )
+            self._task = self._bar.add_task("reading records", total=None)
+        self._shown_s = clock()
+        self.begin(None, None)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def begin(self, blocks: int | None, size_bytes: int | None) -> None:
         """Take the totals."""
-        self._count = _Count(blocks, size_bytes)
-        self._progress.update(self._task, total=size_bytes)
-
-    def advance(self, size_bytes: int) -> None:
-        """Count a block."""
-        self._count.add(size_bytes)
-        self._progress.update(self._task, advance=size_bytes, description=str(self._count))
-
-
-class _Count:
-    def __init__(self, blocks: int | None = None, size_bytes: int | None = None) -> None:
         self._of_blocks = "" if blocks is None else f" of {blocks}"
         self._of_bytes = "" if size_bytes is None else f" of {human_bytes(size_bytes)}"
         self._blocks = self._bytes = 0
+        if self._bar is not None:
+            self._bar.update(self._task, total=size_bytes)
 
-    def add(self, size_bytes: int) -> None:
+    def advance(self, size_bytes: int) -> None:
+        """Count a block and show it; as a line, if the last one is some time ago."""
         self._blocks += 1
         self._bytes += size_bytes
-
-    def __str__(self) -> str:
-        return f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
+        text = f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
+        if self._bar is not None:
+            self._bar.update(self._task, advance=size_bytes, description=text)
+        elif (now_s := self._clock()) - self._shown_s >= _LINE_EVERY_S:
+            self._shown_s = now_s
+            tell(self._console, f"verified {text}")
 
 
 class _WatchedStorage:

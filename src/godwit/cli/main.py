@@ -17,7 +17,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["main", "parser"]
 
@@ -40,15 +40,15 @@ Each command explains itself with --help. Streams themselves are started from Py
 """
 
 
-# Command, its module, the function that adds it, and the extra that brings what it needs.
-_COMMANDS = (
-    ("demo", "godwit.cli.demo.command", "add_demo_command", "demo"),
-    ("checkpoint", "godwit.cli.checkpoint", "add_checkpoint_command", "cli"),
-    ("top", "godwit.cli.top", "add_top_command", "cli"),
-    ("advise", "godwit.cli.advise", "add_advise_command", "cli"),
-    ("plan", "godwit.cli.plan", "add_plan_command", "planning"),
-    ("sim", "godwit.cli.sim", "add_sim_command", "planning"),
-)
+# Command, its module, whose `add_<command>_command` adds it, and the extra with what it needs.
+_COMMANDS = {
+    "demo": ("godwit.cli.demo.command", "demo"),
+    "checkpoint": ("godwit.cli.checkpoint", "cli"),
+    "top": ("godwit.cli.top", "cli"),
+    "advise": ("godwit.cli.advise", "cli"),
+    "plan": ("godwit.cli.plan", "planning"),
+    "sim": ("godwit.cli.sim", "planning"),
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,9 +64,9 @@ def parser() -> argparse.ArgumentParser:
         "--traceback", action="store_true", help="show where in the code an error comes from"
     )
     commands = root.add_subparsers(dest="command", metavar="COMMAND")
-    for name, module, function, extra in _COMMANDS:
+    for name, (module, extra) in _COMMANDS.items():
         try:
-            add: Callable[[Any], None] = getattr(importlib.import_module(module), function)
+            add = getattr(importlib.import_module(module), f"add_{name}_command")
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("godwit"):
                 raise
@@ -138,8 +138,7 @@ def _run(args: argparse.Namespace) -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("", "godwit"):
             raise
-        extra = next(extra for name, _, _, extra in _COMMANDS if name == args.command)
-        raise _missing(package, extra) from error
+        raise _missing(package, _COMMANDS[args.command][1]) from error
     return status
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
-from godwit.model.errors import GodwitError, InvalidProblemError
+from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.partitionings import Transitions, estimate_transitions, serially
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
 from godwit.planning.intervals.projected import ProjectedCost
@@ -25,7 +24,7 @@ from godwit.planning.registry import PLANNERS, Planner, planner
 from godwit.planning.solution import Solution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from godwit.planning.intervals.partitionings import BlockMap
 
@@ -44,15 +43,9 @@ examples:
   godwit plan ssm --help
 """
 
-Subparsers = Any  # argparse keeps the type of what add_subparsers returns private
 
-
-def add_plan_command(subparsers: Subparsers) -> None:
-    """Add ``plan`` to the command line; the chosen function is left in ``args.run``.
-
-    ``args.run(args)`` prints, and returns the exit status: 0 for a plan within all limits, 3 for
-    one that breaks a limit, 2 for a problem that is wrong.
-    """
+def add_plan_command(subparsers: Any) -> None:
+    """Add ``plan`` to the command line; the function to run is left in ``args.run``."""
     plan = subparsers.add_parser(
         "plan",
         help="what a planner would do with a problem",
@@ -67,15 +60,22 @@ def add_plan_command(subparsers: Subparsers) -> None:
     )
     for entry in PLANNERS.values():
         _add_method(methods, entry)
-    _add_compare(methods)
+    compare = methods.add_parser("compare", help="every applicable planner side by side")
+    compare.set_defaults(run=_run_compare)
+    _add_arguments(compare, shown="solutions")
     _add_precompute(methods)
     schema = methods.add_parser("schema", help="print the JSON Schema of a kind of problem")
     kinds = (*EXAMPLES, "solution")
     schema.add_argument("what", choices=kinds, metavar="KIND", help=", ".join(kinds))
-    schema.set_defaults(run=_run_schema)
+    schema.set_defaults(run=lambda args: _print_json(schema_of(args.what)))
     example = methods.add_parser("example", help="print an example of a kind of problem")
     example.add_argument("what", choices=tuple(EXAMPLES), metavar="KIND", help=", ".join(EXAMPLES))
-    example.set_defaults(run=_run_example)
+    example.set_defaults(run=lambda args: _print_json(EXAMPLES[args.what]))
+
+
+def _print_json(values: Any) -> int:
+    print(json.dumps(values, indent=2))
+    return 0
 
 
 def _methods() -> str:
@@ -83,7 +83,7 @@ def _methods() -> str:
     return table(("method", "kind", "paper", "minimises"), rows, left=4)
 
 
-def _add_method(methods: Subparsers, entry: Planner) -> None:
+def _add_method(methods: Any, entry: Planner) -> None:
     parser = methods.add_parser(
         entry.name,
         description=(
@@ -95,11 +95,7 @@ def _add_method(methods: Subparsers, entry: Planner) -> None:
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
-    parser.add_argument("--json", action="store_true", help="print the solution as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the plan (.png, .svg, .pdf)"
-    )
+    _add_arguments(parser, shown="solution")
     parser.add_argument(
         "--set",
         action="append",
@@ -107,12 +103,11 @@ def _add_method(methods: Subparsers, entry: Planner) -> None:
         metavar="NAME=VALUE",
         help="set an option; VALUE is JSON (overrides `options` in the problem)",
     )
-    _add_prediction(parser)
     if entry.name == "mtm":
         parser.add_argument(
             "--projected", type=Path, metavar="FILE", help="table made by `godwit plan precompute`"
         )
-    parser.set_defaults(run=_guarded(_run_method))
+    parser.set_defaults(run=_run_method)
 
 
 def _options(entry: Planner) -> str:
@@ -123,7 +118,11 @@ def _options(entry: Planner) -> str:
     return ", ".join(f"{name}={default!r}" for name, default in defaults.items()) or "none"
 
 
-def _add_prediction(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser, *, shown: str) -> None:
+    """Add what one planner and all of them side by side take alike."""
+    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
+    parser.add_argument("--json", action="store_true", help=f"print the {shown} as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png, .svg, .pdf)")
     parser.add_argument(
         "--bandwidth",
         type=float,
@@ -133,16 +132,7 @@ def _add_prediction(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_compare(methods: Subparsers) -> None:
-    parser = methods.add_parser("compare", help="every applicable planner side by side")
-    parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
-    parser.add_argument("--json", action="store_true", help="print the solutions as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the plans")
-    _add_prediction(parser)
-    parser.set_defaults(run=_guarded(_run_compare))
-
-
-def _add_precompute(methods: Subparsers) -> None:
+def _add_precompute(methods: Any) -> None:
     parser = methods.add_parser(
         "precompute",
         help="projected migration costs for mtm (paper 1 §5.2)",
@@ -165,18 +155,7 @@ def _add_precompute(methods: Subparsers) -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="sample N partitionings")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--spark", action="store_true", help="compute on Spark")
-    parser.set_defaults(run=_guarded(_run_precompute))
-
-
-def _guarded(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    def guarded(args: argparse.Namespace) -> int:
-        try:
-            return run(args)
-        except GodwitError as error:
-            print(f"godwit plan: {error}", file=sys.stderr)
-            return 2
-
-    return guarded
+    parser.set_defaults(run=_run_precompute)
 
 
 def _run_method(args: argparse.Namespace) -> int:
@@ -186,9 +165,13 @@ def _run_method(args: argparse.Namespace) -> int:
     if getattr(args, "projected", None):
         chosen["projected"] = ProjectedCost.from_bytes(_read(args.projected))
     solution = entry(problem, **chosen)
-    shown = preview(solution, bandwidth_bytes_per_s=args.bandwidth) if _plans(solution) else None
+    shown = (
+        preview(solution, bandwidth_bytes_per_s=args.bandwidth)
+        if isinstance(solution, Solution)
+        else None
+    )
     if args.json:
-        print(json.dumps(solution_to_dict(solution), indent=2))
+        _print_json(solution_to_dict(solution))
     elif shown:
         print(shown.to_text())
     else:
@@ -203,10 +186,6 @@ def _run_method(args: argparse.Namespace) -> int:
             )
         _draw([shown], args.plot)
     return 3 if str(getattr(solution, "status", "")) == "infeasible" else 0
-
-
-def _plans(solution: object) -> bool:
-    return isinstance(solution, Solution)
 
 
 def _run_compare(args: argparse.Namespace) -> int:
@@ -234,7 +213,7 @@ def _run_compare(args: argparse.Namespace) -> int:
     if args.json:
         refusals = [{"method": name, "reason": reason} for name, reason in refused]
         values = {"solutions": [solution_to_dict(s) for s in solutions], "refused": refusals}
-        print(json.dumps(values, indent=2))
+        _print_json(values)
     else:
         print(_comparison(solutions, shown))
         for name, reason in refused:
@@ -276,29 +255,20 @@ def _run_precompute(args: argparse.Namespace) -> int:
 
         session = SparkSession.builder.appName("godwit plan precompute").getOrCreate()
         block_map = SparkBlockMap(session.sparkContext)
+    common: dict[str, Any] = {"gamma": args.gamma, "block_map": block_map}
     if args.sample is None:
-        table_of_costs = projected_cost(
-            problem,
-            transitions,
-            gamma=args.gamma,
-            max_partitionings=args.at_most,
-            block_map=block_map,
-        )
+        costs = projected_cost(problem, transitions, max_partitionings=args.at_most, **common)
     else:
-        table_of_costs = approximate_projected_cost(
-            problem,
-            transitions,
-            gamma=args.gamma,
-            num_partitionings=args.sample,
-            rng=np.random.default_rng(args.seed),
-            block_map=block_map,
+        rng = np.random.default_rng(args.seed)
+        costs = approximate_projected_cost(
+            problem, transitions, num_partitionings=args.sample, rng=rng, **common
         )
-    args.output.write_bytes(table_of_costs.to_bytes())
-    kind = "exact" if table_of_costs.exact else "sampled (upper bounds)"
-    error, on_average = table_of_costs.measured_error, table_of_costs.measured_mean_error
+    args.output.write_bytes(costs.to_bytes())
+    kind = "exact" if costs.exact else "sampled (upper bounds)"
+    error, on_average = costs.measured_error, costs.measured_mean_error
     print(
-        f"{kind}: {table_of_costs.num_partitionings} of {table_of_costs.partitionings_in_all} "
-        f"partitionings, {table_of_costs.sweeps} sweeps, {table_of_costs.elapsed_s:.3g} s"
+        f"{kind}: {costs.num_partitionings} of {costs.partitionings_in_all} "
+        f"partitionings, {costs.sweeps} sweeps, {costs.elapsed_s:.3g} s"
         + ("" if error is None else f", greatest relative error {error:.3g}, mean {on_average:.3g}")
     )
     return 0
@@ -316,16 +286,6 @@ def _transitions(path: Path) -> Transitions:
         field="transitions",
         value=values,
     )
-
-
-def _run_schema(args: argparse.Namespace) -> int:
-    print(json.dumps(schema_of(args.what), indent=2))
-    return 0
-
-
-def _run_example(args: argparse.Namespace) -> int:
-    print(json.dumps(EXAMPLES[args.what], indent=2))
-    return 0
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -350,6 +310,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def _read_problem(path: Path) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """Return a problem and its options per method."""
     return problem_from_json(_read(path).decode("utf-8", "replace"))
 
 

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from godwit.cli.plan import add_plan_command
+from godwit.cli.main import main
 from godwit.cli.plan_json import EXAMPLES
 from godwit.planning.registry import PLANNERS
 
@@ -17,11 +16,7 @@ TRANSITIONS = EXAMPLES["assignment"]["options"]["mtm"]["transitions"]
 
 
 def _run(*words: str) -> int:
-    parser = argparse.ArgumentParser(prog="godwit")
-    add_plan_command(parser.add_subparsers(required=True))
-    args = parser.parse_args(["plan", *words])
-    status: int = args.run(args)
-    return status
+    return main(["plan", *words])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.checkpoints import write_checkpoint
 
 from godwit.checkpoint.verification import verify
 from godwit.cli import checkpoint as commands
-from godwit.cli.checkpoint import Lines, verify_watched, watcher_on
+from godwit.cli.checkpoint import VerificationDisplay, verify_watched
 from godwit.cli.main import main
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ EPOCHS = 6
 
 
 class Told:
-    """A watcher that keeps what it is told."""
+    """Keeps what it is told of a verification."""
 
     def __init__(self) -> None:
         self.totals: list[tuple[int | None, int | None]] = []
@@ -54,7 +54,7 @@ def test_every_block_is_told_of_and_the_total_is_known_before(
     checkpoint: CheckpointStorage,
 ) -> None:
     told = Told()
-    report = verify_watched(checkpoint, told)
+    report = verify_watched(checkpoint, told.begin, told.advance)
     assert report == verify(checkpoint)
     assert report.ok
     assert told.totals == [(len(told.parts), sum(told.parts))]
@@ -66,21 +66,21 @@ def test_damage_stops_neither_the_verification_nor_the_count(checkpoint: Checkpo
     for entry in checkpoint.list("blocks")[:2]:
         checkpoint.delete(entry.path)
     told = Told()
-    assert verify_watched(checkpoint, told) == verify(checkpoint)
+    assert verify_watched(checkpoint, told.begin, told.advance) == verify(checkpoint)
     assert told.totals == [(len(told.parts), sum(told.parts))]
 
 
 def test_records_that_cannot_be_read_leave_the_total_open(checkpoint: CheckpointStorage) -> None:
     checkpoint.write_atomic(checkpoint.list("commits")[-1].path, b"not a record")
     told = Told()
-    assert verify_watched(checkpoint, told) == verify(checkpoint)
+    assert verify_watched(checkpoint, told.begin, told.advance) == verify(checkpoint)
     assert told.totals == [(None, None)]
 
 
 def test_a_line_comes_every_few_seconds() -> None:
     text = io.StringIO()
     seconds = count(step=2)
-    lines = Lines(Console(file=text, width=200), clock=lambda: float(next(seconds)))
+    lines = VerificationDisplay(Console(file=text, width=200), clock=lambda: float(next(seconds)))
     lines.begin(5, 5 * 1024)
     for _ in range(5):
         lines.advance(1024)
@@ -96,8 +96,8 @@ def test_a_line_comes_every_few_seconds() -> None:
 def test_a_terminal_gets_a_bar_that_fills(checkpoint: CheckpointStorage) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
-    with watcher_on(console) as bar:
-        verify_watched(checkpoint, bar)
+    with VerificationDisplay(console) as bar:
+        verify_watched(checkpoint, bar.begin, bar.advance)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
     assert re.search(rf"verifying ━+ blocks {EPOCHS} of {EPOCHS}, (\S+ \S+) of \1", shown)
 
