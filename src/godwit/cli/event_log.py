@@ -367,10 +367,7 @@ class StageReader:
         }
 
     def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
-        """Give every stateful stage that is complete, in the order in which they ended.
-
-        Raises `EventLogError` if the first line is no event of Spark.
-        """
+        """Give every stateful stage that is complete, in the order in which they ended."""
         for line in lines:
             kind = _kind(line)
             if kind is None:

@@ -207,11 +207,7 @@ _LACKS = re.compile(r"Object (missing required|contains unknown) field `(?P<fiel
 
 
 def problem_from_json(text: str) -> tuple[Any, dict[str, dict[str, Any]]]:
-    """Read a problem and its options per method.
-
-    Raises `InvalidProblemError` if the text is not JSON, or the problem is wrong; it names the
-    field.
-    """
+    """Read a problem and its options per method."""
     try:
         values = json.loads(text, parse_float=_number)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply

@@ -112,8 +112,6 @@ def read_former_target(
     """Yield the rows of files that were written for a target that `sink` does not write to.
 
     A copy of a checkpoint carries such files with it.
-
-    Raises `SinkError` if the target or a file is not there, or cannot be reached.
     """
     copies = [None if carried is None else carried.read(written.target, f) for f in written.files]
     if copies and all(copy is not None for copy in copies):

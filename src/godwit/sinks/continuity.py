@@ -1,31 +1,22 @@
 """Comparison of a target with the checkpoint: does it go on from its last epoch, and what if not.
 
-Problem: a sink takes an epoch that its target has for delivered.  That is right as long as target
-and checkpoint tell one history.  A checkpoint that was restored from a backup stands before epochs
-that its target has, and the epochs that it makes anew would be skipped; a target that was restored
-lacks epochs that will not come again.
-
-A target therefore keeps, with the rows of an epoch, the point of the history that they are of
-(`godwit.checkpoint.ownership.HistoryPoint`), and a start compares it with the checkpoint:
+A sink takes an epoch that its target has for delivered, which is right as long as both tell one
+history.  So a target keeps, with the rows of an epoch, the `HistoryPoint` that they are of, and a
+start compares it with the checkpoint:
 
 =============  ==================================================================================
 it is          when
 =============  ==================================================================================
 continued      the target's last epoch is one of the checkpoint's, and the checkpoint has nothing
                between it and its own last epoch, which is the one that may be delivered again
-ahead          the target has later epochs of this history
+ahead          the target has later epochs of this history: the checkpoint is an older backup
 diverged       the target has epochs of another history
-behind         the target lacks epochs that the checkpoint has delivered
+behind         the target lacks epochs that the checkpoint has delivered, as an older backup does
 another's      the checkpoint is a copy, and the target is that of the query that was copied
 =============  ==================================================================================
 
-Everything but the first is refused, unless the user says how to go on.
-
-**Without the flow.** `check_targets` looks at the targets of a checkpoint's sinks.  A commit record
-says where its sinks write.  What lies on this machine can be looked at: whether the target goes on
-from the checkpoint, and whether the files are there that lanes wrote for an epoch that is yet to be
-delivered.  Nothing is written, and no credentials are needed; what lies elsewhere is named as not
-looked at.
+Everything but the first is refused, unless the user says how to go on.  `check_targets` looks at
+targets on this machine without the flow: nothing is written, and no credentials are needed.
 """
 
 from __future__ import annotations
@@ -95,19 +86,18 @@ def continue_delivery(
 
     `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
     it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
-    what was done about it, in words; ``None`` if there was nothing to do. Raises `SinkError` if
-    they do not, and the user has not said how to go on, or it cannot be done.
+    what was done about it, in words; ``None`` if there was nothing to do.
     """
     if not sink.keeps_epochs:
         return None
     problem = _problem(sink, epochs, position)
     if problem is None:
-        if sink.last_delivered() is None and position.stays and position.before >= 0:
-            return (
-                f"sink {name}: its target has nothing of this query, though epochs up to "
-                f"{position.before} had rows for it; it gets the last epoch and what comes after"
-            )
-        return None
+        if sink.last_delivered() is not None or not position.stays or position.before < 0:
+            return None
+        return (
+            f"sink {name}: its target has nothing of this query, though epochs up to "
+            f"{position.before} had rows for it; it gets the last epoch and what comes after"
+        )
     if way == "refuse":
         raise _refused(name, problem, sink)
     if way == "new_writer":
@@ -132,8 +122,7 @@ def continue_delivery(
 class _Problem:
     kind: Literal["ahead", "diverged", "behind", "another's"]
     what: str
-    settled: int
-    """The last epoch that a new writer takes for delivered."""
+    settled: int  # the last epoch that a new writer takes for delivered
 
 
 def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
@@ -160,15 +149,11 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
     if point.epoch < position.before:
         return _Problem(
             kind="behind",
-            what=f"its target has {_up_to(point)}, and epochs up to {position.before} were "
-            "delivered to it",
+            what=f"its target has {'nothing' if point.epoch < 0 else f'epochs up to {point.epoch}'}"
+            f", and epochs up to {position.before} were delivered to it",
             settled=latest - 1,
         )
     return None
-
-
-def _up_to(point: HistoryPoint) -> str:
-    return f"epochs up to {point.epoch}" if point.epoch >= 0 else "nothing"
 
 
 def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position: Position) -> int:
@@ -192,6 +177,12 @@ _CAUSES: Final[dict[str, str]] = {
     "not have everything.",
     "another's": "Its rows would mix with those of that query.",
 }
+_EFFECTS: Final[dict[str, str]] = {  # of going on all the same
+    "ahead": "rows that are made anew come beside those that are there",
+    "diverged": "rows that are made anew come beside those that are there",
+    "behind": "the rows in between stay missing",
+    "another's": "rows of both queries are in one target",
+}
 
 
 def _refused(name: str, problem: _Problem, sink: Sink) -> SinkError:
@@ -202,24 +193,20 @@ def _refused(name: str, problem: _Problem, sink: Sink) -> SinkError:
         )
     elif problem.kind == "another's":
         back = "Give the sink a target of its own"
-    else:
-        why_not = sink.cannot_roll_back()
+    elif (why_not := sink.cannot_roll_back()) is None:
         back = (
             'Take back what the target has beyond the checkpoint: start(on_divergence="roll_back")'
-            if why_not is None
-            else f"Rolling back is not possible here: {why_not}. Restore the target as it was "
+        )
+    else:
+        back = (
+            f"Rolling back is not possible here: {why_not}. Restore the target as it was "
             "with the checkpoint, or give the sink another target"
         )
-    effect = {
-        "ahead": "rows that are made anew come beside those that are there",
-        "diverged": "rows that are made anew come beside those that are there",
-        "behind": "the rows in between stay missing",
-        "another's": "rows of both queries are in one target",
-    }[problem.kind]
     return SinkError(
         f"Sink {name!r} does not go on from this checkpoint: {problem.what}. "
         f"{_CAUSES[problem.kind]}",
-        remedy=f'{back}. Or go on all the same, start(on_divergence="new_writer"): {effect}. '
+        remedy=f'{back}. Or go on all the same, start(on_divergence="new_writer"): '
+        f"{_EFFECTS[problem.kind]}. "
         "on_divergence={sink: way} says it for one sink.",
         sink=name,
         divergence=problem.kind,
@@ -245,8 +232,6 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     """Look at the targets that the latest epoch of a checkpoint writes to.
 
     A query may be running on it.
-
-    Raises `GodwitError` if the checkpoint cannot be opened.
     """
     before = CommitLog.open_read_only(storage).latest
     sinks = {} if before is None else before.sinks or {}
@@ -290,14 +275,9 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 
-        from godwit.sinks.delta_sink import held_epoch  # noqa: PLC0415
+        from godwit.sinks.delta_sink import last_epoch_of  # noqa: PLC0415
 
-        recorded = held_epoch(
-            DeltaTable(sink.target),
-            record.query_id,
-            sink.writer,
-            f"godwit-{record.query_id}-{sink.writer}",
-        )
+        recorded = last_epoch_of(DeltaTable(sink.target), record.query_id, sink.writer)
     except Exception as error:  # the library also raises bare Exceptions
         msg = f": {type(error).__name__}"
         raise _UnseenError(msg) from error

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-__all__ = ["DeltaLaneWriter", "DeltaSink", "held_epoch"]
+__all__ = ["DeltaLaneWriter", "DeltaSink", "last_epoch_of"]
 
 
 def error_text(error: Exception) -> str:
@@ -98,10 +98,7 @@ _REST_BYTES: Final = 128 * 2**20
 
 
 class DeltaSink(TargetSink):
-    """Writes each epoch to a Delta Lake table in one commit.
-
-    Parameters and guarantee are those of `godwit.sinks.delta`.
-    """
+    """Writes each epoch to a Delta Lake table in one commit (see `godwit.sinks.delta`)."""
 
     failures = (Exception,)  # the library also raises bare Exceptions
     text_of = staticmethod(error_text)
@@ -153,10 +150,7 @@ class DeltaSink(TargetSink):
         return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of data files in lanes, if rows are added and nothing else is asked.
-
-        Raises `SinkError` if the table cannot be written.
-        """
+        """Return the writer of data files in lanes, if rows are added and nothing else is asked."""
         if self._merge_keys or not takes_plain_files(self._table):
             return None
         with self._explaining(
@@ -185,10 +179,7 @@ class DeltaSink(TargetSink):
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
-        """Create the table, or check that the rows fit it.
-
-        Raises `SinkError` if the table cannot be opened or its columns are others.
-        """
+        """Create the table, or check that the rows fit it."""
         self._context = context
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._opening = uuid.uuid4().hex[:12]
@@ -234,23 +225,14 @@ class DeltaSink(TargetSink):
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
             self._table.update_incremental()
-            self._held = held_epoch(
-                self._table, self._context.query_id, self._context.writer, self._first_app_id
-            )
+            self._held = last_epoch_of(self._table, self._context.query_id, self._context.writer)
         recorded = self._held
         self._generation = "" if recorded is None else recorded.generation
         self._base = -1 if recorded is None else recorded.point.epoch
         self._seen = self._table.version()
 
-    @property
-    def _first_app_id(self) -> str:
-        return f"godwit-{self._context.query_id}-{self._context.writer}"
-
-    @property
-    def _app_id(self) -> str:
-        return (
-            f"{self._first_app_id}-{self._generation}" if self._generation else self._first_app_id
-        )
+    def _app_id(self, generation: str) -> str:
+        return _application(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table holds, whatever it was restored from."""
@@ -260,10 +242,7 @@ class DeltaSink(TargetSink):
         """Versions of a table are kept, as long as nobody vacuums them."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Restore the table to the version of the last epoch that is of a history.
-
-        Raises `SinkError` if others have written since, or the files of that version are gone.
-        """
+        """Restore the table to the version of the last epoch that is of a history."""
         with self._explaining("cannot be rolled back", "Check the path and the credentials."):
             version, left, stranger = version_to_restore(
                 self._table,
@@ -306,10 +285,7 @@ class DeltaSink(TargetSink):
         self._look()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Commit the epoch's rows with its number, unless the table has it.
-
-        Raises `SinkError` if the commit fails, or others commit in between time and again.
-        """
+        """Commit the epoch's rows with its number, unless the table has it."""
         if output.num_rows == 0 and not is_whole(output, self._context):
             return
         files: list[WrittenFile] | None = None
@@ -350,7 +326,7 @@ class DeltaSink(TargetSink):
             return
 
     def _recorded(self) -> int:
-        version = self._table.transaction_version(self._app_id)
+        version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
     def _insist_on_what_was_delivered(self, epoch: int) -> None:
@@ -416,9 +392,9 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
-        transactions = [Transaction(self._app_id, point.epoch)]
+        transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
-            transactions.append(Transaction(self._first_app_id, point.epoch))
+            transactions.append(Transaction(self._app_id(""), point.epoch))
         return CommitProperties(
             custom_metadata=metadata_of(point, self._context.writer, self._generation),
             app_transactions=transactions,
@@ -543,7 +519,7 @@ _MAINTENANCE: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END", "RESTORE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldEpoch:
+class TableEpoch:
     """An epoch that a table holds."""
 
     # the epoch and its history; without a digest where an earlier version committed it
@@ -552,19 +528,24 @@ class HeldEpoch:
     version: int  # of the table, at which it was committed; -1 if not known
 
 
+def _application(query_id: str, writer: str, generation: str = "") -> str:
+    """Name of a generation of a writer's application, the first one by default."""
+    return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
+
+
 def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
     """Describe an epoch for the log of the table."""
     fields = {**asdict(point), "writer": writer, "generation": generation}
     return {_KEY: json.dumps(fields, sort_keys=True)}
 
 
-def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> HeldEpoch | None:
+def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
     """Read an epoch of a writer out of a commit; ``None`` if it is somebody else's."""
     try:
         fields = json.loads(commit[_KEY])
         if (fields["query_id"], fields["writer"]) != (query_id, writer):
             return None
-        return HeldEpoch(
+        return TableEpoch(
             point=HistoryPoint(
                 query_id=query_id,
                 history=str(fields["history"]),
@@ -618,14 +599,12 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
     return max((int(c["version"]) for c in earlier if c["timestamp"] <= moment), default=None)
 
 
-def held_epoch(table: DeltaTable, query_id: str, writer: str, application: str) -> HeldEpoch | None:
-    """Find the last epoch of a writer that a table holds.
+def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
+    """Return the last epoch of a writer that a table holds: -1 if what it wrote is gone.
 
-    `table`: the table, as it is now. `query_id`, `writer`: whose epoch. `application`: name of the
-    first generation of the writer's application. Returns ``None`` if the writer never wrote to the
-    table. An epoch of -1 if what it wrote is gone.
+    ``None`` if it never wrote to the table.
     """
-    recorded = table.transaction_version(application)
+    recorded = table.transaction_version(_application(query_id, writer))
     if recorded is None:
         return None
     restore = -1
@@ -636,12 +615,12 @@ def held_epoch(table: DeltaTable, query_id: str, writer: str, application: str) 
         if epoch is not None:
             if restore < 0:
                 return epoch
-            return HeldEpoch(point=epoch.point, generation=f"r{restore}", version=epoch.version)
+            return TableEpoch(point=epoch.point, generation=f"r{restore}", version=epoch.version)
     if restore < 0:  # by an earlier version, whose commits do not say so
-        return HeldEpoch(point=without_history(recorded, query_id), generation="", version=-1)
+        return TableEpoch(point=without_history(recorded, query_id), generation="", version=-1)
     if any(_own_epoch(commit, query_id, writer) for commit in table.history()):
-        return HeldEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
-    return HeldEpoch(point=without_history(recorded, query_id), generation="", version=-1)
+        return TableEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
+    return TableEpoch(point=without_history(recorded, query_id), generation="", version=-1)
 
 
 def version_to_restore(
@@ -712,10 +691,7 @@ class DeltaLaneWriter:
     lane_bytes: int  # as the sink was given it
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a file for each partition.
-
-        Raises `SinkError` if the table is there and cannot be written.
-        """
+        """Write a file for each partition."""
         if not are_worth_files(rows, 1, self.lane_bytes):
             return None
         rows = rows.cast(self.schema)
@@ -728,10 +704,7 @@ class DeltaLaneWriter:
         return self.write_files(parts, f"{epoch}-{place}")
 
     def write_files(self, parts: Iterable[Partition], name: str) -> Sequence[WrittenFile]:
-        """Write a file for each partition, whose name begins with ``godwit-<name>``.
-
-        Raises `SinkError` if the table cannot be written.
-        """
+        """Write a file for each partition, whose name begins with ``godwit-<name>``."""
         filesystem, root = table_files(self.uri, self.storage_options)
         attempt = f"{self.opening}-{uuid.uuid4().hex}"
         written = []

@@ -42,10 +42,7 @@ _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 def open_file_system(
     path: str, filesystem: pafs.FileSystem | None = None
 ) -> tuple[pafs.FileSystem, str]:
-    """Open the file system that `path` is on; return it with the path inside it.
-
-    Raises `SinkError` if the URI is of no known kind, or its file system cannot be reached.
-    """
+    """Open the file system that `path` is on; return it with the path inside it."""
     if filesystem is not None:
         return filesystem, path.rstrip("/")
     if not _is_uri(path):

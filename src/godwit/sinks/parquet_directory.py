@@ -58,10 +58,7 @@ class _MakeError(Protocol):
 
 
 def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeError) -> None:
-    """Refuse columns that Parquet or directories cannot hold.
-
-    Raises `SinkError`: made by `error`.
-    """
+    """Refuse columns that Parquet or directories cannot hold."""
     if any(name.lower() == "epoch" for name in schema.names):
         raise error(
             "a column is called 'epoch', as the directories are",
@@ -98,8 +95,6 @@ def take_directory(
     would pass for delivered epochs of this one, and rows would be lost. Of two queries that begin a
     directory at once, one is refused: here on a local disk, where the marker is claimed, and
     elsewhere here or in `check_directory`, before it has written a row.
-
-    Raises `SinkError`: made by `error`.
     """
     if _read_marker(filesystem, root, mine, error) is not None:
         return False
@@ -129,8 +124,6 @@ def check_directory(
 
     Columns may come and go between runs, since every file says which it has; one that changed its
     type would keep readers from reading the directory as a whole.
-
-    Raises `SinkError`: made by `error`.
     """
     marker = _read_marker(filesystem, root, mine, error)
     if marker is None:  # somebody has emptied the directory

@@ -379,10 +379,7 @@ class PartitionedRows:
     max_partitions: int  # the most partitions that one lane may write in an epoch
 
     def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
-        """Find the rows that break a rule.
-
-        Raises `SinkError` if the rows are of too many partitions.
-        """
+        """Find the rows that break a rule."""
         rejected = self.checks(rows)
         keys = pa.Table.from_batches([rows.select(list(self.partition_by))])
         partitions = keys.group_by(list(self.partition_by)).aggregate([]).num_rows

@@ -123,10 +123,7 @@ class ParquetLaneWriter:
     folds: bool = False  # whether names that differ by case are one there
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write a file for each partition, in a directory of this attempt's own.
-
-        Raises `SinkError` if the directory is there and cannot be written.
-        """
+        """Write a file for each partition, in a directory of this attempt's own."""
         if not are_worth_files(rows, 1, self.lane_bytes):
             return None
         parts = partitioned(rows.cast(self.schema), self.partition_by, folds=self.folds)
@@ -183,10 +180,7 @@ _FORMAT: Final = 1
 
 
 class ParquetSink(TargetSink):
-    """Writes each epoch to a directory of its own, ``<path>/epoch=<n>``.
-
-    Parameters and guarantee are those of `godwit.sinks.parquet`.
-    """
+    """Writes each epoch to a directory of its own (see `godwit.sinks.parquet`)."""
 
     failures = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
@@ -263,11 +257,7 @@ class ParquetSink(TargetSink):
         )
 
     def open(self, context: SinkContext) -> None:
-        """Check columns and directory, take the directory for this query, sweep what crashes left.
-
-        Raises `SinkError` if the columns cannot be written, the directory cannot be, or it holds
-        something else.
-        """
+        """Check columns and directory, claim the directory, and sweep what crashes left."""
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
@@ -298,10 +288,7 @@ class ParquetSink(TargetSink):
         """Epochs are directories of their own."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Remove the directories of epochs that are not of a history, the newest first.
-
-        Raises `SinkError` if one cannot be removed, or too few would be left.
-        """
+        """Remove the directories of epochs that are not of a history, the newest first."""
         last: HistoryPoint | None = None
         gone: list[int] = []
         with self._explaining(

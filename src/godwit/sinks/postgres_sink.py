@@ -91,7 +91,7 @@ class DeliveredEpochs:
     Made within the transaction that prepares the table, which others wait for.
 
     `connection`: the server. `target`: the table, which is there. `context`: the query and the
-    sink. Raises `SinkError` if the user may not write ``godwit_epochs``.
+    sink.
     """
 
     def __init__(self, connection: Connection, target: TargetTable, context: SinkContext) -> None:
@@ -322,10 +322,7 @@ _PREPARE_LOCK: Final = 0x60D317  # any number that others are unlikely to lock
 
 
 class PostgresSink(TargetSink):
-    """Writes each epoch to a PostgreSQL table in one transaction.
-
-    Parameters and guarantee are those of `godwit.sinks.postgres`.
-    """
+    """Writes each epoch to a PostgreSQL table in one transaction (see `godwit.sinks.postgres`)."""
 
     failures = (psycopg.Error, UnwritableRowsError)
     text_of = staticmethod(error_text)
@@ -381,10 +378,7 @@ class PostgresSink(TargetSink):
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Connect; create the table or check that the rows fit it.
-
-        Raises `SinkError` if the server cannot be reached or the rows do not fit; says what to do.
-        """
+        """Connect; create the table or check that the rows fit it."""
         self._context = context
         self._schema = self._rows_schema = storable_schema(context.schema)
         if self._epoch_column is not None:
@@ -442,10 +436,7 @@ class PostgresSink(TargetSink):
         return "others write to the table too, and count epochs of their own" if others else None
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Delete rows of later epochs; a whole result is written anew.
-
-        Raises `SinkError` if it is not known from which epoch on rows are of another history.
-        """
+        """Delete rows of later epochs; a whole result is written anew."""
         point = self.last_delivered()
         assert point is not None
         shared = min(point.epoch, epochs.latest_epoch)

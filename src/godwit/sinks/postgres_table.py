@@ -76,10 +76,7 @@ _REMEDY: Final = (
 
 
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
-    """Refuse a connection string that cannot be meant so.
-
-    Raises `SinkError`: says what is wrong without repeating any of it.
-    """
+    """Refuse a connection string that cannot be meant so."""
     problem = _problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
         raise SinkError(
@@ -194,10 +191,7 @@ class TargetTable:
         return sql.Identifier(*self.table.split("."))
 
     def prepare(self, connection: Connection, *, create: bool) -> None:
-        """Create the table if it is absent, or check that the rows fit it.
-
-        Raises `SinkError` if the table is absent and `create` is false, or the rows do not fit.
-        """
+        """Create the table if it is absent, or check that the rows fit it."""
         self._check_names(connection)
         self._check_maps()
         if not self._exists(connection):
@@ -389,10 +383,7 @@ class TargetTable:
     def check_privileges(
         self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
     ) -> None:
-        """Refuse a table, this one or one that goes with it, that the user may not write.
-
-        Raises `SinkError`: says which rights to grant.
-        """
+        """Refuse a table, this one or one that goes with it, that the user may not write."""
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"

@@ -55,10 +55,7 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
-    """Check how rows are to be added to a table.
-
-    Raises `SinkError` if there is no such way, or keys are given where they mean nothing.
-    """
+    """Check how rows are to be added to a table."""
     if mode not in {"append", "upsert"}:
         raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
     if keys is not None and mode == "append":
@@ -69,11 +66,7 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Columns that identify a row: `keys`, or else what tells the rows of the result apart.
-
-    Raises `SinkError` if there are none, one of them is not among the columns, or rows of several
-    results would replace one another.
-    """
+    """Columns that identify a row: `keys`, or else what tells the rows of the result apart."""
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
@@ -98,10 +91,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
-    """Check that every one of `names`, given as `option`, is a column of the rows.
-
-    Raises `SinkError` if one is not.
-    """
+    """Check that every one of `names`, given as `option`, is a column of the rows."""
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
         raise SinkError(
@@ -178,9 +168,6 @@ def fit(
 
     Rows of an epoch that an earlier flow staged have that flow's columns. They are brought to
     today's by name: columns that are gone are left out, new ones are null.
-
-    Raises `SinkError` if a value does not fit, or one of the columns `needed` is not among the
-    rows'.
     """
     missing = [name for name in needed if name not in output.schema.names]
     if missing:
@@ -215,10 +202,7 @@ def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) 
 
 
 def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring rows to the columns of `schema` by name: others are left out, new ones are null.
-
-    Raises `pyarrow.ArrowInvalid` if a value does not fit.
-    """
+    """Bring rows to the columns of `schema` by name: others are left out, new ones are null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names

@@ -32,10 +32,7 @@ _logger = logging.getLogger("godwit")
 
 
 class MemorySink(Sink):
-    """Keeps every epoch's rows on the driver, and shows the current result.
-
-    Parameters and guarantee are those of `godwit.sinks.memory`.
-    """
+    """Keeps every epoch's rows on the driver (see `godwit.sinks.memory`)."""
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
@@ -45,10 +42,7 @@ class MemorySink(Sink):
         self._context: SinkContext | None = None
 
     def open(self, context: SinkContext) -> None:
-        """Take columns and keys from the context; keep rows of this very query and columns only.
-
-        Raises `SinkError` if Spark cannot keep the view.
-        """
+        """Take columns and keys from the context; keep rows of this very query and columns only."""
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
@@ -140,10 +134,7 @@ class MemorySink(Sink):
 
 
 class ForeachSink(Sink):
-    """Calls ``fn(rows, epoch)`` on the driver with every committed epoch, in order.
-
-    Parameters and guarantee are those of `godwit.sinks.foreach`.
-    """
+    """Calls a function with every committed epoch, in order (see `godwit.sinks.foreach`)."""
 
     def __init__(self, fn: Callable[[DataFrame, int], object]) -> None:
         if not callable(fn):
@@ -180,10 +171,7 @@ class ForeachSink(Sink):
 
 
 class ConsoleSink(Sink):
-    """Prints a table of each epoch's first rows on the driver.
-
-    Parameters and guarantee are those of `godwit.sinks.console`.
-    """
+    """Prints a table of each epoch's first rows on the driver (see `godwit.sinks.console`)."""
 
     def __init__(self, limit: int = 20, *, file: IO[str] | None = None) -> None:
         if limit < 0:

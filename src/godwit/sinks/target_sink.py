@@ -85,10 +85,7 @@ class TargetSink(Sink):
 
 
 def checked_rejects(sink: Sink | None) -> Sink | None:
-    """Return the sink of rejected rows that the user gave, if it can be one.
-
-    Raises `SinkError` if it is no sink, or would reject rows in its turn.
-    """
+    """Return the sink of rejected rows that the user gave, if it can be one."""
     if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
         return sink
     what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"

