@@ -34,7 +34,7 @@ from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.verification import Finding
 from godwit.model.errors import GodwitError, SinkError
 from godwit.sinks.carried_files import CarriedFiles
-from godwit.sinks.parquet_directory import last_point
+from godwit.sinks.parquet_directory import ParquetDirectory
 from godwit.sinks.target_sink import is_shared, point_at
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
     if not root.is_absolute():
         raise _UnseenError
     if (root / _MARKER).is_file():
-        return last_point(pafs.LocalFileSystem(), str(root))
+        return ParquetDirectory(pafs.LocalFileSystem(), str(root)).last_point()
     if (root / _DELTA).is_dir():
         return _delivered_to_delta(record, sink)
     if root.exists() or not root.parent.exists():

@@ -1,4 +1,4 @@
-"""Directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
+"""Directory of a Parquet sink, on any file system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.frames import user_call
 from godwit.sinks.file_systems import exists, force_file, force_names, local_path, open_file_system
 from godwit.sinks.parquet_files import escaped_in_paths
+from godwit.sinks.target_sink import without_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,20 +29,12 @@ if TYPE_CHECKING:
     from godwit.model.errors import SinkError
 
 __all__ = [
+    "ParquetDirectory",
     "belongs_to",
     "check_columns",
-    "check_directory",
-    "delivered_epochs",
-    "epoch_point",
-    "epochs_begun",
     "files_under",
-    "folds_case",
-    "last_point",
     "latest_epoch",
     "link_or_copy",
-    "note_last",
-    "remove_staged",
-    "take_directory",
     "write_point",
 ]
 
@@ -86,89 +79,207 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
         ) from cause
 
 
-def take_directory(
-    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
-) -> bool:
-    """Write whose directory this is, or check that it is ours; return whether it is a new one.
+@dataclass(frozen=True, slots=True)
+class ParquetDirectory:
+    """Directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
 
-    Epoch numbers start anew with every checkpoint: without this check, the epochs of an older query
-    would pass for delivered epochs of this one, and rows would be lost. Of two queries that begin a
-    directory at once, one is refused: here on a local disk, where the marker is claimed, and
-    elsewhere here or in `check_directory`, before it has written a row.
-    """
-    if _read_marker(filesystem, root, mine, error) is not None:
-        return False
-    strangers = _strangers(filesystem, root)
-    if strangers and _finish_marker(filesystem, root):
-        return take_directory(filesystem, root, mine, error)
-    if strangers:
-        raise error(
-            f"the directory already holds {', '.join(sorted(strangers)[:5])}, which this "
-            f"sink did not write",
-            "Give the sink a directory of its own.",
-        )
-    # Columns are written down with their first rows: a start that fails binds nobody.
-    rival = _claim(filesystem, root, {**mine, "columns": {}})
-    if _read_marker(filesystem, root, mine, error) is None:
-        raise error(
-            f"another query is about to begin the directory: {rival}",
-            "Give each query a directory of its own. If there is no other query, remove that file.",
-        )
-    return True
+    filesystem: pafs.FileSystem
+    root: str
 
+    def claim(self, mine: dict[str, Any], error: _MakeError) -> bool:
+        """Write whose directory this is, or check that it is ours; return whether it is a new one.
 
-def check_directory(
-    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
-) -> None:
-    """Check once more that the directory is ours, and write down columns that are new in it.
+        Epoch numbers start anew with every checkpoint: without this check, the epochs of an older
+        query would pass for delivered epochs of this one, and rows would be lost. Of two queries
+        that begin a directory at once, one is refused: here on a local disk, where the marker is
+        claimed, and elsewhere here or in `check`, before it has written a row.
+        """
+        if self._read_marker(mine, error) is not None:
+            return False
+        infos = self.filesystem.get_file_info(pafs.FileSelector(self.root))
+        names = sorted(info.base_name for info in infos)
+        strangers = [name for name in names if not name.startswith(("_", "."))]
+        if strangers and self._finish_marker():
+            return self.claim(mine, error)
+        if strangers:
+            raise error(
+                f"the directory already holds {', '.join(strangers[:5])}, which this "
+                f"sink did not write",
+                "Give the sink a directory of its own.",
+            )
+        # Columns are written down with their first rows: a start that fails binds nobody.
+        rival = self._write_claim({**mine, "columns": {}})
+        if self._read_marker(mine, error) is None:
+            raise error(
+                f"another query is about to begin the directory: {rival}",
+                "Give each query a directory of its own. If there is no other query, remove that "
+                "file.",
+            )
+        return True
 
-    Columns may come and go between runs, since every file says which it has; one that changed its
-    type would keep readers from reading the directory as a whole.
-    """
-    marker = _read_marker(filesystem, root, mine, error)
-    if marker is None:  # somebody has emptied the directory
-        take_directory(filesystem, root, mine, error)
-        marker = {"columns": {}}
-    columns = {**marker["columns"], **mine["columns"]}
-    if columns != marker["columns"]:
-        _write_marker(filesystem, root, {**mine, "columns": columns})
+    def check(self, mine: dict[str, Any], error: _MakeError) -> None:
+        """Check once more that the directory is ours, and write down columns that are new in it.
 
+        Columns may come and go between runs, since every file says which it has; one that changed
+        its type would keep readers from reading the directory as a whole.
+        """
+        marker = self._read_marker(mine, error)
+        if marker is None:  # somebody has emptied the directory
+            self.claim(mine, error)
+            marker = {"columns": {}}
+        columns = {**marker["columns"], **mine["columns"]}
+        if columns != marker["columns"]:
+            _put_in_place(self.filesystem, self._write_beside({**mine, "columns": columns}))
 
-def _read_marker(
-    filesystem: pafs.FileSystem, root: str, mine: dict[str, Any], error: _MakeError
-) -> dict[str, Any] | None:
-    """Read whose directory it is, if it is ours; ``None`` if it is nobody's yet."""
-    marker = f"{root}/{_MARKER}"
-    if not exists(filesystem, marker):
+    def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
+        """Read whose directory it is, if it is ours; ``None`` if it is nobody's yet."""
+        marker = f"{self.root}/{_MARKER}"
+        if not exists(self.filesystem, marker):
+            return None
+        with self.filesystem.open_input_stream(marker) as stream:
+            text = stream.read()
+        try:
+            theirs = json.loads(text)
+        except ValueError as cause:
+            raise error(
+                f"{marker} cannot be read: {cause}",
+                "Use another path, or remove the directory to write it anew.",
+            ) from cause
+        if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
+            raise _refusal({}, mine, error)
+        # Directories of earlier releases name the zone of the session that began them.
+        then = theirs["columns"].items()
+        then = theirs["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
+        now = mine["columns"]
+        if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
+            raise _refusal(theirs, mine, error)
+        return theirs
+
+    def folds_case(self) -> bool:
+        """Return whether names that differ by case are one there, as the marker's name tells."""
+        return exists(self.filesystem, f"{self.root}/{_MARKER.upper()}")
+
+    def _write_claim(self, mine: dict[str, Any]) -> str | None:
+        """Write the marker unless somebody else does; return the file of whoever is about to.
+
+        A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file
+        of its own before it looks for those of others: of two that come at once, one sees the
+        other, and gives way.
+        """
+        own = self._write_beside(mine)
+        here = local_path(self.filesystem, own)
+        if here is not None:
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.link(here, here.with_name(_MARKER))
+                _force_names_above(here.parent)
+            except OSError as error:
+                if error.errno not in _CANNOT_LINK:
+                    raise
+            else:
+                here.unlink()
+                return None
+        rivals = [
+            path
+            for path, marker in self._written_beside()
+            if not belongs_to(json.dumps(marker).encode(), mine["query_id"], mine["sink"])
+        ]
+        if rivals or exists(self.filesystem, f"{self.root}/{_MARKER}"):
+            self.filesystem.delete_file(own)
+            return next(iter(rivals), None)
+        _put_in_place(self.filesystem, own)
         return None
-    with filesystem.open_input_stream(marker) as stream:
-        text = stream.read()
-    try:
-        theirs = json.loads(text)
-    except ValueError as cause:
-        raise error(
-            f"{marker} cannot be read: {cause}",
-            "Use another path, or remove the directory to write it anew.",
-        ) from cause
-    if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
-        raise _refusal({}, mine, error)
-    # Directories of earlier releases name the zone of the session that began them.
-    then = theirs["columns"].items()
-    then = theirs["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
-    now = mine["columns"]
-    if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
-        raise _refusal(theirs, mine, error)
-    return theirs
 
+    def _write_beside(self, mine: dict[str, Any]) -> str:
+        """Write a marker under a name of its own: half a marker would belong to nobody."""
+        path = f"{self.root}/{_MARKER}.{uuid.uuid4().hex}"
+        with self.filesystem.open_output_stream(path) as stream:
+            stream.write(json.dumps(mine, indent=1).encode())
+        if here := local_path(self.filesystem, path):
+            force_file(here)
+        return path
 
-def _strangers(filesystem: pafs.FileSystem, root: str) -> list[str]:
-    infos = filesystem.get_file_info(pafs.FileSelector(root))
-    return [info.base_name for info in infos if not info.base_name.startswith(("_", "."))]
+    def _written_beside(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the markers that somebody is putting in their place, or died before."""
+        for info in self.filesystem.get_file_info(pafs.FileSelector(self.root)):
+            if not info.base_name.startswith(f"{_MARKER}."):
+                continue
+            try:
+                with self.filesystem.open_input_stream(info.path) as stream:
+                    marker = json.loads(stream.read())
+            except (FileNotFoundError, ValueError):
+                continue  # it is in its place by now, or its writer died
+            yield info.path, marker
 
+    def _finish_marker(self) -> bool:
+        """Put a marker in place whose writer died; return whether there was one."""
+        for path, _ in self._written_beside():
+            _put_in_place(self.filesystem, path)
+            return True
+        return False
 
-def folds_case(filesystem: pafs.FileSystem, root: str) -> bool:
-    """Return whether names that differ by case are one there, as the name of the marker tells."""
-    return exists(filesystem, f"{root}/{_MARKER.upper()}")
+    def epochs_begun(self) -> list[int]:
+        """Epochs that have a directory, ascending."""
+        names = (
+            info.base_name for info in self.filesystem.get_file_info(pafs.FileSelector(self.root))
+        )
+        return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
+
+    def delivered_epochs(self) -> list[int]:
+        """Delivered epochs, ascending."""
+        epochs = self.epochs_begun()
+        infos = self.filesystem.get_file_info(
+            [f"{self.root}/epoch={epoch}/_SUCCESS" for epoch in epochs]
+        )
+        return [
+            epoch
+            for epoch, info in zip(epochs, infos, strict=True)
+            if info.type != pafs.FileType.NotFound
+        ]
+
+    def epoch_point(self, epoch: int) -> HistoryPoint:
+        """Read which epoch of which history a delivered epoch is, by its ``_SUCCESS``."""
+        point = read_point(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS")
+        if point is None or point.epoch != epoch:  # an earlier version wrote it
+            return without_history(epoch)
+        return point
+
+    def last_point(self) -> HistoryPoint | None:
+        """Find the last epoch that was delivered, be its directory there or taken away by somebody.
+
+        Lists the directory once, and looks into those of later epochs than the noted one only.
+        """
+        noted = read_point(self.filesystem, f"{self.root}/{_LAST}")
+        for epoch in reversed(self.epochs_begun()):
+            if noted is not None and epoch <= noted.epoch:
+                break
+            if exists(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS"):
+                return self.epoch_point(epoch)
+        return noted
+
+    def note_last(self, point: HistoryPoint) -> None:
+        """Note the last epoch that was delivered.
+
+        A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
+        directories say the same, as long as nobody takes them away.
+        """
+        path = f"{self.root}/{_LAST}"
+        here = local_path(self.filesystem, path)
+        if here is None:
+            write_point(self.filesystem, path, point)
+            return
+        written = f"{path}.{uuid.uuid4().hex[:12]}"
+        write_point(self.filesystem, written, point)
+        here.with_name(written.rpartition("/")[2]).replace(here)
+
+    def remove_staged(self, which: Callable[[str], bool]) -> None:
+        """Remove what is under ``_staging`` and has one of those names."""
+        selector = pafs.FileSelector(f"{self.root}/_staging", allow_not_found=True)
+        for info in self.filesystem.get_file_info(selector):
+            if which(info.base_name):
+                # Another delivery may have been first; and a file more does no harm.
+                with contextlib.suppress(OSError):
+                    self.filesystem.delete_dir(info.path)
 
 
 def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
@@ -177,56 +288,8 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
         fields = json.loads(marker)
     except ValueError:
         return False
-    return isinstance(fields, dict) and (fields.get("query_id"), fields.get("sink")) == (
-        query_id,
-        sink,
-    )
-
-
-def _claim(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> str | None:
-    """Write the marker unless somebody else does; return the file of whoever is about to.
-
-    A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file of
-    its own before it looks for those of others: of two that come at once, one sees the other, and
-    gives way.
-    """
-    own = _write_beside(filesystem, root, mine)
-    here = local_path(filesystem, own)
-    if here is not None:
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(here, here.with_name(_MARKER))
-            _force_names_above(here.parent)
-        except OSError as error:
-            if error.errno not in _CANNOT_LINK:
-                raise
-        else:
-            here.unlink()
-            return None
-    rivals = [
-        path
-        for path, marker in _written_beside(filesystem, root)
-        if not belongs_to(json.dumps(marker).encode(), mine["query_id"], mine["sink"])
-    ]
-    if rivals or exists(filesystem, f"{root}/{_MARKER}"):
-        filesystem.delete_file(own)
-        return next(iter(rivals), None)
-    _put_in_place(filesystem, own)
-    return None
-
-
-def _write_marker(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> None:
-    _put_in_place(filesystem, _write_beside(filesystem, root, mine))
-
-
-def _write_beside(filesystem: pafs.FileSystem, root: str, mine: dict[str, Any]) -> str:
-    """Write a marker under a name of its own: half a marker would belong to nobody."""
-    path = f"{root}/{_MARKER}.{uuid.uuid4().hex}"
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(json.dumps(mine, indent=1).encode())
-    if here := local_path(filesystem, path):
-        force_file(here)
-    return path
+    owner = (query_id, sink)
+    return isinstance(fields, dict) and (fields.get("query_id"), fields.get("sink")) == owner
 
 
 def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
@@ -251,29 +314,7 @@ def _force_names_above(path: Path) -> None:
     force_names(above for above in (path, *path.parents) if os.access(above, os.R_OK))
 
 
-def _written_beside(filesystem: pafs.FileSystem, root: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the markers that somebody is putting in their place, or died before."""
-    for info in filesystem.get_file_info(pafs.FileSelector(root)):
-        if not info.base_name.startswith(f"{_MARKER}."):
-            continue
-        try:
-            with filesystem.open_input_stream(info.path) as stream:
-                marker = json.loads(stream.read())
-        except (FileNotFoundError, ValueError):
-            continue  # it is in its place by now, or its writer died
-        yield info.path, marker
-
-
-def _finish_marker(filesystem: pafs.FileSystem, root: str) -> bool:
-    """Put a marker in its place that was written when its writer died; whether there was one."""
-    for path, _ in _written_beside(filesystem, root):
-        _put_in_place(filesystem, path)
-        return True
-    return False
-
-
 def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
-    found = found if isinstance(found, dict) else {}
     changed = [field for field in mine if found.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
         return error(
@@ -325,24 +366,7 @@ def latest_epoch(
     opened, root = open_file_system(os.fspath(path), filesystem)
     if not exists(opened, root):
         return None
-    return max(delivered_epochs(opened, root), default=None)
-
-
-def epochs_begun(filesystem: pafs.FileSystem, root: str) -> list[int]:
-    """Epochs that have a directory, ascending."""
-    names = (info.base_name for info in filesystem.get_file_info(pafs.FileSelector(root)))
-    return sorted(int(match[1]) for name in names if (match := _EPOCH.fullmatch(name)))
-
-
-def delivered_epochs(filesystem: pafs.FileSystem, root: str) -> list[int]:
-    """Delivered epochs, ascending."""
-    epochs = epochs_begun(filesystem, root)
-    infos = filesystem.get_file_info([f"{root}/epoch={epoch}/_SUCCESS" for epoch in epochs])
-    return [
-        epoch
-        for epoch, info in zip(epochs, infos, strict=True)
-        if info.type != pafs.FileType.NotFound
-    ]
+    return max(ParquetDirectory(opened, root).delivered_epochs(), default=None)
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
@@ -362,44 +386,6 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
     return point if type(point.epoch) is int else None
 
 
-def epoch_point(filesystem: pafs.FileSystem, root: str, epoch: int) -> HistoryPoint:
-    """Read which epoch of which history a delivered epoch is, by its ``_SUCCESS``."""
-    point = read_point(filesystem, f"{root}/epoch={epoch}/_SUCCESS")
-    if point is None or point.epoch != epoch:  # an earlier version wrote it
-        return HistoryPoint(query_id="", history="", epoch=epoch, digest="")
-    return point
-
-
-def last_point(filesystem: pafs.FileSystem, root: str) -> HistoryPoint | None:
-    """Find the last epoch that was delivered, be its directory there or taken away by somebody.
-
-    Lists the directory once, and looks into those of later epochs than the noted one only.
-    """
-    noted = read_point(filesystem, f"{root}/{_LAST}")
-    for epoch in reversed(epochs_begun(filesystem, root)):
-        if noted is not None and epoch <= noted.epoch:
-            break
-        if exists(filesystem, f"{root}/epoch={epoch}/_SUCCESS"):
-            return epoch_point(filesystem, root, epoch)
-    return noted
-
-
-def note_last(filesystem: pafs.FileSystem, root: str, point: HistoryPoint) -> None:
-    """Note the last epoch that was delivered.
-
-    A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
-    directories say the same, as long as nobody takes them away.
-    """
-    path = f"{root}/{_LAST}"
-    here = local_path(filesystem, path)
-    if here is None:
-        write_point(filesystem, path, point)
-        return
-    written = f"{path}.{uuid.uuid4().hex[:12]}"
-    write_point(filesystem, written, point)
-    here.with_name(written.rpartition("/")[2]).replace(here)
-
-
 def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
     """Files in a directory and those below, by their paths in it, ascending."""
     selector = pafs.FileSelector(directory, recursive=True, allow_not_found=True)
@@ -408,16 +394,6 @@ def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
         for info in filesystem.get_file_info(selector)
         if info.type == pafs.FileType.File
     )
-
-
-def remove_staged(filesystem: pafs.FileSystem, root: str, which: Callable[[str], bool]) -> None:
-    """Remove what is under ``_staging`` and has one of those names."""
-    selector = pafs.FileSelector(f"{root}/_staging", allow_not_found=True)
-    for info in filesystem.get_file_info(selector):
-        if which(info.base_name):
-            # Another delivery may have been first; and a file more does no harm.
-            with contextlib.suppress(OSError):
-                filesystem.delete_dir(info.path)
 
 
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:

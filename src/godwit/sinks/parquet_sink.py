@@ -50,19 +50,11 @@ from godwit.sinks.file_systems import (
     renames_directories,
 )
 from godwit.sinks.parquet_directory import (
+    ParquetDirectory,
     belongs_to,
     check_columns,
-    check_directory,
-    delivered_epochs,
-    epoch_point,
-    epochs_begun,
     files_under,
-    folds_case,
-    last_point,
     link_or_copy,
-    note_last,
-    remove_staged,
-    take_directory,
     write_point,
 )
 from godwit.sinks.parquet_files import (
@@ -264,6 +256,7 @@ class ParquetSink(TargetSink):
         self._check_columns()
         self.__dict__.pop("destination", None)  # of another run, started elsewhere
         self._fs, self._root = open_file_system(self._path, self._filesystem)
+        self._directory = ParquetDirectory(self._fs, self._root)
         self._renames = renames_directories(self._fs)
         self._opening = uuid.uuid4().hex[:12]
         with self._explaining(
@@ -271,13 +264,13 @@ class ParquetSink(TargetSink):
             "Check the path, its permissions and the credentials.",
         ):
             self._fs.create_dir(self._root, recursive=True)
-            self._is_new = take_directory(self._fs, self._root, self._marker(), self._error)
-            self._folds = folds_case(self._fs, self._root) if self._partition_by else False
+            self._is_new = self._directory.claim(self._marker(), self._error)
+            self._folds = self._directory.folds_case() if self._partition_by else False
             # The last run may have died before it made the name of its last epoch durable.
             self._force_names_in_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
-            remove_staged(self._fs, self._root, lambda name: name.startswith("_"))
-            self._held = last_point(self._fs, self._root)
+            self._directory.remove_staged(lambda name: name.startswith("_"))
+            self._held = self._directory.last_point()
             self._last = self._noted = -1 if self._held is None else self._held.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
@@ -294,8 +287,8 @@ class ParquetSink(TargetSink):
         with self._explaining(
             "cannot be rolled back", "Check the permissions, and start the query again."
         ):
-            for epoch in reversed(delivered_epochs(self._fs, self._root)):
-                point = epoch_point(self._fs, self._root, epoch)
+            for epoch in reversed(self._directory.delivered_epochs()):
+                point = self._directory.epoch_point(epoch)
                 if is_shared(point, epochs):
                     last = point
                     break
@@ -317,7 +310,7 @@ class ParquetSink(TargetSink):
         Raises `SinkError` if directories of later epochs are there, which those to come could not
         be told from.
         """
-        newest = max(delivered_epochs(self._fs, self._root), default=-1)
+        newest = max(self._directory.delivered_epochs(), default=-1)
         if newest > point.epoch:
             raise self._error(
                 f"a new writer begins with epoch {point.epoch + 1}, and the directory has epochs "
@@ -327,7 +320,7 @@ class ParquetSink(TargetSink):
         self._note_last(point)
 
     def _note_last(self, point: HistoryPoint) -> None:
-        note_last(self._fs, self._root, point)
+        self._directory.note_last(point)
         self._held, self._last, self._noted = point, point.epoch, point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
@@ -346,17 +339,17 @@ class ParquetSink(TargetSink):
             if not empty and not self._is_settled(output.epoch):
                 self._deliver(output, final)
                 if output.epoch > self._noted:
-                    note_last(self._fs, self._root, output.point)
+                    self._directory.note_last(output.point)
                     self._noted = output.epoch
             if self._keep is not None:
                 self._forget_old_epochs(self._keep)
             if not empty:
                 # Also what attempts left that were given up.
                 epoch = output.epoch
-                remove_staged(self._fs, self._root, lambda name: _written_in(name) <= epoch)
+                self._directory.remove_staged(lambda name: _written_in(name) <= epoch)
 
     def _deliver(self, output: EpochOutput, final: str) -> None:
-        check_directory(self._fs, self._root, self._marker(), self._error)
+        self._directory.check(self._marker(), self._error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
             opening = self._opening if self._is_new else ""
@@ -457,13 +450,13 @@ class ParquetSink(TargetSink):
             return True
         # An epoch that `keep` has removed is not to come back.
         return self._keep is not None and any(
-            other > epoch for other in delivered_epochs(self._fs, self._root)
+            other > epoch for other in self._directory.delivered_epochs()
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
-        newest = delivered_epochs(self._fs, self._root)[-keep:]
+        newest = self._directory.delivered_epochs()[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
-        for epoch in epochs_begun(self._fs, self._root):
+        for epoch in self._directory.epochs_begun():
             if epoch < newest[0]:
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 

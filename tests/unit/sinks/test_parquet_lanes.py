@@ -18,7 +18,7 @@ from tests.support.file_systems import FaultyHandler
 
 from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
 from godwit.model.errors import SinkError
-from godwit.sinks import parquet_files, parquet_sink
+from godwit.sinks import parquet_directory, parquet_files, parquet_sink
 from godwit.sinks.carried_files import read_former_target
 from godwit.sinks.parquet_sink import ParquetSink
 
@@ -237,7 +237,7 @@ def test_files_that_a_rival_removed_since_it_delivered_are_not_missed(
         monkeypatch.undo()
         rival.deliver(output(0, files))
 
-    monkeypatch.setattr(parquet_sink, "check_directory", lose_the_race)
+    monkeypatch.setattr(parquet_directory.ParquetDirectory, "check", lose_the_race)
     sink.deliver(output(0, files))
     assert len(totals(tmp_path / "epoch=0")) == 7
 
