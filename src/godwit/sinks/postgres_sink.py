@@ -74,6 +74,21 @@ _COLUMNS: Final = (
 )
 
 
+_RECORD: Final = (
+    "INSERT INTO {epochs} AS e (query_id, sink, target, target_oid, epoch, history, digest) "
+    "VALUES ({query}, {sink}, {target}, {oid}, {epoch}, {history}, {digest}) "
+    "ON CONFLICT (query_id, sink, target) DO UPDATE SET target_oid = excluded.target_oid, "
+    "epoch = excluded.epoch, history = excluded.history, digest = excluded.digest, "
+    "delivered_at = now()"
+)
+_CLAIM: Final = (
+    "WITH earlier AS (SELECT epoch FROM {epochs} WHERE query_id = {query} AND sink = {sink} "  # noqa: S608 - constants
+    "AND target = {target}) "
+    + _RECORD
+    + " WHERE e.epoch < excluded.epoch RETURNING (SELECT epoch FROM earlier)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A row of ``godwit_epochs``."""
@@ -246,52 +261,35 @@ class DeliveredEpochs:
         oid: int | None = None,
     ) -> None:
         """Record a point as the last epoch of a table, this one by default, whatever was."""
-        connection.execute(
-            self._statement(
-                "INSERT INTO {epochs} (query_id, sink, target, target_oid, epoch, history, digest) "
-                "VALUES ({query}, {sink}, {target}, {oid}, {epoch}, {history}, {digest}) "
-                "ON CONFLICT (query_id, sink, target) DO UPDATE SET target_oid = "
-                "excluded.target_oid, epoch = excluded.epoch, history = excluded.history, "
-                "digest = excluded.digest, delivered_at = now()",
-                self._schema,
-                target=self._table if target is None else target,
-                oid=self.oid if oid is None else oid,
-                epoch=point.epoch,
-                history=point.history,
-                digest=point.digest,
-            )
-        )
+        connection.execute(self._recording(_RECORD, point, target, oid))
 
     def claim(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
         """Record an epoch, unless it or a later one is recorded.
 
-        Waits while another transaction holds the claim.
-
-        Returns whether it was not recorded before, and the epoch that was recorded before it; -1
-        if none was.
+        Waits while another transaction holds the claim. Returns whether it was not recorded
+        before, and the epoch that was recorded before it; -1 if none was.
         """
-        claimed = connection.execute(
-            self._statement(
-                "WITH earlier AS (SELECT epoch FROM {epochs} WHERE query_id = {query} "
-                "AND sink = {sink} AND target = {target}) "
-                "INSERT INTO {epochs} AS e "
-                "(query_id, sink, target, target_oid, epoch, history, digest) "
-                "VALUES ({query}, {sink}, {target}, {oid}, {epoch}, {history}, {digest}) "
-                "ON CONFLICT (query_id, sink, target) DO UPDATE SET epoch = excluded.epoch, "
-                "history = excluded.history, digest = excluded.digest, delivered_at = now() "
-                "WHERE e.epoch < excluded.epoch "
-                "RETURNING (SELECT epoch FROM earlier)",
-                self._schema,
-                target=self._table,
-                oid=self.oid,
-                epoch=point.epoch,
-                history=point.history,
-                digest=point.digest,
-            )
-        ).fetchone()
+        claimed = connection.execute(self._recording(_CLAIM, point)).fetchone()
         if claimed is None:
             return False, point.epoch
         return True, -1 if claimed[0] is None else int(claimed[0])
+
+    def _recording(
+        self,
+        statement: LiteralString,
+        point: HistoryPoint,
+        target: str | None = None,
+        oid: int | None = None,
+    ) -> sql.Composed:
+        return self._statement(
+            statement,
+            self._schema,
+            target=self._table if target is None else target,
+            oid=self.oid if oid is None else oid,
+            epoch=point.epoch,
+            history=point.history,
+            digest=point.digest,
+        )
 
     def other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
