@@ -16,3 +16,12 @@ def test_a_drawn_flow_gives_what_plain_python_says_whatever_happens_to_it(
     tmp_path: Path, seed: int
 ) -> None:
     assert play(seed, tmp_path) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(2_000, 2_100, 10))
+def test_a_hundred_drawn_flows_give_what_plain_python_says_whatever_happens_to_them(
+    tmp_path: Path, first: int
+) -> None:
+    played = {seed: play(seed, tmp_path / str(seed)) for seed in range(first, first + 10)}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}
