@@ -17,14 +17,14 @@ import numpy as np
 from godwit.adapt import Control
 from godwit.adapt.planner_thread import PlannerThread
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
-    Feed,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
+    UpstreamFeed,
 )
 from godwit.cluster.simulated.run import controlled_by
 from godwit.planning.preview import table
@@ -54,13 +54,13 @@ class Timed:
         self.turns_s.append(time.process_time() - began)
 
 
-def chain(operators: int, key_groups: int) -> tuple[Component, ...]:
+def chain(operators: int, key_groups: int) -> tuple[SimulatedComponent, ...]:
     return tuple(
-        Component(
+        SimulatedComponent(
             name=f"operator{at}",
             key_groups=key_groups // operators,
             row_ms=1.0,
-            feeds=(Feed(upstream=f"operator{at - 1}", paired=0.5),) if at else (),
+            feeds=(UpstreamFeed(upstream=f"operator{at - 1}", paired=0.5),) if at else (),
         )
         for at in range(operators)
     )
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--planner", default="milp")
     given = parser.parse_args()
     scenario = Scenario(
-        cluster=Cluster(machines=(Machine(),) * given.executors),
+        cluster=SimulatedCluster(machines=(Machine(),) * given.executors),
         components=chain(given.operators, given.key_groups),
         rate=Rate(rows_per_s=500 * given.executors / given.operators, noise=0.1),
         keys=Keys(number=50_000, zipf=0.5, shifts_s=(12.0, 24.0)),

@@ -13,14 +13,14 @@ import godwit.cluster.simulated
 from experiments.calibration.runs import RUNS, RealRun
 from experiments.drawing import figure
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Keys,
     KeySpread,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
 )
 from godwit.planning.preview import table
@@ -145,8 +145,10 @@ def nonnegative_least_squares(features: np.ndarray, wanted: np.ndarray) -> np.nd
 
 def _simulated_ms(run: RealRun, costs: CostModel) -> float:
     scenario = Scenario(
-        cluster=Cluster(machines=(Machine(), Machine())),
-        components=(Component(name="counts", key_groups=run.key_groups, key_bytes=_KEY_BYTES),),
+        cluster=SimulatedCluster(machines=(Machine(), Machine())),
+        components=(
+            SimulatedComponent(name="counts", key_groups=run.key_groups, key_bytes=_KEY_BYTES),
+        ),
         rate=Rate(rows_per_s=100.0 * run.rows),
         keys=Keys(number=run.keys, zipf=run.zipf),
         duration_s=100.0,

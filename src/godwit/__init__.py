@@ -19,12 +19,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from godwit import sinks
-from godwit.adapt.fusing import Fusion
-from godwit.adapt.problems import Means
-from godwit.adapt.scaling import fixed, latency, scripted, utilisation
-from godwit.adapt.settings import Cadence, Control, Search, Worth
-from godwit.adapt.splitting import Splitting
-from godwit.adapt.worth import Budget
 from godwit.api.names import CALLS, no_such_name
 from godwit.api.streams import KeyedStream, Stream, WindowedStream
 from godwit.cluster.spark.query.flow import Flow
@@ -75,6 +69,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit import testing
+    from godwit.adapt.fusing import Fusion
+    from godwit.adapt.problems import Means
+    from godwit.adapt.scaling import fixed, latency, scripted, utilisation
+    from godwit.adapt.settings import Cadence, Control, Search, Worth
+    from godwit.adapt.splitting import Splitting
+    from godwit.adapt.worth import Budget
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
@@ -160,7 +160,19 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LOADS_SPARK = {
+_LOADED_LATER = {
+    "Budget": "godwit.adapt.worth",
+    "Cadence": "godwit.adapt.settings",
+    "Control": "godwit.adapt.settings",
+    "Fusion": "godwit.adapt.fusing",
+    "Means": "godwit.adapt.problems",
+    "Search": "godwit.adapt.settings",
+    "Splitting": "godwit.adapt.splitting",
+    "Worth": "godwit.adapt.settings",
+    "fixed": "godwit.adapt.scaling",
+    "latency": "godwit.adapt.scaling",
+    "scripted": "godwit.adapt.scaling",
+    "utilisation": "godwit.adapt.scaling",
     "Migration": "godwit.cluster.spark.query.placement",
     "Query": "godwit.cluster.spark.query.query",
     "read_state": "godwit.cluster.spark.query.read_state",
@@ -169,12 +181,12 @@ _LOADS_SPARK = {
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Import at its first use what needs Spark, or is not needed to run."""
+        """Import at its first use what needs Spark, or what few flows need."""
         if name == "testing":
             return import_module("godwit.testing")
-        if name not in _LOADS_SPARK:
+        if name not in _LOADED_LATER:
             raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
-        value = getattr(import_module(_LOADS_SPARK[name]), name)
+        value = getattr(import_module(_LOADED_LATER[name]), name)
         globals()[name] = value
         return value
 

@@ -50,7 +50,7 @@ from godwit.engine.outcomes import state_bytes
 from godwit.engine.settings import Lanes
 from godwit.engine.state_view import NoStateError, view_state
 from godwit.migration import Bounds, MigrationRequested, Strategy
-from godwit.migration.placement import with_newcomers
+from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events
 from godwit.model.assignment import Assignment
 from godwit.model.durations import microseconds
@@ -64,6 +64,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
 from godwit.plan.compiled import SourceInput
+from godwit.plan.explain import UserNames
 from godwit.sinks.rows import last_of_each_key
 from godwit.values.codec import State
 
@@ -297,6 +298,7 @@ class Run:
                 remedy="Give a gw.Flow.",
             )
         compiled = flow.compiled()
+        self._names = names = UserNames(compiled.operators)
         self._driver = _Driver(
             compiled,
             self._storage,
@@ -306,7 +308,7 @@ class Run:
             components=components,
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
-            emit=self.events.append,
+            emit=lambda event: self.events.append(names.event(event)),
         )
         self._driver.owner = self
         self._logical = flow
@@ -434,7 +436,7 @@ class Run:
         """
         driver, view = self._driver, self._driver.view
         if component not in view.components:
-            known = list(view.components)
+            known = self._names.each(view.components)
             raise InvalidPlanError(
                 f"There is no component {component!r}.",
                 remedy=f"{did_you_mean(str(component), known)}Components are {listing(known)}.",
@@ -628,7 +630,7 @@ class Run:
     @property
     def assignment(self) -> dict[str, Assignment]:
         """Component → where its key groups are in the next epoch."""
-        return {name: of.assignment for name, of in self._driver.view.components.items()}
+        return shown_assignments(self._driver.view, self._names.__getitem__)
 
     # -- inside -----------------------------------------------------------------------------------
 

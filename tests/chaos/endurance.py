@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 import godwit as gw
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
-from godwit.cluster.spark.platform.processes import children_of
+from godwit.cluster.spark.platform.local_cluster import LocalCluster, children_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

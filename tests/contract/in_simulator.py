@@ -15,16 +15,16 @@ import numpy as np
 from tests.contract.flow import NUM_KEY_GROUPS, SHARDS, key_group_of
 
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
-    Feed,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
+    UpstreamFeed,
 )
-from godwit.cluster.simulated.components import Routed
+from godwit.cluster.simulated.flow import Routed
 from godwit.cluster.simulated.workload import Batch
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.model.errors import MigrationError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.contract.scenario import Misfortune, Policy, Warming
 
-    from godwit.cluster.simulated.epoch_work import ComponentWork, EpochWork
+    from godwit.cluster.simulated.flow import ComponentWork, EpochWork
     from godwit.migration import (
         Bounds,
         DropCopies,
@@ -200,14 +200,16 @@ class InSimulator:
             self._runs.restart()
             return
         components = [
-            Component(name=name, key_groups=NUM_KEY_GROUPS) for name in ("order", "totals")
+            SimulatedComponent(name=name, key_groups=NUM_KEY_GROUPS) for name in ("order", "totals")
         ]
         if self._deep:
-            feeds = (Feed(upstream="order"),)
-            components.append(Component(name="shards", key_groups=NUM_KEY_GROUPS, feeds=feeds))
+            feeds = (UpstreamFeed(upstream="order"),)
+            components.append(
+                SimulatedComponent(name="shards", key_groups=NUM_KEY_GROUPS, feeds=feeds)
+            )
         simulation = Simulation(
             Scenario(
-                cluster=Cluster(
+                cluster=SimulatedCluster(
                     machines=tuple(_machines(executors).values()), names=tuple(executors)
                 ),
                 components=tuple(components),

@@ -92,7 +92,6 @@ def test_users_see_one_component_and_move_its_key_groups_from_whichever_slot(
         "q",
         conducting=SharedConductor(run.conductor),
         state_bytes=lambda _: np.zeros(16, np.int64),
-        is_active=lambda: True,
         names=UserNames(run.flow.operators),
     )
     assert list(placement.assignments) == ["w"]

@@ -10,18 +10,18 @@ from tests.support.controls import control_of
 
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Death,
-    Feed,
     Keys,
     Machine,
     Pool,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Slowdown,
     Surge,
+    UpstreamFeed,
 )
 from godwit.migration import Bounds
 from godwit.model.assignment import Assignment
@@ -120,7 +120,7 @@ def draw(seed: int, planners: Sequence[str] = PLANNED_BY) -> Drawn:
     slow = Slowdown(executor="2", start_s=at_s, factor=float(rng.uniform(2, 4)))
     # All at once is within two epochs; the executors that are asked for come late besides.
     dies_s = at_s - float(rng.uniform(0, 2 * _TRIGGER_S)) if everything else at_s
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         machines=(machine,) * executors,
         added=machine,
         deaths=(Death(executor="1", at_s=dies_s),) if trouble == "death" or everything else (),
@@ -176,18 +176,20 @@ def _sizes(executors: int) -> Mapping[str, Any]:
     return {"transitions": {"sizes": sizes, "probability": each}}
 
 
-def _components(key_groups: int, *, chained: bool) -> tuple[Component, ...]:
-    first = Component(name="first", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=2_000)
+def _components(key_groups: int, *, chained: bool) -> tuple[SimulatedComponent, ...]:
+    first = SimulatedComponent(name="first", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=2_000)
     if not chained:
         return (first,)
-    feeds = (Feed(upstream="first", paired=0.8),)
+    feeds = (UpstreamFeed(upstream="first", paired=0.8),)
     return (
         first,
-        Component(name="second", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=500, feeds=feeds),
+        SimulatedComponent(
+            name="second", key_groups=key_groups, row_ms=_ROW_MS, key_bytes=500, feeds=feeds
+        ),
     )
 
 
-def _first(component: Component, executors: int, cores: int) -> Assignment:
+def _first(component: SimulatedComponent, executors: int, cores: int) -> Assignment:
     """One range of key groups for each executor."""
     m = component.key_groups
     owner = np.arange(m) * executors // m

@@ -12,13 +12,13 @@ from tests.support.controls import control_of
 from godwit.adapt import Controller
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
     Surge,
 )
@@ -83,8 +83,8 @@ def play(surge: Surge, dies_at: int) -> tuple[Simulation, int]:
         )
 
     scenario = Scenario(
-        cluster=Cluster(machines=(Machine(cores=2),) * 4, added=Machine(cores=2)),
-        components=(Component(name="sums", key_groups=32, row_ms=1.0, key_bytes=1000),),
+        cluster=SimulatedCluster(machines=(Machine(cores=2),) * 4, added=Machine(cores=2)),
+        components=(SimulatedComponent(name="sums", key_groups=32, row_ms=1.0, key_bytes=1000),),
         rate=Rate(rows_per_s=4500, surges=(surge,)),
         keys=Keys(number=1000, zipf=0.5),
         duration_s=RUN_S,

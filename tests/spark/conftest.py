@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cluster.spark.run.source_rows import FewRows
+from godwit.cluster.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def by_way_of_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     Nearly every epoch here is small; what drives whole flows elsewhere (the scenarios, the chaos
     tests, the examples) takes the rows of such epochs to the driver.
     """
-    monkeypatch.setattr(FewRows, "expected", False)
+    monkeypatch.setattr(SourceRows, "few_expected", False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,10 @@ from pyspark.sql import functions as sf
 from tests.spark.streams import Inbox, counted, drain
 
 import godwit as gw
-from godwit.cluster.spark.run import source_rows
-from godwit.cluster.spark.run.source_rows import FewRows
-from godwit.cluster.spark.stages.exchange import paired
-from godwit.cluster.spark.stages.python_stage import PythonStage, fetch, python_rdd
-from godwit.cluster.spark.stages.rehearsal import rehearse
+from godwit.cluster.spark.platform.executors import rehearse
+from godwit.cluster.spark.stages import source_rows
+from godwit.cluster.spark.stages.exchange import PythonStage, fetch, paired, python_rdd
+from godwit.cluster.spark.stages.source_rows import SourceRows
 from godwit.engine.cluster import Executor
 
 if TYPE_CHECKING:
@@ -83,19 +82,19 @@ class Taken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, rows_at_most: int) -> None:
         self.few: list[int | None] = []
-        take = FewRows.take
+        take = SourceRows.few
 
-        def taken(few_rows: FewRows, rows: DataFrame, number: int) -> list[bytes] | None:
+        def taken(few_rows: SourceRows, rows: DataFrame, number: int) -> list[bytes] | None:
             few_rows._rows_at_most = rows_at_most
             batches = take(few_rows, rows, number)
             self.few.append(None if batches is None else len(batches))
             return batches
 
-        monkeypatch.setattr(FewRows, "expected", EXPECTED)
-        monkeypatch.setattr(FewRows, "take", taken)
+        monkeypatch.setattr(SourceRows, "few_expected", EXPECTED)
+        monkeypatch.setattr(SourceRows, "few", taken)
 
 
-EXPECTED = FewRows.__dict__["expected"]
+EXPECTED = SourceRows.__dict__["few_expected"]
 
 
 def test_rows_of_small_epochs_come_without_an_exchange_and_are_the_same(

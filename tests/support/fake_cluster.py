@@ -9,7 +9,7 @@ from tests.oracles.noting_ports import NotingPorts
 
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
 from godwit.cluster.spark.query.placement import QueryPlacement
-from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run.threads import EpochGate
 from godwit.engine.loop import SharedConductor
 from godwit.migration import (
     Conductor,
@@ -83,7 +83,6 @@ class FakeStream:
             "totals",
             conducting=self.conducting,
             state_bytes=lambda _: np.arange(10, 10 + KEY_GROUPS),
-            is_active=lambda: True,
         )
         self.fails_to_warm, self.answers = False, True
         self._warmed = 0

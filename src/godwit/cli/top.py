@@ -252,7 +252,7 @@ class ExecutorFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """Lag of the query behind a source; see `godwit.cluster.spark.observe.progress_sources`."""
+    """Lag of the query behind a source; see `godwit.cluster.spark.observe.progress`."""
 
     description: str
     behind: int | None

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         EndRegrouping,
         EpochOutcome,
         EpochPlan,
+        LanesRequested,
+        MigrationRequested,
         ProtocolView,
     )
 
@@ -261,8 +263,37 @@ class SharedConductor:
 
     def background_failed(self, what: str, error: str) -> None:
         """Announce that background work has failed."""
+        self.announce(events.BackgroundFailed, what=what, error=error)
+
+    def announce(self, kind: type[events.Event], **values: Any) -> None:
+        """Announce an event; with what follows this is a `godwit.adapt.Migrations` for threads."""
         with self.locked() as conductor:
-            conductor.announce(events.BackgroundFailed, what=what, error=error)
+            conductor.announce(kind, **values)
+
+    def migrate(self, request: MigrationRequested) -> None:
+        """Begin to carry out a plan."""
+        with self.locked() as conductor:
+            conductor.migrate(request)
+
+    def change_lanes(self, request: LanesRequested) -> None:
+        """Have key groups change lane within their executors, from the next epoch on."""
+        with self.locked() as conductor:
+            conductor.change_lanes(request)
+
+    def drain(self, executor: str) -> None:
+        """Let nothing move onto an executor any more."""
+        with self.locked() as conductor:
+            conductor.drain(executor)
+
+    def stay(self, executor: str) -> None:
+        """Let an executor that was to be removed stay."""
+        with self.locked() as conductor:
+            conductor.stay(executor)
+
+    def cancel(self, change: str, reason: str) -> None:
+        """End a migration or a regrouping: what has switched stays, the rest does not move."""
+        with self.locked() as conductor:
+            conductor.cancel(change, reason)
 
     @property
     def closed(self) -> bool:

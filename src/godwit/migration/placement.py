@@ -17,11 +17,20 @@ from godwit.model.errors import InvalidPlanError
 from godwit.planning.solution import move_order
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Move
 
-__all__ = ["arrange", "change_lanes", "check_target", "order_moves", "spread", "with_newcomers"]
+__all__ = [
+    "arrange",
+    "change_lanes",
+    "check_target",
+    "order_moves",
+    "shown_assignments",
+    "spread",
+    "with_newcomers",
+]
 
 
 def arrange(
@@ -200,6 +209,28 @@ def with_newcomers(assignment: Assignment, executors: Mapping[str, int]) -> Assi
     return assignment.on(
         [*assignment.executors, *new], [*assignment.lanes, *(executors[name] for name in new)]
     )
+
+
+def shown_assignments(
+    view: ProtocolView, shown_name: Callable[[str], str]
+) -> dict[str, Assignment]:
+    """Return the next epoch's assignment of each component as users know it, upstream first.
+
+    A two-phase window is several components to the engine and one to users, whose assignment is
+    where its rows go: for each key group that of the slot that takes them.
+    """
+    shown: dict[str, Assignment] = {}
+    for name, component in view.components.items():
+        known, places = shown_name(name), component.assignment
+        if known not in shown:
+            shown[known] = places
+        elif component.takes:
+            there = with_newcomers(shown[known], view.executors)
+            owners = {g: places.executor(g) for g in component.takes}
+            shown[known] = there.moved(
+                {g: owner for g, owner in owners.items() if owner in there.executors}
+            )
+    return shown
 
 
 def order_moves(

@@ -71,6 +71,16 @@ class UserNames:
         """Return the names of several, each once."""
         return tuple(dict.fromkeys(self[name] for name in names))
 
+    def labels(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return a different name for each of several: parts after a first one are numbered."""
+        labels: list[str] = []
+        parts: dict[str, int] = {}
+        for name in names:
+            known = self[name]
+            parts[known] = parts.get(known, 0) + 1
+            labels.append(known if parts[known] == 1 else f"{known} (part {parts[known]})")
+        return tuple(labels)
+
     def event(self, event: Event) -> Event:
         """Return an event that names what users know."""
         if not self._of:

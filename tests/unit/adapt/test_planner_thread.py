@@ -11,13 +11,13 @@ from tests.support.controls import control_of
 
 from godwit.adapt.planner_thread import PlannerThread
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
     controlled_by,
 )
@@ -113,8 +113,8 @@ def test_a_simulated_stream_goes_on_without_a_planner_that_never_returns() -> No
         raise AssertionError
 
     scenario = Scenario(
-        cluster=Cluster(machines=(Machine(),) * 2),
-        components=(Component(name="sums", key_groups=16, row_ms=1.0),),
+        cluster=SimulatedCluster(machines=(Machine(),) * 2),
+        components=(SimulatedComponent(name="sums", key_groups=16, row_ms=1.0),),
         rate=Rate(rows_per_s=500),
         keys=Keys(number=100, zipf=1.5),
         duration_s=16.0,

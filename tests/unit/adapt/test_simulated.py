@@ -11,14 +11,14 @@ from tests.support.controls import control_of
 
 from godwit.adapt.scaling import utilisation
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Death,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
     Slowdown,
     controlled_by,
@@ -48,8 +48,8 @@ def controlled(**settings: Any) -> Callable[[Simulation], Controller]:
 
 def scenario(**changed: Any) -> Scenario:
     values: dict[str, Any] = {
-        "cluster": Cluster(machines=(Machine(cores=2),) * 4),
-        "components": (Component(name="sums", key_groups=64, row_ms=1.0, key_bytes=1000),),
+        "cluster": SimulatedCluster(machines=(Machine(cores=2),) * 4),
+        "components": (SimulatedComponent(name="sums", key_groups=64, row_ms=1.0, key_bytes=1000),),
         "rate": Rate(rows_per_s=4000),
         "keys": Keys(number=1000, zipf=0.9),
         "duration_s": 40,
@@ -69,7 +69,7 @@ def told(simulation: Simulation, *kinds: type[events.Event]) -> list[Any]:
 
 
 def test_a_plan_that_has_emptied_executors_is_not_abandoned_when_they_are_given_back() -> None:
-    cluster = Cluster(machines=(Machine(),) * 6)
+    cluster = SimulatedCluster(machines=(Machine(),) * 6)
     given = scenario(rate=Rate(rows_per_s=375), cluster=cluster)
     control = controlled(scaling=utilisation(), bounds=Bounds(max_moves=2))
     simulation = Simulation(given, seed=1, control=control)
@@ -79,7 +79,9 @@ def test_a_plan_that_has_emptied_executors_is_not_abandoned_when_they_are_given_
 
 
 def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> None:
-    cluster = Cluster(machines=(Machine(cores=2),), deaths=(Death(executor="0", at_s=9.0),))
+    cluster = SimulatedCluster(
+        machines=(Machine(cores=2),), deaths=(Death(executor="0", at_s=9.0),)
+    )
     given = scenario(cluster=cluster, rate=Rate(rows_per_s=500))
     simulation = Simulation(given, seed=2, control=controlled(scaling=utilisation()))
     simulation.run(settle_s=10)
@@ -90,7 +92,9 @@ def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> 
 
 @pytest.mark.parametrize("policy", ["resource_centric", "executor_centric"])
 def test_an_executor_that_dies_with_key_groups_of_others_on_it_loses_no_row(policy: str) -> None:
-    cluster = Cluster(machines=(Machine(cores=2),) * 4, deaths=(Death(executor="2", at_s=17.0),))
+    cluster = SimulatedCluster(
+        machines=(Machine(cores=2),) * 4, deaths=(Death(executor="2", at_s=17.0),)
+    )
     simulation = Simulation(scenario(cluster=cluster), seed=2, control=controlled(policy=policy))
     simulation.run(settle_s=10)
     assert told(simulation, events.RebalancingStarted)
@@ -99,7 +103,7 @@ def test_an_executor_that_dies_with_key_groups_of_others_on_it_loses_no_row(poli
 
 
 def test_a_straggler_is_relieved_and_the_stream_keeps_up() -> None:
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         machines=(Machine(cores=2),) * 4,
         slowdowns=(Slowdown(executor="1", start_s=8.0, factor=3.0),),
     )
@@ -116,7 +120,7 @@ def test_a_straggler_is_relieved_and_the_stream_keeps_up() -> None:
 
 
 def test_a_surge_brings_executors_and_every_row_is_processed_once() -> None:
-    cluster = Cluster(machines=(Machine(cores=2),) * 2, added=Machine(cores=2))
+    cluster = SimulatedCluster(machines=(Machine(cores=2),) * 2, added=Machine(cores=2))
     simulation = Simulation(
         scenario(cluster=cluster, rate=Rate(rows_per_s=6000)),
         seed=4,

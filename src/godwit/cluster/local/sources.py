@@ -67,21 +67,8 @@ def epochs_of(
 def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str]) -> pa.Table:
     """Make an Arrow table of the rows of a source.
 
-    Parameters
-    ----------
-    source
-        The source's name.
-    given
-        A list of dicts or of tuples, an Arrow table or record batch, or a pandas DataFrame.
-    schema
-        Columns of the source.
-    needed
-        Columns that must be there, since the flow reads them; others are null if they are not.
-
-    Raises
-    ------
-    InvalidInputError
-        If a column is missing or unknown, or a value is not of its column's type.
+    Raises `InvalidInputError` if a column is missing or unknown, or a value is not of its column's
+    type.
     """
     if given is None:
         return schema.empty_table()
@@ -220,26 +207,15 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def lane_inputs(
     flow: CompiledFlow,
-    tables: Mapping[str, pa.Table],
+    tables: Mapping[str, pa.Table],  # source → its rows
+    # ``mapped(source, maps, table)`` applies DataFrame maps; by default they change nothing
     mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = lambda _source, _maps, rows: (
         rows
     ),
     *,
-    partitions: int = 1,
+    partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
-    """Make of the tables of an epoch what the operators that read them get.
-
-    Parameters
-    ----------
-    flow
-        The flow.
-    tables
-        Source → its rows.
-    mapped
-        ``mapped(source, maps, table)`` applies DataFrame maps; by default they change nothing.
-    partitions
-        Source partitions that the rows of a source come in.
-    """
+    """Make of the tables of an epoch what the operators that read them get."""
     index = {operator.name: at for at, operator in enumerate(flow.operators)}
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     watermarks = flow.watermarks

@@ -52,21 +52,13 @@ def run_stages(
 def ship_rows(
     flow: LaneFlow,
     instruction: EpochInstruction,
+    # input of an operator → its rows, a batch per source partition
     rows: Mapping[LaneInput, Sequence[pa.RecordBatch]],
+    # number of a watermark → event time, in microseconds, that it is to be moved by although no row
+    # has it
     newest: Mapping[int, int] | None = None,
 ) -> Boxes:
-    """Do what the source side does: combine, split by lane.
-
-    Parameters
-    ----------
-    flow, instruction
-        The flow and the epoch.
-    rows
-        Input of an operator → its rows, a batch per source partition.
-    newest
-        Number of a watermark → event time, in microseconds, that it is to be moved by although no
-        row has it.
-    """
+    """Do what the source side does: combine, split by lane."""
     boxes: Boxes = [[] for _ in instruction.places]
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():

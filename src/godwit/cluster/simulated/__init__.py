@@ -13,11 +13,9 @@ What is modelled, one file each, in the order to read them:
 ============== ====================================================================================
 `scenario`     everything a run is given, as one value; scenarios by name
 `workload`     when rows come, batch by batch, and Zipf frequencies of their keys, that shift
-`components`   keyed components in levels, rows between their key groups
 `cluster`      cores, speeds, slowdowns, deaths, late executors, the pool of more
 `costs`        what an epoch costs, fitted to real runs
 `flow`         one epoch: rows through components, the slowest lane of every level
-`epoch_work`   an attempt at an epoch, and its outcome
 `holdings`     state and its copies; rows of suspended key groups, in order
 `transfers`    shared links, a plan's transfers between executors, copies that are warmed
 `run`          virtual time and the epoch loop, with the real controller
@@ -33,8 +31,8 @@ Equal scenarios and seeds give equal histories, whatever the machine.
 Examples
 --------
 >>> scenario = Scenario(
-...     cluster=Cluster(machines=(Machine(cores=2),) * 2),
-...     components=(Component(name="sums", key_groups=16, row_ms=0.1),),
+...     cluster=SimulatedCluster(machines=(Machine(cores=2),) * 2),
+...     components=(SimulatedComponent(name="sums", key_groups=16, row_ms=0.1),),
 ...     rate=Rate(rows_per_s=2000),
 ...     keys=Keys(number=100, zipf=1.0),
 ...     duration_s=5,
@@ -44,9 +42,9 @@ Examples
 True
 """
 
-from godwit.cluster.simulated.cluster import Cluster, Death, Join, Machine, Pool, Slowdown
-from godwit.cluster.simulated.components import Component, Feed
+from godwit.cluster.simulated.cluster import Death, Join, Machine, Pool, SimulatedCluster, Slowdown
 from godwit.cluster.simulated.costs import CostModel, calibration
+from godwit.cluster.simulated.flow import SimulatedComponent, UpstreamFeed
 from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.run import Simulation, controlled_by
 from godwit.cluster.simulated.scenario import Scenario
@@ -54,13 +52,10 @@ from godwit.cluster.simulated.transfers import Links, shortest_s, transfer_s
 from godwit.cluster.simulated.workload import Keys, KeySpread, Rate, Surge
 
 __all__ = [
-    "Cluster",
-    "Component",
     "CostModel",
     "Death",
     "Delays",
     "EpochRecord",
-    "Feed",
     "History",
     "Join",
     "KeySpread",
@@ -70,9 +65,12 @@ __all__ = [
     "Pool",
     "Rate",
     "Scenario",
+    "SimulatedCluster",
+    "SimulatedComponent",
     "Simulation",
     "Slowdown",
     "Surge",
+    "UpstreamFeed",
     "calibration",
     "controlled_by",
     "shortest_s",

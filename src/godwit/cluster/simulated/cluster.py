@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["Cluster", "Death", "Executors", "Join", "Machine", "Pool", "Slowdown"]
+__all__ = ["Death", "Executors", "Join", "Machine", "Pool", "SimulatedCluster", "Slowdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class SimulatedCluster:
     """Where a simulated stream runs."""
 
     machines: tuple[Machine, ...]  # one for each executor there is at the start
@@ -94,7 +94,7 @@ class Cluster:
 class Executors:
     """The executors of a run as time passes; the pool that a controller asks."""
 
-    cluster: Cluster  # what happens to them
+    cluster: SimulatedCluster  # what happens to them
     rng: np.random.Generator  # draws how long new ones take
     now_s: float = 0.0  # the time; whoever runs the simulation moves it on
     alive: dict[str, Machine] = field(init=False)  # name → machine of those that are there

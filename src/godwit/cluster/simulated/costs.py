@@ -9,7 +9,7 @@ time of its slowest lane::
             + row_between_executors · rows that came from another executor
 
 A lane on an executor of speed s takes 1/s of that; a user's function adds its own time per row and
-key (`godwit.cluster.simulated.components.Component`).  Waiting for a lost task, garbage
+key (`godwit.cluster.simulated.flow.Component`).  Waiting for a lost task, garbage
 collection, the JVM's first epochs and the noise of a shared machine are not in it.
 
 The defaults come from ``calibration.json`` beside this file, written by ``experiments.calibration``

@@ -7,32 +7,320 @@ nothing, as on the real runtime.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.cluster.simulated.components import deal_out, levels_of, route
-from godwit.cluster.simulated.epoch_work import (
-    ComponentWork,
-    EpochWork,
-    outcome_of,
-    slowest_lane_ms,
-)
 from godwit.cluster.simulated.holdings import Holdings, WaitBuffers
 from godwit.cluster.simulated.workload import KeySpread
-from godwit.migration import LossPolicy
+from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad, LossPolicy
+from godwit.model.errors import InvalidFlowError
+from godwit.model.key_groups import OTHERS, KeyGroupPairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from godwit.cluster.simulated.components import Component, Routed
     from godwit.cluster.simulated.costs import CostModel
     from godwit.cluster.simulated.workload import Batch, Keys, Phase
-    from godwit.migration import Copies, EpochOutcome, EpochPlan
+    from godwit.migration import Copies, EpochPlan
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = ["SimulatedFlow"]
+__all__ = [
+    "ComponentWork",
+    "EpochWork",
+    "Routed",
+    "SimulatedComponent",
+    "SimulatedFlow",
+    "UpstreamFeed",
+    "deal_out",
+    "levels_of",
+    "outcome_of",
+    "route",
+    "slowest_lane_ms",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamFeed:
+    """Rows that a component gets from another one."""
+
+    upstream: str  # the component that sends
+    selectivity: float = 1.0  # rows sent for every row that it processes
+    # share of them, in [0, 1], that key group *g* sends to one key group only, ``g`` modulo their
+    # number; the others go where the receiver's keys are. (Paper 2 §5.3: "1-1 communication".)
+    paired: float = 0.0
+    row_bytes: int = 100  # size of a row on its way
+
+    def __post_init__(self) -> None:
+        if self.selectivity < 0 or not 0 <= self.paired <= 1 or self.row_bytes < 0:
+            raise InvalidFlowError(
+                f"The feed from {self.upstream!r} has selectivity {self.selectivity}, paired "
+                f"{self.paired} and {self.row_bytes} bytes a row.",
+                remedy="Give numbers that are not negative, and paired between 0 and 1.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedComponent:
+    """One keyed component.
+
+    Raises `InvalidFlowError` if it has no key groups, or a cost or size is negative.
+    """
+
+    name: str  # its name
+    key_groups: int = 128  # number of its key groups
+    # row_ms, key_ms: What the user's function takes for a row and for a distinct key of an epoch,
+    # on a core of speed 1, beside the runtime's own part
+    row_ms: float = 0.0
+    key_ms: float = 0.0
+    key_bytes: int = 100  # state of one key
+    feeds: tuple[UpstreamFeed, ...] = ()  # where its rows come from; none: the source
+
+    def __post_init__(self) -> None:
+        if self.key_groups < 1 or min(self.row_ms, self.key_ms, self.key_bytes) < 0:
+            raise InvalidFlowError(
+                f"Component {self.name!r} has {self.key_groups} key groups, {self.row_ms} ms a row,"
+                f" {self.key_ms} ms a key and {self.key_bytes} bytes a key.",
+                remedy="Give at least one key group, and costs that are not negative.",
+                component=self.name,
+            )
+
+
+def levels_of(
+    components: Sequence[SimulatedComponent],
+) -> tuple[tuple[SimulatedComponent, ...], ...]:
+    """Put components in levels: 1 if the source feeds them, else one more than what feeds them.
+
+    Raises `InvalidFlowError` if there is none, two have one name, one is fed by nobody there is, or
+    they feed each other in a circle.
+    """
+    named: Mapping[str, SimulatedComponent] = {c.name: c for c in components}
+    if not components or len(named) < len(components):
+        raise InvalidFlowError(
+            f"Components are {[c.name for c in components]}.",
+            remedy="Give at least one, each with a name of its own.",
+        )
+    for c in components:
+        for feed in c.feeds:
+            if feed.upstream not in named:
+                raise InvalidFlowError(
+                    f"Component {c.name!r} is fed by {feed.upstream!r}, which does not exist.",
+                    remedy=f"Components are {', '.join(named)}.",
+                )
+    level: dict[str, int] = {}
+    for _ in components:
+        for c in components:
+            if c.name not in level and all(f.upstream in level for f in c.feeds):
+                level[c.name] = 1 + max((level[f.upstream] for f in c.feeds), default=0)
+    circle = sorted(named.keys() - level.keys())
+    if circle:
+        raise InvalidFlowError(
+            f"Components {', '.join(circle)} feed each other in a circle.",
+            remedy="Let rows flow one way.",
+        )
+    return tuple(
+        tuple(c for c in components if level[c.name] == at)
+        for at in range(1, max(level.values()) + 1)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Routed:
+    """What comes in at a component; vectors have one entry per key group of it."""
+
+    rows: np.ndarray  # rows, size_bytes: What is sent to each
+    size_bytes: FloatArray
+    crossed_rows: FloatArray  # rows that come from another executor
+    crossed_bytes: float  # bytes that change executor, in all
+    # component upstream → rows from its key groups to those of this one
+    pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
+
+
+def route(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
+    """Rows that key groups get on average, of those that each key group upstream sends."""
+    m = len(share)
+    paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
+    mean: FloatArray = paired + sent.sum() * (1 - feed.paired) * share
+    return mean
+
+
+def deal_out(
+    _component: str,  # the receiver
+    feeds: Sequence[
+        tuple[UpstreamFeed, ComponentWork]
+    ],  # each with what the component upstream did
+    assignment: Assignment,  # where the receiver's key groups are
+    share: FloatArray,  # shape ``(m,)``: where its keys are
+    rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
+) -> Routed:
+    """Send rows on."""
+    m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
+    size, crossed_rows, crossed_bytes = np.zeros(m), np.zeros(m), 0.0
+    pairs: dict[str, KeyGroupPairs] = {}
+    for feed, upstream in feeds:
+        sent = _whole(upstream.processed * feed.selectivity, rng)
+        paired = _whole(sent * feed.paired, rng).clip(max=sent)
+        there = upstream.plan.assignment
+        target = np.arange(len(sent)) % m
+        number = {name: at for at, name in enumerate(assignment.executors)}
+        places = np.array([number.get(name, -1) for name in there.executors])
+        sender = places[there.executor_of]
+        arrives = np.bincount(target, weights=paired, minlength=m)
+        away = sender != assignment.executor_of[target]
+        crossed = np.bincount(target, weights=paired * away, minlength=m)
+        free = sent - paired
+        spread = rng.multinomial(int(free.sum()), share)
+        local = np.bincount(
+            sender[sender >= 0], weights=free[sender >= 0], minlength=len(assignment.executors)
+        )
+        crossed += spread * (1 - local / max(free.sum(), 1))[assignment.executor_of]
+        rows += arrives.astype(np.int64) + spread
+        size += (arrives + spread) * feed.row_bytes
+        crossed_rows += crossed
+        crossed_bytes += float(crossed.sum()) * feed.row_bytes
+        senders = np.flatnonzero(sent)
+        pairs[feed.upstream] = KeyGroupPairs.counted(
+            np.concatenate((senders, senders)),
+            np.concatenate((target[senders], np.full(len(senders), OTHERS))),
+            np.concatenate((paired[senders], free[senders])).astype(np.float64),
+        )
+    return Routed(
+        rows=rows,
+        size_bytes=size,
+        crossed_rows=crossed_rows,
+        crossed_bytes=crossed_bytes,
+        pairs=pairs,
+    )
+
+
+def _whole(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
+    """Round at random, so that the mean stays."""
+    whole: np.ndarray = np.floor(rows + rng.random(len(rows))).astype(np.int64)
+    return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentWork:
+    """What one component does in an epoch; vectors have one entry per key group."""
+
+    plan: EpochPlan  # how it runs
+    # runs, consumes, loads, waits: Key groups that run; those of them that process what waits;
+    # those that their lanes load first; those whose rows go to the wait buffer, or stay there
+    runs: BoolArray
+    consumes: BoolArray
+    loads: BoolArray
+    waits: BoolArray
+    # new, processed, keys: Rows that come in, rows that are processed (those that waited among
+    # them), distinct keys
+    new: np.ndarray
+    processed: np.ndarray
+    keys: FloatArray
+    cpu_ms: FloatArray  # what they cost on the executor where they run
+    moved_bytes: FloatArray  # what lanes read to bring state forward
+    routed: Routed | None  # what came from operators upstream; ``None`` for what the source feeds
+
+    @property
+    def used(self) -> BoolArray:
+        """Key groups whose state a lane has at hand: they process rows, or are loaded."""
+        used: BoolArray = (self.processed > 0) | (self.runs & self.loads)
+        return used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EpochWork:
+    """What an attempt at an epoch would do."""
+
+    epoch: int  # epoch, batch: Which, and of which rows
+    batch: Batch
+    components: Mapping[str, ComponentWork]  # component → its part, upstream first
+    took_s: float  # from its start to its commit
+    lane_ms: float  # what all lanes together compute
+
+    @property
+    def used(self) -> frozenset[str]:
+        """Executors that lanes run on: those that own anything."""
+        return frozenset(
+            work.plan.assignment.executors[at]
+            for work in self.components.values()
+            for at in np.unique(work.plan.assignment.executor_of).tolist()
+        )
+
+
+def slowest_lane_ms(
+    parts: Sequence[ComponentWork], cores: Mapping[str, int]
+) -> tuple[float, float]:
+    """Milliseconds of the level's slowest lane, and of all of its lanes together.
+
+    Lanes with the same number on an executor are one task for all components of a level. Where an
+    executor has more lanes than cores it cannot end before its cores have done all of the work.
+    """
+    names = list(cores)
+    width = max(max(part.plan.assignment.lanes) for part in parts)
+    ms = np.zeros(len(names) * width)
+    for part in parts:
+        assignment = part.plan.assignment
+        row = np.array([names.index(name) for name in assignment.executors])
+        lane = row[assignment.executor_of] * width + assignment.lane_of
+        ms += np.bincount(lane, weights=part.cpu_ms, minlength=len(ms))
+    lanes = ms.reshape(len(names), width)
+    shared = lanes.sum(axis=1) / np.array(list(cores.values()))
+    return float(max(lanes.max(), shared.max())), float(ms.sum())
+
+
+def outcome_of(
+    work: EpochWork,  # work, holdings: What it did, and the state after it
+    holdings: Mapping[str, Holdings],
+    *,
+    sinks: Collection[str],  # components that nobody is downstream of: what they process goes out
+    changelog_bytes: int,  # changelog_bytes, snapshot_bytes: What was written
+    snapshot_bytes: int,
+) -> EpochOutcome:
+    """Say what a committed epoch did."""
+    traffic, loads, waited, reach = {}, {}, {}, {}
+    for name, part in work.components.items():
+        assignment = part.plan.assignment
+        touched = np.flatnonzero(part.processed)
+        loads[name] = KeyGroupLoad(
+            key_groups=touched,
+            rows=part.processed[touched],
+            keys=np.maximum(1, np.rint(part.keys[touched])).astype(np.int64),
+            cpu_ms=part.cpu_ms[touched],
+            state_bytes=holdings[name].state_bytes[touched].astype(np.int64),
+        )
+        waits = np.flatnonzero(part.waits)
+        if len(waits):
+            waited[name] = tuple(waits.tolist())
+        used = np.flatnonzero(part.used)
+        reach[name] = {
+            executor: dict.fromkeys(
+                used[assignment.executor_of[used] == at].tolist(), work.epoch - 1
+            )
+            for at, executor in enumerate(assignment.executors)
+        }
+        if part.routed is not None:
+            sent = np.flatnonzero(part.routed.rows)
+            traffic[name] = ComponentTraffic(
+                key_groups=tuple(sent.tolist()),
+                rows=tuple(part.routed.rows[sent].tolist()),
+                size_bytes=tuple(np.rint(part.routed.size_bytes[sent]).astype(int).tolist()),
+                crossed_bytes=int(part.routed.crossed_bytes),
+                pairs=part.routed.pairs,
+            )
+    return EpochOutcome(
+        epoch=work.epoch,
+        batch=work.batch.number,
+        rows_in=work.batch.rows,
+        rows_out=int(sum(p.processed.sum() for n, p in work.components.items() if n in sinks)),
+        loads=loads,
+        traffic=traffic,
+        waited=waited,
+        reach=reach,
+        changelog_bytes=changelog_bytes,
+        snapshot_bytes=snapshot_bytes,
+        lane_ms={"lane": work.lane_ms},
+    )
 
 
 class SimulatedFlow:
@@ -44,7 +332,7 @@ class SimulatedFlow:
 
     def __init__(
         self,
-        components: Sequence[Component],  # what it is made of
+        components: Sequence[SimulatedComponent],  # what it is made of
         keys: Keys,  # what its keys are like
         costs: CostModel,  # what an epoch costs
         *,
@@ -137,7 +425,7 @@ class SimulatedFlow:
             mean = np.zeros(component.key_groups) if component.feeds else rows * spread.share
             for feed in component.feeds:
                 sent = flowing[feed.upstream] * feed.selectivity
-                mean += route(sent, feed, spread.share).rows
+                mean += route(sent, feed, spread.share)
             flowing[name] = mean
             touched = 1 - np.exp(-mean)
             cost[name] = self._lane_ms(component, mean, spread.keys_among(mean), touched)
@@ -146,7 +434,7 @@ class SimulatedFlow:
 
     def _component(
         self,
-        component: Component,
+        component: SimulatedComponent,
         batch: Batch,
         works: Mapping[str, ComponentWork],
         plan: EpochPlan,
@@ -197,7 +485,7 @@ class SimulatedFlow:
 
     def _lane_ms(
         self,
-        component: Component,
+        component: SimulatedComponent,
         rows: FloatArray,
         keys: FloatArray,
         touched: FloatArray | BoolArray,
@@ -235,7 +523,7 @@ class SimulatedFlow:
         """Make it so; return the outcome, and when the source rows came that were processed.
 
         These are counted once for every component that takes them from the source, in the form of
-        `godwit.cluster.simulated.workload.Arrivals.pieces`.
+        `godwit.cluster.simulated.workload.RowArrivals.pieces`.
         """
         left = [np.empty((0, 3))]
         changelog = snapshots = 0.0

@@ -34,7 +34,7 @@ class Delays:
 
     @classmethod
     def of(cls, arrived: FloatArray, left_s: float) -> Delays:
-        """Delays of rows that left together; `arrived` as `Arrivals.pieces` gives it."""
+        """Delays of rows that left together; `arrived` as `RowArrivals.pieces` gives it."""
         count, first, last = arrived.T
         return cls(np.column_stack((count, left_s - last, left_s - first)))
 

@@ -173,7 +173,7 @@ class WaitBuffers:
         new: Shape ``(m,)``: rows that came.
         runs, consume: Shape ``(m,)``: which key groups run, and which of them process what waits
         first.
-        arrived: When the new rows came, as `godwit.cluster.simulated.workload.Arrivals.pieces`
+        arrived: When the new rows came, as `godwit.cluster.simulated.workload.RowArrivals.pieces`
         says.
 
         Returns: When the rows came that were processed, in the same form.

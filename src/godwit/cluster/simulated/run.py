@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from godwit.adapt import PlannerRunner
     from godwit.adapt.ports import Driven
-    from godwit.cluster.simulated.epoch_work import EpochWork
+    from godwit.cluster.simulated.flow import EpochWork
     from godwit.cluster.simulated.scenario import Scenario
     from godwit.cluster.simulated.workload import Batch, Source
     from godwit.engine.loop import Stopwatch
@@ -43,43 +43,23 @@ _PAUSE_S = 0.1  # while epochs are held, or nothing is due
 
 
 class Simulation:
-    """One run of a scenario; the world around its conductor and its controller.
-
-    Parameters
-    ----------
-    scenario
-        What runs, where.
-    seed
-        Of everything that is drawn: equal scenarios and seeds give equal histories.
-    control
-        Makes the controller, given this simulation: its `conductor`, `executors` (the pool),
-        `topology` and clock (`now_s`). None: nobody decides anything.
-    source
-        Where rows come from, if not as the scenario says.
-
-    Attributes
-    ----------
-    conductor, executors, topology
-        See above.
-    loop
-        Carries out epochs.
-    flow
-        The flow with its state.
-    history
-        What has happened so far.
-    """
+    """One run of a scenario; the world around its conductor and its controller."""
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Scenario,  # what runs, where
         *,
+        # of everything that is drawn: equal scenarios and seeds give equal histories
         seed: int = 0,
+        # makes the controller, given this simulation: its `conductor`, `executors` (the pool),
+        # `topology` and clock (`now_s`). None: nobody decides anything
         control: Callable[[Simulation], Driven] | None = None,
-        source: Source | None = None,
+        source: Source | None = None,  # where rows come from, if not as the scenario says
     ) -> None:
         draws = [np.random.default_rng([seed, at]) for at in range(3)]
         self.scenario, self.history = scenario, History()
         self.executors = Executors(cluster=scenario.cluster, rng=draws[0])
+        # the flow with its state
         self.flow = SimulatedFlow(
             scenario.components,
             scenario.keys,
@@ -398,19 +378,15 @@ def _distance(load: FloatArray, capacity: FloatArray) -> float:
 
 
 def controlled_by(
-    settings: Control, *, run_planner: PlannerRunner | None = None
+    # runs planners within `Search.time_limit`, in real time. None: they take no time at all, and
+    # there is no limit: the history is the same on a machine that has other things to do
+    settings: Control,
+    *,
+    run_planner: PlannerRunner | None = None,  # what the controller is to do
 ) -> Callable[[Simulation], Controller]:
     """Return what makes the controller of a `Simulation`, for its `control`.
 
     One that is made after the driver was restarted goes on from the events of the runs before.
-
-    Parameters
-    ----------
-    settings
-        What the controller is to do.
-    run_planner
-        Runs planners within `Search.time_limit`, in real time. None: they take no time at all,
-        and there is no limit: the history is the same on a machine that has other things to do.
     """
     if run_planner is None:
         settings = replace(settings, search=replace(settings.search, time_limit=None))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from godwit.cluster.simulated.cluster import Cluster, Death, Machine, Pool, Slowdown
-from godwit.cluster.simulated.components import Component, Feed
+from godwit.cluster.simulated.cluster import Death, Machine, Pool, SimulatedCluster, Slowdown
 from godwit.cluster.simulated.costs import CostModel
+from godwit.cluster.simulated.flow import SimulatedComponent, UpstreamFeed
 from godwit.cluster.simulated.workload import Keys, Rate, Surge
 from godwit.migration import Policy
 from godwit.model.errors import InvalidProblemError
@@ -28,8 +28,8 @@ __all__ = ["SCENARIOS", "Scenario", "Size", "scenario"]
 class Scenario:
     """A cluster, a flow, the rows that come, and what things cost."""
 
-    cluster: Cluster  # where it runs
-    components: tuple[Component, ...]  # what runs
+    cluster: SimulatedCluster  # where it runs
+    components: tuple[SimulatedComponent, ...]  # what runs
     rate: Rate  # rate, keys: Rows that come, and their keys
     keys: Keys
     duration_s: float  # how long rows come
@@ -95,15 +95,19 @@ class Size:
         return int(4 * self.rate().rows_per_s)
 
 
-def _flow(size: Size) -> tuple[Component, ...]:
-    return (Component(name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000),)
+def _flow(size: Size) -> tuple[SimulatedComponent, ...]:
+    return (
+        SimulatedComponent(
+            name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000
+        ),
+    )
 
 
 def skew(size: Size) -> Scenario:
     """Shuffle keys twice a minute (paper 5 §5.1, ω = 2), each time to another imbalance."""
     shifts = tuple(s for s in range(30, int(size.duration_s), 30))
     return Scenario(
-        cluster=Cluster(machines=size.machines),
+        cluster=SimulatedCluster(machines=size.machines),
         components=_flow(size),
         rate=size.rate(),
         keys=Keys(number=size.keys, zipf=size.zipf, shifts_s=shifts),
@@ -116,7 +120,7 @@ def surge(size: Size) -> Scenario:
     """Let the rate rise fourfold for the middle third, and fall again; executors can be had."""
     third = size.duration_s / 3
     return Scenario(
-        cluster=Cluster(
+        cluster=SimulatedCluster(
             machines=size.machines,
             added=size.machines[0],
             pool=Pool(most=4 * size.executors, start_s=(3.0, 6.0)),
@@ -133,7 +137,7 @@ def straggler(size: Size) -> Scenario:
     """Make one executor three times slower after a quarter of the time."""
     slow = Slowdown(executor="0", start_s=size.duration_s / 4, factor=3)
     return Scenario(
-        cluster=Cluster(machines=size.machines, slowdowns=(slow,)),
+        cluster=SimulatedCluster(machines=size.machines, slowdowns=(slow,)),
         components=_flow(size),
         rate=size.rate(),
         keys=Keys(number=size.keys, zipf=size.zipf),
@@ -146,7 +150,7 @@ def loss(size: Size) -> Scenario:
     """Let an executor die after a quarter of the time; another can be had, and comes late."""
     death = Death(executor="0", at_s=size.duration_s / 4)
     return Scenario(
-        cluster=Cluster(
+        cluster=SimulatedCluster(
             machines=size.machines,
             added=size.machines[0],
             deaths=(death,),
@@ -164,16 +168,16 @@ def pairs(size: Size) -> Scenario:
     """Run three operators one after another, most rows to one key group (paper 2 §5.3)."""
     names = ("first", "second", "third")
     chain = tuple(
-        Component(
+        SimulatedComponent(
             name=name,
             key_groups=size.key_groups,
             row_ms=_ROW_MS,
-            feeds=(Feed(upstream=names[at - 1], paired=0.8),) if at else (),
+            feeds=(UpstreamFeed(upstream=names[at - 1], paired=0.8),) if at else (),
         )
         for at, name in enumerate(names)
     )
     return Scenario(
-        cluster=Cluster(machines=size.machines),
+        cluster=SimulatedCluster(machines=size.machines),
         components=chain,
         rate=size.rate(steps=len(chain)),
         keys=Keys(number=size.keys, zipf=size.zipf),

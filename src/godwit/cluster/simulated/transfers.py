@@ -170,22 +170,12 @@ def shortest_s(moves: Sequence[Move], bytes_per_s: float) -> float:
 
 
 def transfer_s(
-    moves: Sequence[Move],
-    bytes_per_s: float,
+    moves: Sequence[Move],  # transfers, in the order of the plan
+    bytes_per_s: float,  # bandwidth of every uplink and of every downlink
     *,
-    schedule: Literal["phases", "whole", "unscheduled"],
+    schedule: Literal["phases", "whole", "unscheduled"],  # how they are sent
 ) -> float:
-    """Seconds until the last transfer has ended.
-
-    Parameters
-    ----------
-    moves
-        Transfers, in the order of the plan.
-    bytes_per_s
-        Bandwidth of every uplink and of every downlink.
-    schedule
-        How they are sent.
-    """
+    """Seconds until the last transfer has ended."""
     links: Links[str] = Links()
     for place in sorted({end for move in moves for end in (move.source, move.destination)}):
         links.connect(place, up_bytes_per_s=bytes_per_s, down_bytes_per_s=bytes_per_s)

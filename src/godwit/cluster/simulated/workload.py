@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray
 
 __all__ = [
-    "Arrivals",
     "Batch",
     "DrawnRows",
     "KeySpread",
     "Keys",
     "Phase",
     "Rate",
+    "RowArrivals",
     "Source",
     "Surge",
 ]
@@ -80,7 +80,7 @@ class Rate:
         return rate
 
 
-class Arrivals:
+class RowArrivals:
     """The cumulative curve of arrivals over one run.
 
     rate: How many rows arrive.
@@ -216,7 +216,7 @@ class Batch:
     first: int  # first, last: Rows ``first <= r < last`` of the source
     last: int
     phase: int  # frequencies that they were drawn with
-    arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.Arrivals.pieces` says
+    arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.RowArrivals.pieces` says
     # component that the source feeds → rows for each of its key groups; left out: none
     rows_of: Mapping[str, np.ndarray]
 
@@ -250,7 +250,7 @@ class DrawnRows:
         spreads: Mapping[str, KeySpread],  # component that the source feeds → where its keys are
         rng: np.random.Generator,  # draws the noise of the rate, then rows
     ) -> None:
-        self._arrivals = Arrivals(rate, duration_s, rng)
+        self._arrivals = RowArrivals(rate, duration_s, rng)
         self._keys, self._spreads, self._rng = keys, spreads, rng
 
     def until(self, time_s: float) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.cluster.simulated.workload import Arrivals, Rate, Surge
+from godwit.cluster.simulated.workload import Rate, RowArrivals, Surge
 from godwit.model.errors import InvalidProblemError
 
 
-def arrivals(rate: Rate, duration_s: float = 10.0, seed: int = 1) -> Arrivals:
-    return Arrivals(rate, duration_s, np.random.default_rng(seed))
+def arrivals(rate: Rate, duration_s: float = 10.0, seed: int = 1) -> RowArrivals:
+    return RowArrivals(rate, duration_s, np.random.default_rng(seed))
 
 
 def test_a_steady_rate_is_a_straight_line() -> None:

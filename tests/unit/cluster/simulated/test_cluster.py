@@ -7,19 +7,19 @@ import pytest
 
 from godwit.adapt.ports import PoolView
 from godwit.cluster.simulated.cluster import (
-    Cluster,
     Death,
     Executors,
     Join,
     Machine,
     Pool,
+    SimulatedCluster,
     Slowdown,
 )
 from godwit.model.errors import InvalidProblemError
 
 
 def executors(machines: int = 2, **cluster: object) -> Executors:
-    made = Cluster(machines=(Machine(),) * machines, **cluster)  # type: ignore[arg-type]
+    made = SimulatedCluster(machines=(Machine(),) * machines, **cluster)  # type: ignore[arg-type]
     return Executors(cluster=made, rng=np.random.default_rng(1))
 
 
@@ -87,4 +87,4 @@ def test_clusters_that_make_no_sense_are_refused() -> None:
         {"machines": (Machine(),), "slowdowns": (Slowdown(executor="0", start_s=0, factor=0),)},
     ):
         with pytest.raises(InvalidProblemError, match="cannot be simulated"):
-            Cluster(**wrong)
+            SimulatedCluster(**wrong)

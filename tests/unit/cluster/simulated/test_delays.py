@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from godwit.cluster.simulated.history import Delays
-from godwit.cluster.simulated.workload import Arrivals, Rate, Surge
+from godwit.cluster.simulated.workload import Rate, RowArrivals, Surge
 
 
 def test_rows_of_one_batch_are_delayed_between_the_last_and_the_first_one() -> None:
@@ -39,7 +39,7 @@ def test_no_rows_have_no_delay() -> None:
 def test_quantiles_are_those_of_all_rows_one_by_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rate = Rate(rows_per_s=3000, noise=0.3, surges=(Surge(start_s=3, end_s=5, factor=4),))
-    curve = Arrivals(rate, 10.0, rng)
+    curve = RowArrivals(rate, 10.0, rng)
     ends = np.sort(rng.choice(np.arange(1, curve.total), 12, replace=False)).tolist()
     batches, singles, left_s, first = [], [], 0.0, 0
     for last in [*ends, curve.total]:

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     CostModel,
     Death,
-    Feed,
     Join,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
     Slowdown,
+    UpstreamFeed,
 )
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.model import events
@@ -37,8 +37,8 @@ COSTS = CostModel(
 
 def scenario(**changes: Any) -> Scenario:
     plain = Scenario(
-        cluster=Cluster(machines=(Machine(),) * 4),
-        components=(Component(name="sums", key_groups=32, row_ms=1.0, key_bytes=1000),),
+        cluster=SimulatedCluster(machines=(Machine(),) * 4),
+        components=(SimulatedComponent(name="sums", key_groups=32, row_ms=1.0, key_bytes=1000),),
         rate=Rate(rows_per_s=1000),
         keys=Keys(number=1000, zipf=0.5),
         duration_s=10,
@@ -90,7 +90,9 @@ def test_rows_wait_at_the_source_when_more_come_than_epochs_take() -> None:
 
 def test_a_slow_executor_makes_epochs_longer_while_it_is_slow() -> None:
     slow = Slowdown(executor="2", start_s=4, end_s=8, factor=3)
-    history = Simulation(scenario(cluster=Cluster(machines=(Machine(),) * 4, slowdowns=(slow,))))
+    history = Simulation(
+        scenario(cluster=SimulatedCluster(machines=(Machine(),) * 4, slowdowns=(slow,)))
+    )
     took = history.run()
     per_row = [
         (part.column("took_s") - 0.1).sum() / part.column("rows").sum()
@@ -101,7 +103,7 @@ def test_a_slow_executor_makes_epochs_longer_while_it_is_slow() -> None:
 
 
 def test_an_executor_that_dies_aborts_its_epoch_and_no_row_is_lost() -> None:
-    cluster = Cluster(machines=(Machine(),) * 4, deaths=(Death(executor="1", at_s=5.05),))
+    cluster = SimulatedCluster(machines=(Machine(),) * 4, deaths=(Death(executor="1", at_s=5.05),))
     simulation = Simulation(scenario(cluster=cluster), seed=3)
     history = simulation.run(settle_s=5)
     assert rows_processed(simulation) == 10_000
@@ -113,10 +115,10 @@ def test_an_executor_that_dies_aborts_its_epoch_and_no_row_is_lost() -> None:
 
 
 def test_a_stream_without_executors_stands_still_until_one_comes() -> None:
-    cluster = Cluster(
+    cluster = SimulatedCluster(
         machines=(Machine(),), deaths=(Death(executor="0", at_s=3),), joins=(Join(at_s=6),)
     )
-    light = (Component(name="sums", key_groups=32, row_ms=0.1),)
+    light = (SimulatedComponent(name="sums", key_groups=32, row_ms=0.1),)
     simulation = Simulation(scenario(cluster=cluster, components=light), seed=1)
     history = simulation.run(settle_s=10)
     assert not history.between(3.0, 6.0).epochs
@@ -158,7 +160,7 @@ def test_key_groups_migrate_within_bounds_and_no_row_is_lost(strategy: Strategy)
 
 def test_to_stop_the_world_costs_an_epoch_more_than_to_move_live() -> None:
     longest = {}
-    big = (Component(name="sums", key_groups=32, row_ms=0.2, key_bytes=10**6),)
+    big = (SimulatedComponent(name="sums", key_groups=32, row_ms=0.2, key_bytes=10**6),)
     for strategy in (Strategy.LIVE, Strategy.DISRUPTIVE, Strategy.STOP_THE_WORLD):
         simulation = Simulation(scenario(components=big), seed=1)
         simulation.run(3.0)
@@ -199,12 +201,14 @@ def test_rows_go_through_the_levels_and_cross_executors_less_when_paired() -> No
     crossed = []
     for paired in (0.0, 1.0):
         chain = (
-            Component(name="sums", key_groups=32, row_ms=0.5),
-            Component(
+            SimulatedComponent(name="sums", key_groups=32, row_ms=0.5),
+            SimulatedComponent(
                 name="tops",
                 key_groups=32,
                 row_ms=0.5,
-                feeds=(Feed(upstream="sums", selectivity=0.5, paired=paired, row_bytes=10),),
+                feeds=(
+                    UpstreamFeed(upstream="sums", selectivity=0.5, paired=paired, row_bytes=10),
+                ),
             ),
         )
         noting = Noting()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from godwit.cluster.simulated import (
-    Cluster,
-    Component,
     Death,
     Keys,
     Machine,
     Rate,
     Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
     Simulation,
 )
 from godwit.cluster.simulated.holdings import Holdings
@@ -135,10 +135,10 @@ def test_an_executor_sends_to_one_other_at_a_time() -> None:
 def stream(policy: Policy, deaths: tuple[Death, ...] = ()) -> tuple[Simulation, float]:
     """Move half of executor 0's key groups to executor 3, slowly read; say how long it takes."""
     scenario = Scenario(
-        cluster=Cluster(
+        cluster=SimulatedCluster(
             machines=(Machine(bytes_per_s=50e6),) * 4, checkpoint_bytes_per_s=2e6, deaths=deaths
         ),
-        components=(Component(name="sums", key_groups=64, row_ms=0.05, key_bytes=5000),),
+        components=(SimulatedComponent(name="sums", key_groups=64, row_ms=0.05, key_bytes=5000),),
         rate=Rate(rows_per_s=2000),
         keys=Keys(number=20_000),
         duration_s=60,

@@ -73,20 +73,13 @@ class _Sample:
 
 
 class _Hearing:
-    """A listener on a thread of its own, and what it has not heard of yet.
-
-    Parameters
-    ----------
-    listener
-        The user's function.
-    name
-        Of the thread.
-    report
-        Takes the event, the error and what it is, if there is one more kind of failure.
-    """
+    """A listener on a thread of its own, and what it has not heard of yet."""
 
     def __init__(
-        self, listener: Listener, name: str, report: Callable[[Listener, Event, str], None]
+        self,
+        listener: Listener,
+        name: str,
+        report: Callable[[Listener, Event, str], None],  # told of every new kind of failure
     ) -> None:
         self._listener, self._report = listener, report
         self._changed = threading.Condition()
@@ -145,13 +138,7 @@ class _Hearing:
 
 
 class EventDispatcher:
-    """Keeps the latest events and tells listeners of them, and the journal, on their own threads.
-
-    Parameters
-    ----------
-    name
-        Of the flow, for the threads and for the log.
-    """
+    """Keeps the latest events, and tells listeners and journal of them on their own threads."""
 
     def __init__(self, name: str, names: UserNames | None = None) -> None:
         self._name, self._names = name, names
@@ -196,10 +183,7 @@ class EventDispatcher:
     def add_listener(self, listener: Listener) -> None:
         """Let `listener` hear of every event from now on.
 
-        Raises
-        ------
-        InvalidFlowError
-            If it cannot be called.
+        Raises `InvalidFlowError` if it cannot be called.
         """
         if not callable(listener):
             raise InvalidFlowError(
@@ -216,12 +200,7 @@ class EventDispatcher:
     def keep(self, name: str, recorder: Recorder) -> None:
         """Give every event, and whatever else is noted from now on, to a recorder too.
 
-        Parameters
-        ----------
-        name
-            What it is, for the log.
-        recorder
-            Called on a thread of ours. What it raises is told, and it is given the next entry.
+        What it raises is told, and it is given the next entry.  `name` is for the log.
         """
 
         def keep() -> bool:
@@ -232,28 +211,12 @@ class EventDispatcher:
             self._queue.put(keep)
 
     def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Have an entry recorded, after the events so far.
-
-        Parameters
-        ----------
-        kind
-            Of the entry.
-        values
-            Gives its plain values, on the thread that records.
-        """
+        """Have an entry of a kind recorded, after the events so far; `values` runs where it is."""
         with self._order:
             self._put(lambda: self._record(kind, values))
 
     def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Ask for values about once a second, and have them recorded when they change.
-
-        Parameters
-        ----------
-        kind
-            Of the entries.
-        ask
-            Gives plain values, or ``None`` if there are none now. If it raises, there are none.
-        """
+        """Ask for values about once a second (``None``: none now); record them when they change."""
 
         def sample() -> bool:
             self._samples.append(_Sample(kind, ask))
@@ -289,10 +252,7 @@ class EventDispatcher:
     def stop_recording(self, timeout_s: float) -> None:
         """Record what has come so far, and nothing that comes later.
 
-        Raises
-        ------
-        TimeoutError
-            If that has not happened by then; what has not been written never is.
+        Raises `TimeoutError` if that has not happened by then; what has not been written never is.
         """
         with self._order:
             done = self._flushed(last=True)

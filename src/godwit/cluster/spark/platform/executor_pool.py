@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from godwit.adapt.ports import PoolView
-from godwit.cluster.spark.run.gate import GateClosedError
-from godwit.cluster.spark.run.threads import Guard
+from godwit.cluster.spark.run.threads import GateClosedError, Guard
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
 from godwit.model.wording import counted
@@ -25,12 +24,92 @@ from godwit.model.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.cluster.spark.platform.scheduler import Scheduler
-    from godwit.cluster.spark.run.gate import EpochGate
+    from pyspark import SparkContext
+
+    from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.loop import SharedConductor
     from godwit.migration import ProtocolView
 
-__all__ = ["SparkExecutorPool", "owns_nothing"]
+__all__ = ["Scheduler", "SparkExecutorPool", "SparkScheduler", "owns_nothing"]
+
+
+class Scheduler(Protocol):
+    """What the pool of executors asks of a cluster; calls may take a while."""
+
+    @property
+    def refusal(self) -> str:
+        """Why executors can never be added or removed, and what to do; empty where they can."""
+
+    @property
+    def most(self) -> int | None:
+        """Executors that this application can ever have; ``None`` where nothing says so."""
+
+    def request(self, total: int) -> bool:
+        """Say how many executors the application is to have; returns whether that was taken."""
+
+    def give_back(self, executors: Sequence[str]) -> bool:
+        """End executors. Nothing runs there from the call on; returns whether that was taken."""
+
+
+class SparkScheduler:
+    """The cluster manager behind a SparkContext: standalone, YARN and Kubernetes alike.
+
+    The calls are Spark's developer API: ``requestTotalExecutors`` sets the number that the cluster
+    manager keeps up, ``killExecutor`` ends one and lowers that number.
+    """
+
+    def __init__(self, spark: SparkContext) -> None:
+        self._spark = spark
+
+    @property
+    def refusal(self) -> str:
+        """See `Scheduler.refusal`."""
+        if self._jsc.isLocal() and not self._master.startswith("local-cluster"):
+            return (
+                f"{self._master} is one process, whose executors are its cores. Run on a cluster, "
+                "or on one of this machine "
+                "(godwit.cluster.spark.platform.local_cluster.LocalCluster)."
+            )
+        if self._setting("spark.dynamicAllocation.enabled", "false").lower() == "true":
+            return (
+                "Spark's dynamic allocation adds and removes executors as it sees fit, and takes "
+                "idle ones away that hold state. Make the session with "
+                "spark.dynamicAllocation.enabled=false."
+            )
+        return ""
+
+    @property
+    def most(self) -> int | None:
+        """See `Scheduler.most`."""
+        cores, each = (
+            self._setting("spark.cores.max", ""),
+            self._setting("spark.executor.cores", ""),
+        )
+        if not (self._master.startswith(("spark://", "local-cluster")) and cores and each):
+            return None
+        return int(cores) // int(each)
+
+    def request(self, total: int) -> bool:
+        """See `Scheduler.request`."""
+        jvm: Any = self._spark._jvm  # noqa: SLF001  executors have no public Python API
+        return bool(self._jsc.requestTotalExecutors(total, 0, jvm.scala.Predef.Map().empty()))
+
+    def give_back(self, executors: Sequence[str]) -> bool:
+        """See `Scheduler.give_back`."""
+        taken = [bool(self._jsc.killExecutor(executor)) for executor in executors]
+        return all(taken)
+
+    @property
+    def _jsc(self) -> Any:
+        return self._spark._jsc.sc()  # noqa: SLF001
+
+    @property
+    def _master(self) -> str:
+        return self._spark.master or ""
+
+    def _setting(self, name: str, default: str) -> str:
+        return str(self._spark.getConf().get(name, default) or default)
+
 
 _LOOK_S = 0.2
 _REST_S = 1.0
@@ -50,28 +129,16 @@ class SparkExecutorPool:
     """Adds executors to the running application, and gives them back.
 
     It is the `godwit.adapt.ports.ExecutorPool` of Spark.
-
-    Parameters
-    ----------
-    scheduler
-        The cluster.
-    conducting
-        Knows who is there and who owns what.
-    gate
-        Lets no epoch begin while executors are given back.
-    patience_s
-        How long executors that were asked for are waited for.
-    now_s
-        A clock that never runs backwards, in seconds.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Scheduler,  # the cluster
         *,
-        conducting: SharedConductor,
-        gate: EpochGate,
-        patience_s: float,
+        conducting: SharedConductor,  # knows who is there and who owns what
+        gate: EpochGate,  # lets no epoch begin while executors are given back
+        patience_s: float,  # how long executors that were asked for are waited for
+        # A clock that never runs backwards, in seconds
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
@@ -114,10 +181,7 @@ class SparkExecutorPool:
     def add(self, count: int, patience_s: float | None = None) -> None:
         """Ask the cluster for `count` more executors, and wait for them as long as ever, or so.
 
-        Raises
-        ------
-        ScalingError
-            If executors cannot be added here, or not so many.
+        Raises `ScalingError` if executors cannot be added here, or not so many.
         """
         self.insist_on_scaling()
         with self._changed:
@@ -134,17 +198,13 @@ class SparkExecutorPool:
             self._waits_s = self._patience_s if patience_s is None else patience_s
             self._until_s = self._now_s() + self._waits_s
             self._wake()
-        self._announce(events.ExecutorsRequested, count=count, total=total)
+        self._conducting.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
         """Give executors back, which own no key group any more; done between the next two epochs.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one of them is not there, or owns key groups.
-        ScalingError
-            If executors cannot be removed here, or none would be left.
+        Raises `InvalidPlanError` if one of them is not there, or owns key groups; `ScalingError` if
+        executors cannot be removed here, or none would be left.
         """
         self.insist_on_scaling()
         view = self._conducting.view
@@ -188,10 +248,7 @@ class SparkExecutorPool:
     def insist_on_scaling(self) -> None:
         """Make sure that executors can be added and removed at all.
 
-        Raises
-        ------
-        ScalingError
-            Says why not, and what to do.
+        Raises `ScalingError` says why not, and what to do.
         """
         if refusal := self._scheduler.refusal:
             why, _, remedy = refusal.partition(". ")
@@ -275,7 +332,7 @@ class SparkExecutorPool:
             self._total = self._there()
             self._refused = reason
             self._changed.notify_all()
-        self._announce(events.ExecutorsMissing, count=count, reason=reason)
+        self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _give_back(self) -> None:
         view = self._conducting.view
@@ -308,7 +365,3 @@ class SparkExecutorPool:
             return call(), ""
         except Exception as error:  # noqa: BLE001  whatever Spark may raise while it ends
             return False, f" ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-
-    def _announce(self, kind: type[events.Event], **values: object) -> None:
-        with self._conducting.locked() as conductor:
-            conductor.announce(kind, **values)

@@ -1,4 +1,4 @@
-"""The executors of the application: who is there, what they are called, where a task can be put.
+"""The executors of the application: who is there, what they are called, who comes and goes.
 
 In a cluster an executor's name is Spark's executor id.  In ``local[n]`` there is one process; there
 each core counts as an executor of its own, with a local store of its own, so that a flow behaves
@@ -7,18 +7,45 @@ the same on a laptop: ``local-0``, ``local-1``, ...
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pyspark import inheritable_thread_target
+
+from godwit.cluster.spark.run.threads import Guard
+from godwit.cluster.spark.stages.exchange import (
+    PythonStage,
+    exchange,
+    fetch,
+    on_executors,
+    paired,
+    placed,
+    python_rdd,
+)
+from godwit.cluster.spark.stages.warming import POOL
 from godwit.engine.cluster import Executor
 from godwit.model.errors import EpochFailedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
+    from godwit.cluster.spark.run.cluster import LostExecutors, SparkCluster
+    from godwit.cluster.spark.stages.source_rows import SourceRows
+    from godwit.engine.lane.wire import Blob
+    from godwit.engine.loop import SharedConductor
 
 __all__ = [
+    "ExecutorWatch",
     "insist_on_placement",
     "live_executors",
+    "rehearse",
     "wait_for",
 ]
 
@@ -70,10 +97,7 @@ _WAIT = "spark.locality.wait.process"
 def wait_for(spark: SparkContext, minimum: int, timeout_s: float = 60.0) -> tuple[Executor, ...]:
     """Executors, once there are at least `minimum`.
 
-    Raises
-    ------
-    EpochFailedError
-        If fewer have registered after `timeout_s` seconds.
+    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -88,3 +112,115 @@ def wait_for(spark: SparkContext, minimum: int, timeout_s: float = 60.0) -> tupl
                 executors=[e.name for e in executors],
             )
         time.sleep(0.1)
+
+
+def rehearse(executor: Executor, source: Any, spark: SparkContext) -> None:
+    """Let every core of an executor play an epoch without lanes; blocks until they have.
+
+    The JVM of an executor that has just joined has compiled nothing and its Python has not started:
+    the first epoch that used it would wait five to ten seconds.  So the partitions of the last
+    micro-batch (`source`, an RDD of the JVM) are read again and thrown away, through Python and an
+    exchange, which is the same as Spark running a task twice.  Without any, only Python starts.
+    """
+    spark.setLocalProperty("spark.scheduler.pool", POOL)
+    spark.setJobDescription(f"godwit: rehearsal of executor {executor.name}")
+    locations = [executor.location] * executor.lanes
+    of = 0 if source is None else source.getNumPartitions()
+    if of == 0:
+        read = on_executors(locations, lambda lane: _throw_away(lane, iter(())), spark)
+    else:
+        read = PythonStage(paired(source.toJavaRDD(), locations, spark, of=of), _throw_away)
+    exchanged = exchange(read, executor.lanes, spark)
+    fetch(python_rdd(placed(exchanged, locations, lambda _lane, _came: [b""], spark), spark), spark)
+
+
+def _throw_away(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
+    import_module("godwit.cluster.spark.stages.stages")
+    for _ in batches:
+        pass
+    yield lane, b""
+
+
+_LOOK_S = 0.2
+_logger = logging.getLogger("godwit")
+
+
+class ExecutorWatch:
+    """Looks which executors there are, and tells the conductor of those that came or went.
+
+    Those that come count once they have rehearsed an epoch: that takes seconds, and keeps the tasks
+    of epochs away meanwhile.  Where there is no other executor, they count at once.
+    """
+
+    def __init__(
+        self,
+        # its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
+        # moment
+        cluster: SparkCluster,
+        *,
+        conducting: SharedConductor,  # is told
+        lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
+        pool: SparkExecutorPool,  # knows which ones were given back
+        source: SourceRows,  # has what they rehearse with
+        spark: SparkSession,
+    ) -> None:
+        self._cluster = cluster
+        self._conducting, self._lost, self._spark = conducting, lost, spark
+        self._pool, self._source = pool, source
+        self._rehearsing: set[str] = set()
+        self._rehearsed: set[str] = set()
+        self._stopping = threading.Event()
+        self._guard = Guard("watching executors", conducting.background_failed)
+        self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def look(self) -> None:
+        """Look now."""
+        found = {e.name: e for e in live_executors(self._spark.sparkContext)}
+        self._rehearsed &= found.keys()  # those that are gone never come back by their names
+        self._rehearsing &= found.keys()
+        for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:
+            self._rehearsing.add(name)
+            threading.Thread(
+                target=inheritable_thread_target(self._spark)(self._rehearse),
+                args=(found[name],),
+                name=f"godwit-rehearsal-{name}",
+                daemon=True,
+            ).start()
+        ready = {
+            name: executor
+            for name, executor in found.items()
+            if name in self._cluster.executors or name in self._rehearsed
+        }
+        found = ready or found
+        if found.keys() == self._cluster.executors.keys():
+            return
+        # New ones are known before the conductor can order anything for them, and lost ones after.
+        self._cluster.executors = {**self._cluster.executors, **found}
+        with self._conducting.locked() as conductor:
+            gone = conductor.see({e.name: e.lanes for e in found.values()}, self._pool.returned)
+        self._cluster.executors = found
+        for name in gone:
+            self._lost.lost(name)
+
+    def _rehearse(self, executor: Executor) -> None:
+        try:
+            rehearse(executor, self._source.latest, self._spark.sparkContext)
+        except Exception:
+            _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
+        self._rehearsed.add(executor.name)
+
+    def _work(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            try:
+                self.look()
+                self._lost.cancel()
+            except Exception as error:  # noqa: BLE001  told, and looked again
+                if self._stopping.is_set() or self._spark.sparkContext._jsc is None:  # noqa: SLF001
+                    return  # the context is stopping under us
+                self._guard.tell(error)

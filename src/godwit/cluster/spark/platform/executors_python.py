@@ -34,11 +34,8 @@ def insist_on_python(spark: SparkContext) -> None:
     Runs a task for every executor that is there, once for each application: it also starts their
     Python processes, all at the same time, before an epoch waits for one after the other.
 
-    Raises
-    ------
-    ExecutorEnvironmentError
-        If their Python cannot be started, is of another version, or lacks Godwit or the same
-        PySpark.
+    Raises `ExecutorEnvironmentError` if their Python cannot be started, is of another version, or
+    lacks Godwit or the same PySpark.
     """
     if "PYSPARK_PYTHON" not in os.environ and (spark.master or "").startswith("local"):
         spark.pythonExec = sys.executable

@@ -67,15 +67,7 @@ def _ours_in(told: str) -> GodwitError | None:
 
 
 def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
-    """Tell of an error that is none of ours.
-
-    Parameters
-    ----------
-    flow
-        The flow's name.
-    cause
-        The error; all that it says is in the context, as ``details``.
-    """
+    """Return what to tell of an error that is none of ours; ``details`` has all that it says."""
     told = said(cause)
     if (ours := _ours_in(told)) is not None:
         return ours
@@ -102,17 +94,6 @@ def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bo
     Once a query was told to stop, Spark searches the whole text of what is raised for an
     interruption, by a regular expression that recurses once for each character: the Java stacks of
     an error that Py4J has passed on end its thread with a StackOverflowError.
-
-    Parameters
-    ----------
-    error
-        The error.
-    flow
-        The flow's name.
-    spark
-        The session of the micro-batch.
-    cut_short
-        Whether the epoch ended because the query is to stop.
     """
     if cut_short:
         keep_stack_out_of_log(spark)

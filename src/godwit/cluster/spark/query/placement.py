@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import numpy as np
 
 from godwit.migration import Bounds, MigrationRequested, Strategy
-from godwit.migration.placement import check_target, with_newcomers
+from godwit.migration.placement import check_target, shown_assignments, with_newcomers
 from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidPlanError, MigrationError
 from godwit.model.frames import user_call
@@ -196,11 +196,7 @@ class Pending(ABC, Generic[End]):
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
         """End it: what has switched stays as it is, and the rest stays where it was."""
-        self._cancel(self.id, reason)
-
-    def _cancel(self, change: str, reason: str) -> None:
-        with self._conducting.locked() as conductor:
-            conductor.cancel(change, reason)
+        self._conducting.cancel(self.id, reason)
 
 
 class Migration(Pending["EndMigration"]):
@@ -240,41 +236,26 @@ class Migration(Pending["EndMigration"]):
         super().cancel(reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
-                self._cancel(other, reason)
+                self._conducting.cancel(other, reason)
 
 
 class QueryPlacement:
-    """Where the key groups of a running query are, and what moves them: ``query.placement``.
-
-    Parameters
-    ----------
-    query
-        The query's name, for messages.
-    conducting
-        The conductor.
-    state_bytes
-        Component → bytes of state of each key group.
-    is_active
-        Says whether the query still runs.
-    controlling
-        The controller, if there is one; its migrations give way to those asked for here.
-    names
-        By which users know components.
-    """
+    """Where the key groups of a running query are, and what moves them: ``query.placement``."""
 
     def __init__(
         self,
-        query: str,
+        query: str,  # the query's name, for messages
         *,
-        conducting: SharedConductor,
+        conducting: SharedConductor,  # the conductor
+        # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
-        is_active: Callable[[], bool],
+        # the controller, if there is one; its migrations give way to those asked for here
         controlling: Controlling | None = None,
-        names: UserNames | None = None,
+        names: UserNames | None = None,  # by which users know components
     ) -> None:
         self._query, self._conducting, self._controlling = query, conducting, controlling
         self._names = UserNames(()) if names is None else names
-        self._state_bytes, self._is_active = state_bytes, is_active
+        self._state_bytes = state_bytes
 
     def __repr__(self) -> str:
         return f"<QueryPlacement of {self._query!r}: {listing(tuple(self.assignments))}>"
@@ -285,24 +266,18 @@ class QueryPlacement:
 
         Windows that are consolidated apart are one, and are where their rows go.
         """
-        view = self._conducting.view
-        shown: dict[str, Assignment] = {}
-        for name, component in view.components.items():
-            known, places = self._names[name], component.assignment
-            if known not in shown:
-                shown[known] = places
-            elif component.takes:
-                there = with_newcomers(shown[known], view.executors)
-                owners = {g: places.executor(g) for g in component.takes}
-                shown[known] = there.moved(
-                    {g: owner for g, owner in owners.items() if owner in there.executors}
-                )
-        return shown
+        return shown_assignments(self._conducting.view, self._names.__getitem__)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Components of the engine: of windows that are consolidated apart, each slot is one."""
         return tuple(self._assigned)
+
+    @property
+    def _labels(self) -> dict[str, str]:
+        """Component of the engine → its name for users."""
+        names = tuple(self._assigned)
+        return dict(zip(names, self._names.labels(names), strict=True))
 
     @property
     def _assigned(self) -> Mapping[str, Assignment]:
@@ -402,7 +377,7 @@ class QueryPlacement:
         return found
 
     def _insist_on_running(self) -> None:
-        if not self._is_active():
+        if self._conducting.closed:
             raise MigrationError(
                 f"Query {self._query!r} has stopped, so none of its key groups can move.",
                 remedy="Start the flow again from its checkpoint, and migrate that query.",
@@ -465,11 +440,12 @@ class QueryPlacement:
             What a plan may cost and how even it must be.
         """
         if component is None and len(self._assigned) > 1:
+            labels = self._labels
             every = {name: self._facts(name) for name in self._assigned}
             windows = min(len(facts.load) for facts in every.values())
             with self._conducting.locked() as conductor:
                 pairs = conductor.recent_load.mean_pairs()
-            return joint_problem(
+            joint = joint_problem(
                 {
                     name: replace(facts, load=facts.load[len(facts.load) - windows :])
                     for name, facts in every.items()
@@ -480,7 +456,9 @@ class QueryPlacement:
                 ),
                 limits=limits,
             )
-        facts = self._facts(self._component(component))
+            return replace(joint, operators=tuple(labels[name] for name in joint.operators))
+        name = self._component(component)
+        facts = self._facts(name)
         places, history = facts.assignment, facts.load
         problem = problem_of(
             places,
@@ -490,7 +468,7 @@ class QueryPlacement:
             draining=self.draining & set(places.executors),
             limits=limits,
         )
-        return replace(problem, operators=(self._component(component),))
+        return replace(problem, operators=(self._labels[name],))
 
     def _facts(self, component: str) -> ComponentFacts:
         places = self._places(component)
@@ -562,7 +540,7 @@ class QueryPlacement:
     def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
         problem, moved = solution.problem, solution.moved
         names: tuple[str | None, ...] = problem.operators
-        if len(names) == 1 and names[0] not in self._assigned:
+        if len(names) == 1 and names[0] not in {*self._assigned, *self._labels.values()}:
             names = (component,)  # of a problem that somebody made
         routes: list[CopyRoute] = []
         for number, name in enumerate(map(self._component, names)):
@@ -618,7 +596,7 @@ class QueryPlacement:
                 f"Planner {planner!r} found no plan within the limits: {solution.reason}.",
                 remedy="Loosen the limits, or look at query.placement.preview(solution) and "
                 "migrate it.",
-                component=name,
+                component=self._names[name],
             )
         if not plan.moves:
             return None
@@ -651,20 +629,20 @@ class QueryPlacement:
         InvalidPlanError
             If the solution is illegal, or of other components.
         """
-        components = tuple(self._assigned)
+        labels = self._labels
         parts = carry_out_each(solution)
-        if len(components) == 1:
-            parts = dict(zip(components, parts.values(), strict=False))
-        elif set(solution.problem.operators) != set(components):
+        if len(labels) == 1:
+            parts = dict(zip(labels.values(), parts.values(), strict=False))
+        elif set(solution.problem.operators) != {*labels.values()}:
             raise InvalidPlanError(
                 f"The solution is of {listing(solution.problem.operators)}.",
                 remedy="Ask for query.placement.problem(), without a component, and plan that; or "
                 "migrate the solution with query.migrate(solution, component=...).",
             )
         return tuple(
-            self.begin_plan(name, parts[name], strategy, bounds)
-            for name in components
-            if name in parts
+            self.begin_plan(name, parts[label], strategy, bounds)
+            for name, label in labels.items()
+            if label in parts
         )
 
     @user_call
@@ -705,8 +683,7 @@ class QueryPlacement:
                 executor=executor,
             )
         new = executor not in self.draining
-        with self._conducting.locked() as conductor:
-            conductor.drain(executor)
+        self._conducting.drain(executor)
         migrations = []
         try:
             for name in self._assigned:
@@ -718,8 +695,7 @@ class QueryPlacement:
                     migrations.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:
             if new:
-                with self._conducting.locked() as conductor:
-                    conductor.stay(executor)
+                self._conducting.stay(executor)
             raise
         return tuple(migrations)
 
@@ -729,14 +705,14 @@ class QueryPlacement:
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _component(self, component: str | None) -> str:
-        names, shown = list(self._assigned), list(self.assignments)
+        labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:
-            return names[0]
-        if component is None or component not in {*names, *shown}:
+            return next(iter(labels))
+        if component is None or component not in {*labels, *labels.values()}:
             raise InvalidPlanError(
                 f"There is no component {component!r}."
                 if component is not None
                 else "The flow has several components.",
                 remedy=f"Name one with component=: {', '.join(shown)}.",
             )
-        return next((n for n in names if component in (n, self._names[n])), component)
+        return next((name for name in labels if component in (name, labels[name])), component)

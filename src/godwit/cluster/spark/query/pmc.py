@@ -21,15 +21,7 @@ Out = TypeVar("Out")
 
 
 class SparkBlockMap:
-    """Apply a function to blocks by Spark tasks.
-
-    Parameters
-    ----------
-    context
-        The Spark context of the session.
-    slices
-        Partitions of each sweep; default four per core, since blocks differ in cost.
-    """
+    """Apply a function to blocks by Spark tasks."""
 
     def __init__(self, context: SparkContext, *, slices: int | None = None) -> None:
         self._context = context

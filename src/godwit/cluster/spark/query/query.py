@@ -13,13 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.names import NoSuchCallError
-from godwit.cluster.spark.observe.progress_sources import rows_held_back, sources_of, with_sources
-from godwit.cluster.spark.query.ending import Ending
+from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
 from godwit.cluster.spark.query.regrouping import QueryComponents
 from godwit.cluster.spark.query.scaling import QueryScaling
-from godwit.cluster.spark.run.epoch_driver import QuietEpochs, is_bounded
+from godwit.cluster.spark.run.lifecycle import Ending, QuietEpochs, is_bounded
 from godwit.cluster.spark.run.threads import close_all
 from godwit.engine.outcomes import state_bytes
 from godwit.migration import Strategy
@@ -36,12 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-    from godwit.cluster.spark.observe.metrics_server import MetricsServer
+    from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.placement import AnyPlan, AnyStrategy
     from godwit.cluster.spark.query.scaling import Scaling
-    from godwit.cluster.spark.run.epoch_driver import EpochDriver
-    from godwit.cluster.spark.run.gate import EpochGate
-    from godwit.cluster.spark.run.run import Run
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.migration import Bounds
     from godwit.model.events import Event
     from godwit.planning import Limits
@@ -56,7 +53,7 @@ _open: set[Query] = set()
 def end_terminated() -> None:
     """Wait for queries that are ending, perhaps because they have failed, to let go of all."""
     for query in list(_open):
-        if query._driver.closed:  # noqa: SLF001  of the class below
+        if query._gate.closed:  # noqa: SLF001  of the class below
             query._ending.finish(_ENDING_S)  # noqa: SLF001
 
 
@@ -97,19 +94,17 @@ class Query:
         self,
         flow_name: str,
         *,
-        run: Run,
-        driver: EpochDriver,
-        gate: EpochGate,
+        run: SparkRun,
         spark: StreamingQuery,
         dispatcher: EventDispatcher,
         metrics: MetricsServer | None = None,
         trigger: Mapping[str, object] | None = None,
     ) -> None:
         self._flow_name = flow_name
-        self._run, self._driver, self._spark_query = run, driver, spark
+        self._run, self._gate, self._spark_query = run, run.gate, spark
         self._dispatcher, self._metrics, self._trigger = dispatcher, metrics, trigger
         self._ending = Ending(
-            gate=gate,
+            gate=run.gate,
             spark_query=spark,
             dispatcher=dispatcher,
             cancel=run.cancel_jobs,
@@ -122,7 +117,6 @@ class Query:
             spark.name,
             conducting=run.conducting,
             state_bytes=self._state_bytes,
-            is_active=lambda: self.isActive,
             controlling=run.controlling,
             names=run.names,
         )
@@ -130,13 +124,12 @@ class Query:
             self.placement,
             pool=run.pool,
             conducting=run.conducting,
-            is_active=lambda: self.isActive,
             controlling=run.controlling,
         )
-        self.components = QueryComponents(run, is_active=lambda: self.isActive)
+        self.components = QueryComponents(run)
         _open.add(self)
         self._quiet = QuietEpochs(
-            run=run, driver=driver, spark_query=spark, ending=self._ending, trigger=trigger
+            run=run, gate=run.gate, spark_query=spark, ending=self._ending, trigger=trigger
         )
 
     def __repr__(self) -> str:
@@ -294,8 +287,8 @@ class Query:
 
     def exception(self) -> GodwitError | None:
         """Return why the query failed; ``None`` if it did not."""
-        failure = self._driver.failure
-        if failure is None and not self._driver.cut_short and not self._spark_is_active:
+        failure = self._gate.failure
+        if failure is None and not self._gate.cut_short and not self._spark_is_active:
             with suppress(Exception):  # a JVM that is gone says nothing any more
                 failure = self._spark_query.exception()
         return None if failure is None else self._explained(failure)
@@ -308,7 +301,7 @@ class Query:
             return False
 
     def _explained(self, error: BaseException) -> GodwitError:
-        cause = self._driver.failure or error
+        cause = self._gate.failure or error
         if isinstance(cause, GodwitError):
             return cause
         return epoch_failed(self._flow_name, cause)

@@ -13,9 +13,9 @@ from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from godwit.cluster.spark.run.run import Run
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.loop import SharedConductor
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.migration import Bounds, EndRegrouping
@@ -52,8 +52,8 @@ class QueryComponents(Collection[str]):
     A collection of their names, upstream before downstream.
     """
 
-    def __init__(self, run: Run, *, is_active: Callable[[], bool]) -> None:
-        self._run, self._is_active = run, is_active
+    def __init__(self, run: SparkRun) -> None:
+        self._run = run
 
     def __repr__(self) -> str:
         return f"<QueryComponents: {', '.join(self.names)}>"
@@ -145,7 +145,7 @@ class QueryComponents(Collection[str]):
         ``query.components.regroup({"planes": ["by_plane", "late_planes"]}).wait()``, and back:
         ``query.components.regroup({"by_plane": ["by_plane"]})``.
         """
-        if not self._is_active():
+        if self._run.conducting.closed:
             raise MigrationError(
                 "The query has stopped, so its components stay as they are.",
                 remedy="Start the flow again from its checkpoint, with components= if need be.",

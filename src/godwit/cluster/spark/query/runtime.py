@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +13,26 @@ from pyspark.logger import PySparkLogger
 
 from godwit.adapt.splitting import splitting_of
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-from godwit.cluster.spark.observe.progress_log import quick_local_logs, wait_for_sources
-from godwit.cluster.spark.observe.progress_spark import SparkProgress
+from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.cluster.spark.query.failures import for_spark, without_credentials
-from godwit.cluster.spark.query.picklable import check_picklable
 from godwit.cluster.spark.query.query import Query, end_terminated
-from godwit.cluster.spark.run.epoch_driver import EpochDriver, is_stopped
-from godwit.cluster.spark.run.feeds import arrow_schema, feed_frames, feeds_of, streaming_dataframe
-from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
 from godwit.cluster.spark.run.run import open_run
-from godwit.cluster.spark.stages.source_plans import check_plan, leaves_column
-from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_layout
+from godwit.cluster.spark.run.threads import EpochGate
+from godwit.cluster.spark.stages.pickling import check_picklable
+from godwit.cluster.spark.stages.source_plans import (
+    check_offset_log,
+    check_plan,
+    leaves_column,
+    offset_layout,
+)
+from godwit.cluster.spark.stages.source_rows import (
+    arrow_schema,
+    feed_frames,
+    feeds_of,
+    streaming_dataframe,
+)
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import function_name
 from godwit.plan.explain import UserNames
@@ -38,8 +46,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.api.flow import LogicalFlow
-    from godwit.cluster.spark.observe.metrics_server import MetricsServer
+    from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.settings import Options
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["compile_flow", "start"]
@@ -50,13 +59,7 @@ _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
 def compile_flow(flow: LogicalFlow) -> CompiledFlow:
-    """Resolve the schemas of the sources and bind every operator to them.
-
-    Raises
-    ------
-    InvalidFlowError
-        Says what is wrong with the flow, where, and what to do about it.
-    """
+    """Resolve the schemas of the sources and bind every operator to them."""
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
         dataframe = flow.sources[source]
@@ -112,13 +115,10 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         undo.callback(run.release)
         undo.callback(run.close)
         undo.callback(_withdraw, spark, options.name or flow.name, gate)
-        driver = EpochDriver(run, gate, stopped=partial(is_stopped, spark))
-        spark_query = _start_spark(rows, options, flow.name, driver)
+        spark_query = _start_spark(rows, options, flow.name, run)
         query = Query(
             flow.name,
             run=run,
-            driver=driver,
-            gate=gate,
             spark=spark_query,
             dispatcher=dispatcher,
             metrics=metrics,
@@ -145,7 +145,7 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
     if options.observability.metrics_port is None:
         return None
     try:
-        from godwit.cluster.spark.observe.metrics_server import MetricsServer  # noqa: PLC0415  an extra
+        from godwit.cluster.spark.observe.metrics import MetricsServer  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("prometheus_client"):
             raise
@@ -159,7 +159,7 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
 
 
 def _start_spark(
-    rows: DataFrame, options: Options, flow_name: str, driver: EpochDriver
+    rows: DataFrame, options: Options, flow_name: str, run: SparkRun
 ) -> StreamingQuery:
     progress = SparkProgress(rows.sparkSession)
 
@@ -167,11 +167,11 @@ def _start_spark(
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:
-            progress.add(driver.micro_batch(batch, number))
+            progress.add(run.micro_batch(batch, number))
         except Exception as error:  # noqa: BLE001  told to Spark, in few lines
-            # Spark gets the text of what is raised; the driver has kept it as it was.
+            # Spark gets the text of what is raised; the gate has kept it as it was.
             raise for_spark(
-                error, flow_name, batch.sparkSession, cut_short=driver.cut_short
+                error, flow_name, batch.sparkSession, cut_short=run.gate.cut_short
             ) from None
 
     writer = rows.writeStream.foreachBatch(in_session).queryName(options.name or flow_name)

@@ -74,7 +74,7 @@ class Scaling:
         self._failure: GodwitError | None = None
         self._executors: tuple[str, ...] = ()
         self._ended = threading.Event()
-        self._announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
+        self._conducting.announce(events.ScalingStarted, before=len(pool.staying), wanted=target)
         self._thread = threading.Thread(target=self._work, name="godwit-scaling", daemon=True)
         self._thread.start()
 
@@ -130,13 +130,15 @@ class Scaling:
             self._failure = self._explained(error)
             self._give_up()
             self._stage = f"failed: {self._failure.message}"
-            self._announce(
+            self._conducting.announce(
                 events.ScalingFailed, wanted=self.target, reason=self._failure.message.rstrip(".")
             )
         else:
             self._executors = self._pool.staying
             self._stage = f"done: {', '.join(self._executors)}"
-            self._announce(events.ScalingFinished, executors=self._executors, moved=self._moved)
+            self._conducting.announce(
+                events.ScalingFinished, executors=self._executors, moved=self._moved
+            )
         finally:
             self._ended.set()
 
@@ -317,8 +319,7 @@ class Scaling:
     def _stay(self, name: str) -> None:
         self._drained.discard(name)
         self._pool.keep(name)
-        with self._conducting.locked() as conductor:
-            conductor.stay(name)
+        self._conducting.stay(name)
 
     def _explained(self, error: Exception) -> GodwitError:
         if isinstance(error, GodwitError):
@@ -330,10 +331,6 @@ class Scaling:
             wanted=self.target,
         )
 
-    def _announce(self, kind: type[events.Event], **values: object) -> None:
-        with self._conducting.locked() as conductor:
-            conductor.announce(kind, **values)
-
 
 def _load_of(problem: Problem) -> np.ndarray:
     """Return what is to be shared out: CPU time; until there is any, state; else key groups."""
@@ -344,33 +341,19 @@ def _load_of(problem: Problem) -> np.ndarray:
 
 
 class QueryScaling:
-    """The number of executors of a running query, changed by hand: ``query.scaling``.
-
-    Parameters
-    ----------
-    placement
-        Plans and migrates.
-    pool
-        Adds and removes executors.
-    conducting
-        The conductor.
-    is_active
-        Says whether the query still runs.
-    controlling
-        The controller, if there is one; it leaves a number that was asked for here alone.
-    """
+    """The number of executors of a running query, changed by hand: ``query.scaling``."""
 
     def __init__(
         self,
-        placement: QueryPlacement,
+        placement: QueryPlacement,  # plans and migrates
         *,
-        pool: SparkExecutorPool,
-        conducting: SharedConductor,
-        is_active: Callable[[], bool],
+        pool: SparkExecutorPool,  # adds and removes executors
+        conducting: SharedConductor,  # the conductor
+        # the controller, if there is one; it leaves a number that was asked for here alone
         controlling: Controlling | None = None,
     ) -> None:
         self._placement, self._pool, self._conducting = placement, pool, conducting
-        self._is_active, self._controlling = is_active, controlling
+        self._controlling = controlling
         self._latest: Scaling | None = None
 
     def __repr__(self) -> str:
@@ -433,7 +416,7 @@ class QueryScaling:
             insist_on_number(
                 "The timeout_s of scale", timeout_s, least=0, whole=False, error=ScalingError
             )
-        if not self._is_active():
+        if self._conducting.closed:
             raise ScalingError(
                 "The query has stopped, so it has no executors to be scaled.",
                 remedy="Start the flow again from its checkpoint, and scale that query.",

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from godwit.adapt.fusing import Fusion
-from godwit.adapt.settings import Control
-from godwit.adapt.splitting import Splitting
 from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.assignment import Assignment
@@ -18,6 +15,9 @@ from godwit.model.naming import did_you_mean, insist_on_number, listing, type_na
 from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:
+    from godwit.adapt.fusing import Fusion
+    from godwit.adapt.settings import Control
+    from godwit.adapt.splitting import Splitting
     from godwit.sinks.continuity import OnDivergence
 
 __all__ = [
@@ -138,8 +138,12 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         if self.fusion is not None:
+            from godwit.adapt.fusing import Fusion  # noqa: PLC0415  few flows need it
+
             _insist_on_kind("setting fusion of adaptation", self.fusion, Fusion)
         if self.splitting is not None:
+            from godwit.adapt.splitting import Splitting  # noqa: PLC0415  as above
+
             _insist_on_kind("setting splitting of adaptation", self.splitting, Splitting)
 
 
@@ -218,6 +222,8 @@ class Options:
                     'in on_divergence={"by_plane": "roll_back"}.',
                 )
         if self.control is not None:
+            from godwit.adapt.settings import Control  # noqa: PLC0415  few flows need it
+
             _insist_on_kind("option control of start", self.control, Control)
         _insist_on_kind("option close_at_end of start", self.close_at_end, bool)
         for name, kind in (
@@ -231,26 +237,26 @@ class Options:
             _insist_on_kind(f"option {name} of start", getattr(self, name), kind)
 
 
-_EXAMPLES: Mapping[type, str] = {
-    bool: "True or False",
-    str: 'text, such as "127.0.0.1"',
-    Assignment: "a gw.Assignment",
-    Control: 'a gw.Control, as in control=gw.Control(period="10 seconds")',
-    Policy: "gw.Policy(on_loss=gw.LossPolicy.LOAD)",
-    Fusion: 'a gw.Fusion, as in fusion=gw.Fusion(by="traffic")',
-    Splitting: 'a gw.Splitting, as in splitting=gw.Splitting(max_latency="500 milliseconds")',
-    Checkpointing: "gw.Checkpointing(retain_epochs=100), say",
-    Lanes: 'gw.Lanes(compression="zstd"), say',
-    Sizing: "gw.Sizing(executors_timeout_s=300), say",
-    Adaptation: "gw.Adaptation(fusion=gw.Fusion()), say",
-    Observability: "gw.Observability(metrics_port=0), say",
+_EXAMPLES: Mapping[str, str] = {
+    "bool": "True or False",
+    "str": 'text, such as "127.0.0.1"',
+    "Assignment": "a gw.Assignment",
+    "Control": 'a gw.Control, as in control=gw.Control(period="10 seconds")',
+    "Policy": "gw.Policy(on_loss=gw.LossPolicy.LOAD)",
+    "Fusion": 'a gw.Fusion, as in fusion=gw.Fusion(by="traffic")',
+    "Splitting": 'a gw.Splitting, as in splitting=gw.Splitting(max_latency="500 milliseconds")',
+    "Checkpointing": "gw.Checkpointing(retain_epochs=100), say",
+    "Lanes": 'gw.Lanes(compression="zstd"), say',
+    "Sizing": "gw.Sizing(executors_timeout_s=300), say",
+    "Adaptation": "gw.Adaptation(fusion=gw.Fusion()), say",
+    "Observability": "gw.Observability(metrics_port=0), say",
 }
 
 
 def _insist_on_kind(what: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidFlowError(
-            f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind]}."
+            f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind.__name__]}."
         )
 
 

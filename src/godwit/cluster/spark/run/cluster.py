@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -16,26 +18,24 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
+    from godwit.checkpoint.records import BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.cluster.spark.platform.lost_executors import LostExecutors
-    from godwit.cluster.spark.run.gate import EpochGate
     from godwit.cluster.spark.run.micro_batches import MicroBatches
-    from godwit.cluster.spark.run.source_rows import FewRows, SourceRows
-    from godwit.cluster.spark.run.threads import DaemonPool
-    from godwit.cluster.spark.stages.shipping import ShippedProgram
+    from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
+    from godwit.cluster.spark.stages.source_rows import SourceRows
+    from godwit.cluster.spark.stages.stages import Program, Shipped
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
-__all__ = ["SinkSession", "SparkCluster"]
+__all__ = ["LostExecutors", "SinkSession", "SparkCluster"]
 
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
@@ -50,9 +50,8 @@ class SparkCluster:
         spark: SparkContext,
         executors: Sequence[Executor],
         *,
-        program: ShippedProgram,  # what executors need of the flow
+        program: Shipped[Program],  # what executors need of the flow
         source: SourceRows,  # reads the rows of micro-batches
-        few: FewRows,  # takes those of small epochs to the driver
         batches: MicroBatches,  # Spark's log of them
         sinks: OpenSinks,
         lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
@@ -62,19 +61,19 @@ class SparkCluster:
         self.executors: Mapping[str, Executor] = {e.name: e for e in executors}
         self.background: SimpleQueue[StartWarming | DropCopies | None] = SimpleQueue()
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
-        self.few, self.sinks, self.lost = few, sinks, lost
-        self._spark, self._program, self._source = spark, program, source
+        self.source, self.sinks, self.lost = source, sinks, lost
+        self._spark, self._program = spark, program
         self._batches, self._gate, self._beside = batches, gate, beside
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
     ) -> list[LaneReport]:
         """See `Cluster.run_stages`; Spark's log of the batch is durable when it returns."""
-        forced = self._beside.submit(self._force, None if batch is None else batch.ref)
+        forced = None if batch is None else self._beside.submit(self._batches.force, batch.ref)
         used = [place.executor for place in instruction.places]
         try:
             with self.lost.break_off(used, self.executors):
-                rows = None if batch is None else self._rows(batch)
+                rows = None if batch is None else self.source.read(batch.rows, batch.ref.number)
                 reports = run_stages(rows, self._program, instruction, self._spark)
         except Exception as error:
             gone = self.lost.take()
@@ -85,16 +84,9 @@ class SparkCluster:
             if _CANCELLED in str(error):
                 raise AttemptLostError("all jobs of the application were cancelled") from error
             raise
-        forced.result()
+        if forced is not None:
+            forced.result()
         return reports
-
-    def _rows(self, batch: SourceBatch[DataFrame]) -> Any:
-        few = self.few.take(batch.rows, batch.ref.number)
-        return self._source.batches(batch.rows, batch.ref.number) if few is None else few
-
-    def _force(self, batch: BatchRef | None) -> None:
-        if batch is not None:
-            self._batches.force(batch)
 
     def deliver(self, record: CommitRecord) -> None:
         """See `Cluster.deliver`; again where its jobs are cancelled, since sinks know epochs."""
@@ -131,6 +123,66 @@ class SparkCluster:
     def monotonic_us(self) -> int:
         """See `Cluster.monotonic_us`."""
         return time.monotonic_ns() // 1000
+
+
+class LostExecutors:
+    """Executors that are lost while an epoch runs on them, whose jobs are then cancelled.
+
+    Spark counts the lanes of a dead executor as placeable there until
+    ``spark.locality.wait.process`` is over, as if it were busy, and the whole epoch waits for them.
+    The next attempt is planned without the executor, and costs no more than an epoch.
+    """
+
+    def __init__(self, tag: str, spark: SparkContext) -> None:  # `tag` marks the epochs' jobs
+        self._tag, self._spark = tag, spark
+        self._lock = threading.Lock()
+        self._used: frozenset[str] = frozenset()
+        self._lost: str | None = None
+
+    @contextmanager
+    def break_off(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
+        """Run an epoch's jobs inside, until one of these executors is lost.
+
+        Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch's plan.
+        """
+        used = frozenset(executors)
+        gone = sorted(name for name in used if name not in there)
+        with self._lock:
+            self._used = frozenset() if gone else used
+            self._lost = gone[0] if gone else None
+        if gone:
+            raise ConnectionError(gone[0])
+        self._spark.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            self._spark.removeJobTag(self._tag)
+            with self._lock:
+                self._used = frozenset()
+
+    def lost(self, executor: str) -> None:
+        """Note a loss."""
+        with self._lock:
+            if executor not in self._used:
+                return
+            self._lost = executor
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the jobs of an epoch that has lost an executor, if it is still under way.
+
+        Called more than once: the first time they may not have been submitted yet.
+        """
+        with self._lock:
+            broken = self._lost is not None and bool(self._used)
+        if broken:
+            self._spark.cancelJobsWithTag(self._tag)
+
+    def take(self) -> str | None:
+        """Return the executor that the last epoch lost, if any, and forget it."""
+        with self._lock:
+            lost, self._lost = self._lost, None
+            return lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.adapt import Controller, Topology
 from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import recollect
-from godwit.cluster.spark.run.pending_files import PendingFiles
+from godwit.cluster.spark.observe.progress import PendingFiles
 from godwit.model import events
 from godwit.plan.compiled import UpstreamInput
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.loop import SharedConductor
-    from godwit.migration import Conductor, LanesRequested, MigrationRequested, ProtocolView
+    from godwit.migration import Conductor
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["Controlling", "SharedMigrations", "past_decisions", "topology_of"]
+__all__ = ["Controlling", "past_decisions", "topology_of"]
 
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
@@ -59,48 +59,6 @@ def topology_of(flow: CompiledFlow) -> Topology:
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
     """Events that the journal of a checkpoint has kept, oldest first."""
     return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
-
-
-class SharedMigrations:
-    """The conductor, for a thread that shares it with others."""
-
-    def __init__(self, conducting: SharedConductor) -> None:
-        self._conducting = conducting
-
-    @property
-    def view(self) -> ProtocolView:
-        """See `godwit.adapt.Migrations.view`."""
-        return self._conducting.view
-
-    def migrate(self, request: MigrationRequested) -> None:
-        """See `godwit.adapt.Migrations.migrate`."""
-        with self._conducting.locked() as conductor:
-            conductor.migrate(request)
-
-    def change_lanes(self, request: LanesRequested) -> None:
-        """See `godwit.adapt.Migrations.change_lanes`."""
-        with self._conducting.locked() as conductor:
-            conductor.change_lanes(request)
-
-    def drain(self, executor: str) -> None:
-        """See `godwit.adapt.Migrations.drain`."""
-        with self._conducting.locked() as conductor:
-            conductor.drain(executor)
-
-    def stay(self, executor: str) -> None:
-        """See `godwit.adapt.Migrations.stay`."""
-        with self._conducting.locked() as conductor:
-            conductor.stay(executor)
-
-    def cancel(self, migration: str, reason: str) -> None:
-        """See `godwit.adapt.Migrations.cancel`."""
-        with self._conducting.locked() as conductor:
-            conductor.cancel(migration, reason)
-
-    def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """See `godwit.adapt.Migrations.announce`."""
-        with self._conducting.locked() as conductor:
-            conductor.announce(kind, **values)
 
 
 class SteadyClock:
@@ -133,11 +91,11 @@ class Controlling:
         past: list[events.Event],  # events of earlier runs, oldest first
     ) -> None:
         self._clock = SteadyClock()
-        self._migrations = SharedMigrations(conducting)
+        self._conducting = conducting
         self._controller = Controller(
             settings,
             topology=topology_of(flow),
-            migrations=self._migrations,
+            migrations=conducting,
             pool=pool,
             clock=self._clock,
             state_bytes=state_bytes,
@@ -218,4 +176,4 @@ class Controlling:
             fault = f"{type(error).__name__}: {error}"
             if fault != self._fault:
                 self._fault = fault
-                self._migrations.announce(events.PlannerFailed, planner="controller", reason=fault)
+                self._conducting.announce(events.PlannerFailed, planner="controller", reason=fault)

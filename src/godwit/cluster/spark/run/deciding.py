@@ -21,7 +21,6 @@ from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
     from godwit.adapt.policy import AdaptationPolicy, Announce, Proposal
     from godwit.checkpoint.commit_log import CommitLog
@@ -87,15 +86,15 @@ class Deciding:
     ) -> None:
         self._flow, self._meters = flow, meters
         self._conducting, self._log = conducting, log
-        self._overrides = ManualOverrides(respect_s, announce=self._announce, stated=stated)
+        self._overrides = ManualOverrides(respect_s, announce=conducting.announce, stated=stated)
         for event in past:
             self._overrides.recall(event, time.time())
-        self._policies = policies(self._overrides, self._announce)
+        self._policies = policies(self._overrides, conducting.announce)
         self._loop = PolicyLoop(
             self._policies,
             actor=self,
             overrides=self._overrides,
-            announce=self._announce,
+            announce=self._conducting.announce,
         )
         self._own = self._by_hand = ""  # ids of regroupings
         self._regrouped: tuple[str, ...] = ()  # what the one by hand was about
@@ -168,7 +167,7 @@ class Deciding:
         change = proposal.change
         if isinstance(change, ChooseWindowState):
             self._meters[change.operator].duplicated = change.duplicated
-            self._announce(
+            self._conducting.announce(
                 events.WindowStateChosen,
                 operator=change.operator,
                 duplicated=change.duplicated,
@@ -188,7 +187,3 @@ class Deciding:
             return False  # another regrouping is under way
         self._own = asked.id
         return True
-
-    def _announce(self, kind: type[Event], **values: Any) -> None:
-        with self._conducting.locked() as conductor:
-            conductor.announce(kind, **values)

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import EpochObserved
@@ -23,21 +24,20 @@ from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.spark_log import update_layout
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.observe.progress_log import give_id, remove_leftovers
-from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
-from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
-from godwit.cluster.spark.platform.executors import insist_on_placement, wait_for
-from godwit.cluster.spark.platform.lost_executors import LostExecutors
-from godwit.cluster.spark.platform.scheduler import SparkScheduler
+from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
+from godwit.cluster.spark.platform.executors import (
+    ExecutorWatch,
+    insist_on_placement,
+    wait_for,
+)
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
-from godwit.cluster.spark.run.cluster import SinkSession, SparkCluster
+from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
 from godwit.cluster.spark.run.controlling import Controlling, past_decisions
 from godwit.cluster.spark.run.deciding import Deciding
-from godwit.cluster.spark.run.feeds import arrow_schema, feeds_of
-from godwit.cluster.spark.run.micro_batches import MicroBatches
-from godwit.cluster.spark.run.source_rows import FewRows, SourceRows
+from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
-from godwit.cluster.spark.stages.shipping import Program, ShippedProgram
+from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
+from godwit.cluster.spark.stages.stages import Program, ship_program
 from godwit.engine.cluster import ConductorPorts, SourceBatch
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
@@ -60,19 +60,19 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.query.settings import Options
-    from godwit.cluster.spark.run.gate import EpochGate
+    from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.loop import Stopwatch
     from godwit.engine.sharing import PaneMeter
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["Run", "open_run"]
+__all__ = ["SparkRun", "open_run"]
 
 _COLLECT_EVERY = 20  # epochs
 _PROGRESS_KEPT = 1000
 
 
-class Run:
+class SparkRun:
     """One run of a flow, from its start to its end. Made by `open_run`.
 
     `note` takes kind and values of entries for the journal; `closing` is what goes on beside the
@@ -92,6 +92,7 @@ class Run:
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         beside: DaemonPool,
         closing: list[tuple[str, Callable[[], object]]],
+        gate: EpochGate,
         lease: CheckpointLease,
         spark: SparkSession,
     ) -> None:
@@ -99,7 +100,8 @@ class Run:
         self.loop = EpochLoop(epochs, conducting, self)
         self.pool, self.controlling, self.deciding = pool, controlling, deciding
         self._batches, self._note, self._beside = batches, note, beside
-        self._closing, self._lease, self._spark = closing, lease, spark
+        self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
+        self.micro_batches = 0  # carried out in this run
         self._collecting = Guard("collecting files", conducting.background_failed)
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
@@ -152,15 +154,34 @@ class Run:
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def micro_batch(self, rows: DataFrame, number: int) -> None:
-        """Carry out the epoch of a micro-batch (Spark offers it again after a crash)."""
-        ref = self._batches.identify(number, self.epochs.last_batch)
-        if ref is not None:  # else it is committed, and was delivered when the run began
-            self.loop.run(SourceBatch(ref=ref, rows=rows))
+    def micro_batch(self, rows: DataFrame, number: int) -> dict[str, float]:
+        """Carry out the epoch of a micro-batch, which Spark offers again after a crash.
 
-    def without_input(self) -> None:
-        """Carry out an epoch without a micro-batch."""
-        self.loop.run(None)
+        Raises if it was not carried out: returning lets Spark count the micro-batch as done.
+
+        Returns phase → milliseconds; empty if it had been carried out before.
+        """
+        stopped = partial(_is_stopped, self._spark)
+        with self.gate.epoch(stopped, broken_off=stopped):
+            ref = self._batches.identify(number, self.epochs.last_batch)
+            if ref is not None:  # else it is committed, and was delivered when the run began
+                self.loop.run(SourceBatch(ref=ref, rows=rows))
+        self.micro_batches += 1
+        latest = self.progress[-1:]
+        if not latest or latest[0]["batchId"] != number:
+            return {}
+        return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
+
+    def without_input(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Carry out an epoch without input, unless nothing is due any more.
+
+        `stopped` is asked while the epoch is held.  Raises `GateClosedError` if the query is to
+        stop.
+        """
+        # An error is one of the epoch: Spark's stop breaks off no job of this thread.
+        with self.gate.epoch(stopped):
+            if self.due:
+                self.loop.run(None)
 
     @property
     def due(self) -> bool:
@@ -199,7 +220,7 @@ class Run:
         """See `godwit.engine.loop.EpochObserver`."""
         batch = self.epochs.batch
         if batch is not None:
-            self.cluster.few.expect(outcome.rows_in)
+            self.cluster.source.expect(outcome.rows_in)
         if self.controlling is not None:
             self.controlling.observe(
                 EpochObserved(
@@ -245,9 +266,19 @@ _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 
 
+def _is_stopped(spark: SparkSession) -> bool:
+    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
+    try:
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query = spark.streams.get(query_id) if query_id else None
+    except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
+        return False
+    return query is not None and not query.isActive
+
+
 def open_run(
     flow: CompiledFlow,
-    rows: DataFrame,  # the one streaming DataFrame (see `godwit.cluster.spark.run.feeds`)
+    rows: DataFrame,  # the one streaming DataFrame (see `godwit.cluster.spark.stages.source_rows`)
     offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
     options: Options,  # as the user gave them
     spark: SparkSession,  # the session
@@ -255,7 +286,7 @@ def open_run(
     # takes events and outcomes to listeners and to the checkpoint's journal
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
-) -> Run:
+) -> SparkRun:
     """Claim the checkpoint, open the sinks, wait for executors, recover what it holds."""
     storage = CheckpointStorage.open(
         options.checkpoint,
@@ -290,7 +321,7 @@ def open_run(
         )
         undo.callback(sinks.close)
         feeds, schema = feeds_of(flow), arrow_schema(rows)
-        program = ShippedProgram(
+        program = ship_program(
             Program(
                 feeds=tuple(tuple(feed.inputs) for feed in feeds),
                 lanes=lane_flow(flow, recovery.layouts, staged_sinks(flow)),
@@ -306,7 +337,7 @@ def open_run(
         )
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
-        source = SourceRows()
+        source = SourceRows(schema)
         lost = LostExecutors(run_id, spark.sparkContext)
         beside = DaemonPool(2, "godwit-beside-epochs")
         undo.callback(beside.close)
@@ -315,7 +346,6 @@ def open_run(
             executors,
             program=program,
             source=source,
-            few=FewRows(source, schema),
             batches=batches,
             sinks=sinks,
             lost=lost,
@@ -385,7 +415,7 @@ def open_run(
             cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
         )
         undo.callback(background.close)
-        opened = Run(
+        opened = SparkRun(
             epochs,
             cluster,
             conducting,
@@ -414,6 +444,7 @@ def open_run(
                 ("sinks", sinks.close),
                 ("program of the executors", program.destroy),
             ],
+            gate=gate,
             lease=lease,
             spark=spark,
         )

@@ -1,13 +1,12 @@
-"""Threads of the driver beside the epochs, and what becomes of an exception in one of them.
+"""Threads of the driver beside the epochs, and the gate through which epochs begin.
 
 The problem: an exception that nobody catches ends a thread, and what it did is no longer done,
-while the query goes on as if it were; one that is caught and dropped is no better. And Python waits
-for the threads of its own pools before it exits, so a process whose work is done may stay for
-minutes.
+while the query goes on as if it were. And Python waits for the threads of its own pools before it
+exits, so a process whose work is done may stay for minutes.
 
 The invariants: whatever a step of such a thread raises is told, as a warning in the log and as an
-event, once for each kind of error, and the thread goes on with its next step; and no thread keeps
-the process from exiting.
+event, once for each kind of error, and the thread goes on with its next step; no thread keeps the
+process from exiting; and one thread at a time carries out an epoch.
 """
 
 from __future__ import annotations
@@ -16,15 +15,18 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from py4j.protocol import Py4JError
+
+from godwit.model.errors import GodwitError
 from godwit.model.naming import error_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["DaemonPool", "Guard", "close_all", "one_line"]
+__all__ = ["DaemonPool", "EpochGate", "GateClosedError", "Guard", "close_all", "one_line"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,3 +162,138 @@ def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[s
                 _logger.warning("Closing %s failed: %s", what, one_line(error))
                 _logger.debug("Closing %s failed", what, exc_info=error)
     return problems
+
+
+def _comes_of_cancelled_jobs(error: BaseException) -> bool:
+    """Return whether an epoch that is being broken off ended by that, and by no error of its own.
+
+    Breaking it off cancels jobs of Spark's, which Py4J tells.
+    """
+    if not isinstance(error, GodwitError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Py4JError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
+class GateClosedError(Exception):
+    """The query is to stop: no epoch begins any more."""
+
+
+class EpochGate:
+    """Lets one thread at a time carry out an epoch, until it is closed.
+
+    Whoever waits to get in is turned away when the gate closes, so nobody who closes it and then
+    waits for the threads outside can wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+        self._interrupted = False
+        self._inside: int | None = None
+        self._stopped: Callable[[], bool] = lambda: False
+        self.failure: BaseException | None = None  # of an epoch; one that was cut short has none
+        # an epoch was turned away, or ended in the middle, because the query is to stop
+        self.cut_short = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an epoch that was under way is being broken off."""
+        return self._interrupted
+
+    @property
+    def closed(self) -> bool:
+        """Whether no epoch begins any more."""
+        return self._closed
+
+    @property
+    def busy(self) -> bool:
+        """Whether an epoch is being carried out."""
+        return self._inside is not None
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the epoch that is carried out is carried out by the thread that asks."""
+        return self._inside == threading.get_ident()
+
+    @contextmanager
+    def epoch(
+        self,
+        stopped: Callable[[], bool] = lambda: False,  # the query was stopped in another way
+        *,
+        broken_off: Callable[[], bool] = lambda: False,  # in the middle, in another way than here
+    ) -> Iterator[None]:
+        """Carry out an epoch inside, once no other one is; the query fails by what it raises.
+
+        `stopped` is asked while the epoch cannot begin yet (see `pause`).
+
+        Raises `GateClosedError` if the gate is closed, or closes while others are before this one.
+        """
+        try:
+            with self.between_epochs(stopped):
+                yield
+        except BaseException as error:
+            if isinstance(error, GateClosedError) or (
+                (self._interrupted or broken_off()) and _comes_of_cancelled_jobs(error)
+            ):
+                self.cut_short = True
+            else:
+                self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Let the query fail with an error, unless it has failed with another one before."""
+        if self.failure is None:
+            self.failure = error
+        # What comes after it may not be committed: only the last epoch is delivered again.
+        self.close()
+
+    @contextmanager
+    def between_epochs(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Do something inside while no epoch is carried out and none begins.
+
+        Raises `GateClosedError` as `epoch`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._inside is None)
+            if self._closed:
+                raise GateClosedError
+            self._inside, self._stopped = threading.get_ident(), stopped
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside = None
+                self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """Wait a moment within an epoch that cannot begin yet.
+
+        Raises `GateClosedError` if the gate closes meanwhile, or the query is stopped in another
+        way.
+        """
+        if self.wait_for_close(seconds) or self._stopped():
+            raise GateClosedError
+
+    def wait_for_close(self, seconds: float) -> bool:
+        """Wait until the gate closes, for some seconds at most; says whether it has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, seconds)
+
+    def close(self) -> None:
+        """Let no epoch begin any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def drain(self, patience_s: float) -> None:
+        """Wait for the epoch that is being carried out, if any; then it counts as broken off."""
+        with self._changed:
+            self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)
+
+    def wait_until_idle(self, timeout_s: float | None = None) -> bool:
+        """Wait until no epoch is being carried out; says whether none is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._inside is None, timeout_s)

@@ -1,4 +1,4 @@
-"""Moving blobs to lanes: Spark's own shuffle with exact routing, and tasks on chosen executors.
+"""Stages of Python tasks, and blobs on their way to lanes by Spark's own shuffle.
 
 The exchange carries opaque blobs addressed to lanes.  It is built from the parts PySpark's own
 ``partitionBy`` is made of, so a lane number *is* the shuffle partition, and a blob crosses from
@@ -8,43 +8,157 @@ Python to the shuffle and back as bytes, without becoming a row or a pickle in b
 A lane's task is placed by pairing its partition of the exchange with a partition of one element
 that prefers an executor.  Placement is only ever speed: if the executor is gone, Spark runs the
 task elsewhere, and the lane finds its state in the checkpoint.
+
+To make one stage and to fetch what it yields, PySpark asks the JVM nearly forty times, a third of a
+millisecond and more each; most of it says anew what has not changed since the last epoch.  What is
+made here is what PySpark makes (a ``PythonRDD``), from parts looked up once.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from godwit.cluster.spark.platform.worker_socket import acknowledge_quickly
-from godwit.cluster.spark.stages.jvm_classes import jvm_classes
-from godwit.cluster.spark.stages.python_stage import PythonStage, python_rdd
+from pyspark.serializers import CloudPickleSerializer, NoOpSerializer
+from pyspark.util import _load_from_socket
+
+from godwit.cluster.spark.platform.worker import acknowledge_quickly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
 
+__all__ = [
+    "JvmClasses",
+    "PythonStage",
+    "exchange",
+    "fetch",
+    "jvm_classes",
+    "on_executors",
+    "paired",
+    "placed",
+    "python_rdd",
+    "streamed",
+]
 
-__all__ = ["exchange", "on_executors", "paired", "placed", "streamed"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JvmClasses:
+    """What an epoch needs of Spark, Scala and Java, by what it is called there."""
+
+    array_list: Any
+    broadcast_threshold: int
+    bytes_tag: Any
+    collect_and_serve: Any
+    convert: Any
+    hash_map: Any
+    local_limit: Any
+    pairwise_rdd: Any
+    pruned: Any
+    python_partitioner: Any
+    python_rdd: Any
+    simple_python_function: Any
+    tuple2: Any
+    uuid_of: Any
+    value_of_pair: Any
+
+
+@lru_cache(maxsize=1)
+def jvm_classes(spark: SparkContext) -> JvmClasses:
+    """Classes of the JVM that a context uses."""
+    view: Any = spark._jvm  # noqa: SLF001  the gateway has no public name
+    byte_array = view.java.lang.Class.forName("[B")
+    return JvmClasses(
+        array_list=view.java.util.ArrayList,
+        broadcast_threshold=view.PythonUtils.getBroadcastThreshold(spark._jsc),  # noqa: SLF001
+        bytes_tag=view.scala.reflect.ClassTag.apply(byte_array),
+        collect_and_serve=view.PythonRDD.collectAndServe,
+        convert=view.scala.jdk.javaapi.CollectionConverters,
+        hash_map=view.java.util.HashMap,
+        local_limit=view.org.apache.spark.sql.execution.LocalLimitExec,
+        pairwise_rdd=view.PairwiseRDD,
+        pruned=view.org.apache.spark.rdd.PartitionPruningRDD.create,
+        python_partitioner=view.PythonPartitioner,
+        python_rdd=view.PythonRDD,
+        simple_python_function=view.SimplePythonFunction,
+        tuple2=view.scala.Tuple2,
+        uuid_of=view.java.util.UUID.fromString,
+        value_of_pair=view.PythonRDD.valueOfPair,
+    )
+
+
+_PICKLER: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
+_BYTES = NoOpSerializer()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStage:
+    """Python tasks that are still to be made, one for each partition."""
+
+    partitions: Any  # RDD of the JVM, of byte arrays or pairs of them; a pair comes as two items
+    # called with a partition's number and its items
+    run: Callable[[int, Iterator[bytes]], Iterable[Any]]
+
+
+def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
+    """Make the RDD of the JVM, of byte arrays, whose tasks are those of `stage`."""
+    jvm = jvm_classes(spark)
+    command = _PICKLER.dumps((stage.run, None, _BYTES, _BYTES))
+    if len(command) > jvm.broadcast_threshold:
+        command = _PICKLER.dumps(spark.broadcast(command))
+    # Pickling notes here which broadcast variables the function refers to.
+    pickled: Any = spark._pickled_broadcast_vars  # noqa: SLF001  no public way, as below
+    broadcasts = tuple(sorted(pickled, key=id))
+    pickled.clear()
+    includes = tuple(spark._python_includes or ())  # noqa: SLF001
+    function = jvm.simple_python_function(
+        bytearray(command),
+        *_surroundings(tuple(spark.environment.items()), includes, spark),
+        spark.pythonExec,
+        spark.pythonVer,
+        _broadcast_list(broadcasts, spark),
+        spark._javaAccumulator,  # noqa: SLF001
+    )
+    return jvm.python_rdd(stage.partitions, function, False, False)
+
+
+def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
+    """Run a job over an RDD of the JVM, of byte arrays, and bring them here."""
+    with _load_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES) as arrived:
+        return list(arrived)
+
+
+@lru_cache(maxsize=4)
+def _surroundings(
+    environment: tuple[tuple[str, str], ...], includes: tuple[str, ...], spark: SparkContext
+) -> tuple[Any, Any]:
+    """Environment of Python workers, and the files on their path, as the JVM has them."""
+    variables = jvm_classes(spark).hash_map()
+    for name, value in environment:
+        variables.put(name, value)
+    return variables, _java_list(includes, spark)
+
+
+@lru_cache(maxsize=4)
+def _broadcast_list(broadcasts: tuple[Any, ...], spark: SparkContext) -> Any:
+    # By PySpark's own objects: two of the JVM's are compared by asking it.
+    return _java_list([broadcast._jbroadcast for broadcast in broadcasts], spark)  # noqa: SLF001
+
+
+def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
+    made = jvm_classes(spark).array_list()
+    for item in items:
+        made.add(item)
+    return made
 
 
 def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
-    """Run a stage that yields addressed blobs, and bring them to their lanes.
+    """Run a stage that yields blobs for lanes below `lanes`; return a JavaRDD for `placed`.
 
-    Parameters
-    ----------
-    stage
-        Turns partitions into blobs, ``0 <= lane < lanes``.
-    lanes
-        Number of lanes, that is of partitions after the exchange.
-    spark
-        The context.
-
-    Returns
-    -------
-    JavaRDD
-        One partition per lane, of the payloads as JVM byte arrays. Give it to `placed`.
+    It has one partition per lane, of the payloads as JVM byte arrays.
     """
     run = stage.run
 
@@ -64,24 +178,14 @@ def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
 
 
 def placed(
-    exchanged: Any,
+    exchanged: Any,  # result of `exchange` with ``len(locations)`` lanes
+    # location of each lane as Spark writes it (``executor_<host>_<id>``), or ``None``
     locations: Sequence[str | None],
+    # called with the lane's number and its payloads, which come in no particular order
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
 ) -> PythonStage:
-    """Give each lane its payloads as one list, in a task that prefers the location given.
-
-    Parameters
-    ----------
-    exchanged
-        Result of `exchange` with ``len(locations)`` lanes.
-    locations
-        Location of each lane as Spark writes it (``executor_<host>_<id>``), or ``None``.
-    run
-        Called with the lane's number and its payloads, which come in no particular order.
-    spark
-        The context.
-    """
+    """Give each lane its payloads as one list, in a task that prefers the location given."""
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
@@ -94,19 +198,11 @@ def placed(
 def streamed(
     exchanged: Any,
     location: str | None,
+    # called with the payloads, in the order of each sender; its result is the stage's only item
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Give a single lane its payloads one by one, so that they need not fit into memory together.
-
-    Parameters
-    ----------
-    exchanged, location, spark
-        As for `placed`, of one lane.
-    run
-        Called with the payloads, in the order of each sender; what it returns is all that comes of
-        the stage.
-    """
+    """Give a single lane its payloads one by one: they need not fit into memory together."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
@@ -120,20 +216,15 @@ def streamed(
 
 
 def paired(
-    partitions: Any, locations: Sequence[str | None], spark: SparkContext, *, of: int | None = None
+    partitions: Any,  # RDD of the JVM, of byte arrays
+    locations: Sequence[str | None],
+    spark: SparkContext,
+    *,
+    # how many partitions there are, if there may be more or fewer than locations: they are taken
+    # from the first again, or left out
+    of: int | None = None,
 ) -> Any:
-    """Pair partition *i* with an element that prefers location *i*, which comes before its items.
-
-    Parameters
-    ----------
-    partitions
-        RDD of the JVM, of byte arrays.
-    locations, spark
-        As for `placed`.
-    of
-        How many partitions there are, if there may be more or fewer than locations: they are
-        taken from the first again, or left out.
-    """
+    """Pair partition *i* with an element that prefers location *i* and comes before its items."""
     jvm = jvm_classes(spark)
     # Partition (i, j) of the product pairs location i with partition j; of the one element of the
     # one and all items of the other only the diagonal is ever computed. Pairs of byte arrays go to

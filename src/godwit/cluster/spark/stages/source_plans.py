@@ -1,48 +1,43 @@
-"""What a source, and the maps on it, may ask of Spark: the rows of one epoch, and no state.
+"""What a source, and the maps on it, may ask of Spark; and which streams its plan reads.
 
 A flow's sources run as one streaming query whose epochs Godwit commits.  An operation that Spark
 would give state of its own (or would refuse at the start, long after the line that wrote it) is
 found in the analysed logical plan, where Spark says of every node whether its rows stream.
+
+Spark numbers the distinct streams of a plan in the order in which it comes upon them, and writes an
+offset for every place where one is read (`godwit.checkpoint.spark_log`).  Streams are told apart as
+Spark does: by equality of the nodes of the analysed plan.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException
 
+from godwit.checkpoint.spark_log import DEFAULT_INTERVAL, OffsetLayout, Reading
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_plan", "leaves_column", "streams_in"]
+__all__ = ["check_offset_log", "check_plan", "leaves_column", "offset_layout", "streams_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refusal:
-    """Operations that a flow does not take, and what to do instead.
+    """Operations that a flow does not take, and what to do instead."""
 
-    Attributes
-    ----------
-    nodes
-        Classes of Spark's logical plan.
-    does
-        What the DataFrame does that it should not.
-    but
-        Why not.
-    remedy
-        What to do.
-    """
-
-    nodes: frozenset[str]
-    does: str
-    but: str
-    remedy: str
+    nodes: frozenset[str]  # classes of Spark's logical plan
+    does: str  # what the DataFrame does that it should not
+    but: str  # why not
+    remedy: str  # what to do
 
 
 _OWN_STATE = "Spark would keep that state by itself, over all epochs, where it cannot move"
@@ -139,19 +134,8 @@ _TWO_STREAMS = _Refusal(
 def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
     """Refuse a streaming DataFrame that needs more than the rows of one epoch.
 
-    Parameters
-    ----------
-    dataframe
-        The DataFrame of a source, or what a map made of it.
-    where
-        Whose DataFrame it is, such as ``"Source 'flights'"``.
-    **context
-        Facts for the error.
-
-    Raises
-    ------
-    InvalidFlowError
-        Says what it does that a flow cannot take, why, and what to do instead.
+    `where` says in the error whose DataFrame it is, such as ``"Source 'flights'"``; `context` has
+    facts for it.
     """
     plan = _analysed(dataframe)
     for node in _nodes(plan):
@@ -183,13 +167,6 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
     Spark gives every column that an expression makes an identity of its own, and keeps that of a
     column that is only filtered, selected or joined to others. A union has the identities of its
     first part whatever the others hold, so rows that a map unites with others do not count as left.
-
-    Parameters
-    ----------
-    before, after
-        What the map got, and what it returned.
-    column
-        The column; of two that differ in case only, the one of exactly that name.
     """
     plans = [_analysed(frame) for frame in (before, after)]
     old, new = ([a.exprId() for a in _items(plan.output()) if a.name() == column] for plan in plans)
@@ -238,3 +215,144 @@ def _children(node: Any) -> list[Any]:
 
 def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(i) for i in range(sequence.size())]
+
+
+_ORDINARY: Final = {
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+}
+_INTERVAL: Final = "spark.sql.streaming.fileSource.log.compactInterval"
+_WHAT: Final = {
+    "kafka": ("assign", "subscribe", "subscribepattern"),
+    "socket": ("host", "port"),
+    "rate": (),
+    "rate-micro-batch": (),
+}
+"""Format → options that say which data it is; of files and tables that have a path, that."""
+_TABLES: Final = ("delta", "iceberg")
+_HOW: Final = re.compile(
+    "max|min|start|end|fail|fetch|poll|timeout|interval|retr|partition|rate|rows|batch|mode|"
+    "password|secret|token|credential|user|key|auth|ssl|cert|region|clean|latest"
+)
+"""Options, of formats that are not known, that say how data are read and not which."""
+
+
+def check_offset_log(spark: SparkSession) -> None:
+    """Refuse a session that lets Spark write its offset log in another format."""
+    for setting, value in _ORDINARY.items():
+        found = spark.conf.get(setting, value)
+        if found != value:
+            raise InvalidFlowError(
+                f"The session sets {setting} to {found!r}, but Godwit reads Spark's offset log in "
+                "its ordinary format.",
+                remedy=f"spark.conf.unset({setting!r}) before the flow is started.",
+            )
+
+
+def offset_layout(
+    frames: Sequence[tuple[str, DataFrame]],  # that the query unites: source, DataFrame after maps
+    sources: Mapping[str, DataFrame],  # those before the maps
+) -> OffsetLayout:
+    """Say whose the offsets of a query are.
+
+    Raises `InvalidFlowError` if a map brings in a stream that is not a source's.
+    """
+    own = {name: _distinct(streams_in(frame)) for name, frame in sources.items()}
+    numbered: list[Any] = []
+    lines: list[int] = []
+    for name, frame in frames:
+        for stream in streams_in(frame):
+            if not any(_place(stream, streams) is not None for streams in own.values()):
+                raise InvalidFlowError(
+                    f"A map on source {name!r} brings in another stream, {_text(stream)}.",
+                    remedy="Make it a source of its own, with flow.source(...), and unite the "
+                    "streams with stream.union(...).",
+                    source=name,
+                )
+            number = _place(stream, numbered)
+            if number is None:
+                number = len(numbered)
+                numbered.append(stream)
+            lines.append(number)
+    return OffsetLayout(
+        readings=tuple(
+            tuple(
+                Reading(source=name, index=index, reads=_reads(stream))
+                for name in sorted(own)
+                if (index := _place(stream, own[name])) is not None
+            )
+            for stream in numbered
+        ),
+        lines=tuple(lines),
+        interval=_interval(frames[0][1].sparkSession),
+    )
+
+
+def _interval(spark: SparkSession) -> int:
+    value = spark.conf.get(_INTERVAL, str(DEFAULT_INTERVAL))
+    return max(1, int(value)) if value is not None and value.isdecimal() else DEFAULT_INTERVAL
+
+
+def _distinct(streams: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for stream in streams:
+        if _place(stream, found) is None:
+            found.append(stream)
+    return found
+
+
+def _place(stream: Any, streams: Sequence[Any]) -> int | None:
+    return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
+
+
+def _text(stream: Any) -> str:
+    return str(stream.simpleString(100))
+
+
+def _reads(stream: Any) -> dict[str, str]:
+    """Say which data a stream reads; empty where Spark's plan does not tell."""
+    kind = stream.getClass().getSimpleName()
+    if kind == "StreamingRelation":
+        source = stream.dataSource()
+        name, options = str(source.className()), dict(_pairs(source.options()))
+        paths = source.paths()
+        options |= {f"path {at}": str(paths.apply(at)) for at in range(paths.size())}
+    elif kind == "StreamingRelationV2":
+        name = str(stream.sourceName())
+        options = {str(key): str(value) for key, value in stream.extraOptions().items()}
+        if stream.identifier().isDefined():
+            options = {"table": str(stream.identifier().get().toString())}
+    else:
+        return {}
+    options = {key.lower(): value for key, value in options.items()}
+    name = name.lower()
+    paths_only = {key: _path(value) for key, value in options.items() if key.startswith("path")}
+    if name in _WHAT:
+        found = {key: options[key] for key in _WHAT[name] if key in options}
+    elif "table" in options:
+        found = {"table": options["table"]}
+    elif paths_only and (kind == "StreamingRelation" or name in _TABLES):
+        found = {key: value for key, value in paths_only.items() if not key.startswith("pathg")}
+    else:
+        # Options may hold what must not be kept, such as a URL with a password.
+        found = {
+            key: hashlib.sha256(value.encode()).hexdigest()[:16]
+            for key, value in options.items()
+            if not _HOW.search(key)
+        }
+    return {"format": name, **dict(sorted(found.items()))}
+
+
+def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:
+    items = scala_map.iterator()
+    while items.hasNext():
+        pair = items.next()
+        yield str(pair._1()), str(pair._2())  # noqa: SLF001  Scala's name of a part of a pair
+
+
+def _path(path: str) -> str:
+    """Write a path in the way in which Spark knows the files below it."""
+    local = re.sub("^file:/*", "/", path)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]*:", local) is not None:
+        return local.rstrip("/")
+    return re.sub("/+", "/", f"{Path.cwd()}/{local}" if local[:1] != "/" else local).rstrip("/")

@@ -11,9 +11,8 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from godwit.cluster.spark.stages import by_value
-from godwit.cluster.spark.stages.exchange import exchange, on_executors, streamed
-from godwit.cluster.spark.stages.python_stage import fetch, python_rdd
+from godwit.cluster.spark.stages import pickling
+from godwit.cluster.spark.stages.exchange import exchange, fetch, on_executors, python_rdd, streamed
 from godwit.engine import copies
 from godwit.engine.lane.executor import current_executor, local_store_root
 from godwit.engine.lane.lane import local_store
@@ -40,28 +39,16 @@ POOL = "godwit-warming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errand:
-    """Whose copies, and where.
-
-    Attributes
-    ----------
-    state
-        Whose.
-    schema, num_key_groups
-        Its columns, and the number of its key groups.
-    executor, location, lanes
-        Name of the executor, how a task is sent there, and how many lanes it has.
-    run_id, local_dir
-        Where the run's local stores are.
-    """
+    """A state whose copies are wanted on an executor."""
 
     state: StateId
     schema: StateSchema
     num_key_groups: int
     executor: str
-    location: str | None
+    location: str | None  # by which a task is sent there
     lanes: int
     run_id: str
-    local_dir: str | None
+    local_dir: str | None  # of local stores
 
     def store(self, executor: str) -> LocalStore:
         """Open the run's local store on an executor: the one that this runs on."""
@@ -80,12 +67,9 @@ def warm_copies(
 ) -> dict[int, int]:
     """Bring copies forward and return key group → version; blocks until it is done.
 
-    Raises
-    ------
-    MigrationError
-        If Spark ran the job on another executor, or the job failed.
+    Raises `MigrationError` if Spark ran the job on another executor, or the job failed.
     """
-    shipped = by_value.dumps(layout)  # what upgrades old state may be of the main script
+    shipped = pickling.dumps(layout)  # what upgrades old state may be of the main script
 
     def warm(_index: int) -> Iterator[Any]:
         executor = current_executor(errand.executor)
@@ -109,6 +93,7 @@ def warm_copies(
 
 def fetch_copies(
     errand: Errand,
+    # the executor that holds them, and the location by which a task is sent there
     source: str,
     location: str | None,
     key_groups: Sequence[int],
@@ -116,21 +101,8 @@ def fetch_copies(
 ) -> dict[int, int]:
     """Have another executor send copies; return key group → version; blocks until they are there.
 
-    Parameters
-    ----------
-    errand
-        Whose copies, and where they are to be.
-    source, location
-        Name of the executor that holds them, and how a task is sent there.
-    key_groups
-        Which.
-    spark
-        The context.
-
-    Raises
-    ------
-    MigrationError
-        If not all came that was asked for, or Spark ran a part of the job on another executor.
+    Raises `MigrationError` if not all came that was asked for, or Spark ran a part of the job on
+    another executor.
     """
 
     def send(_index: int) -> Iterator[Blob]:

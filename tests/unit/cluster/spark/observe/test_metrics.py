@@ -16,9 +16,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from godwit.cluster.spark.observe import metrics_server
-from godwit.cluster.spark.observe.metrics import METRICS, Metrics
-from godwit.cluster.spark.observe.metrics_server import MetricsServer
+from godwit.cluster.spark.observe import metrics
+from godwit.cluster.spark.observe.metrics import METRICS, Metrics, MetricsServer
 from godwit.cluster.spark.query.settings import Observability
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import RowsLeftOut
@@ -243,7 +242,7 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
 def test_a_reader_that_says_a_byte_now_and_then_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metrics_server, "_MAX_SECONDS", 0.1)
+    monkeypatch.setattr(metrics, "_MAX_SECONDS", 0.1)
     with MetricsServer("a", host="127.0.0.1", port=0) as server:
         port = int(server.url.split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as slow:

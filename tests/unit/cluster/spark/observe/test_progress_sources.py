@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from godwit.cluster.spark.observe.progress_sources import (
+from godwit.cluster.spark.observe.progress import (
     offsets_behind,
     rows_held_back,
     source_figures,

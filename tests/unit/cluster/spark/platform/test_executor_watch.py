@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from godwit.cluster.spark.platform import executor_watch
-from godwit.cluster.spark.platform.executor_watch import ExecutorWatch
+from godwit.cluster.spark.platform import executors as executor_watch
+from godwit.cluster.spark.platform.executors import ExecutorWatch
 from godwit.engine.cluster import Executor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from godwit.cluster.spark.platform.scheduler import SparkScheduler
+from godwit.cluster.spark.platform.executor_pool import SparkScheduler
 
 
 class FakeContext:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.cluster.spark.platform.worker_socket import acknowledge_quickly
+from godwit.cluster.spark.platform.worker import acknowledge_quickly
 
 if TYPE_CHECKING:
     from pathlib import Path

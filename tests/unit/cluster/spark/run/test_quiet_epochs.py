@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from py4j.protocol import Py4JError
 
-from godwit.cluster.spark.run import epoch_driver
-from godwit.cluster.spark.run.epoch_driver import EpochDriver, QuietEpochs
-from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run import lifecycle
+from godwit.cluster.spark.run.lifecycle import QuietEpochs
+from godwit.cluster.spark.run.threads import EpochGate
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Run:
     """A run in which epochs are due, or are not."""
 
     def __init__(self) -> None:
+        self.gate = EpochGate()
+        self.micro_batches = 0
         self.view = SimpleNamespace(waiting=False, awaits=False)
         self.due = self.pending = False
         self.input_ended = False
@@ -37,10 +39,11 @@ class Run:
     def insist_on_lease(self) -> None:
         self.on_look()
 
-    def without_input(self) -> None:
-        self.epochs += 1
-        self.due = False
-        self.on_epoch()
+    def without_input(self, stopped: Callable[[], bool]) -> None:
+        with self.gate.epoch(stopped):
+            self.epochs += 1
+            self.due = False
+            self.on_epoch()
 
     def end_input(self) -> None:
         self.input_ended = True
@@ -76,15 +79,14 @@ class Story:
 
     def __init__(self, trigger: Mapping[str, object] | None = None) -> None:
         self.run, self.spark = Run(), SparkQuery()
-        self.gate = EpochGate()
-        self.driver = EpochDriver(cast("Any", self.run), self.gate)
+        self.gate = self.run.gate
         self.finished = threading.Event()
         self.trigger = trigger
 
     def start(self) -> QuietEpochs:
         return QuietEpochs(
             run=cast("Any", self.run),
-            driver=self.driver,
+            gate=self.gate,
             spark_query=cast("Any", self.spark),
             ending=cast("Any", SimpleNamespace(finish=self.finished.set)),
             trigger=self.trigger,
@@ -93,8 +95,8 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epoch_driver, "_LOOK_S", 0.001)
-    monkeypatch.setattr(epoch_driver, "_LOOK_AT_SPARK_S", 0.0)
+    monkeypatch.setattr(lifecycle, "_LOOK_S", 0.001)
+    monkeypatch.setattr(lifecycle, "_LOOK_AT_SPARK_S", 0.0)
 
 
 def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
@@ -103,7 +105,7 @@ def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:
     quiet = story.start()
     assert quiet.join(PATIENCE_S)
     assert story.finished.is_set()
-    assert story.driver.failure is story.spark.error
+    assert story.gate.failure is story.spark.error
 
 
 def test_an_epoch_that_fails_ends_the_query() -> None:
@@ -117,7 +119,7 @@ def test_an_epoch_that_fails_ends_the_query() -> None:
     story.run.on_epoch = fail
     assert story.start().join(PATIENCE_S)
     assert story.finished.is_set()
-    assert story.driver.failure is error
+    assert story.gate.failure is error
 
 
 def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
@@ -135,7 +137,7 @@ def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_w
     story.run.on_look, story.run.on_epoch = look, close
     assert story.start().join(PATIENCE_S)
     assert story.run.epochs == 1
-    assert story.driver.failure is None
+    assert story.gate.failure is None
 
 
 def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
@@ -147,7 +149,7 @@ def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arriv
 
     story.run.on_look = insist
     assert story.start().join(PATIENCE_S)
-    assert story.driver.failure is error
+    assert story.gate.failure is error
 
 
 def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
@@ -165,7 +167,7 @@ def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
     assert held.wait(PATIENCE_S)
     story.spark.active = False
     assert quiet.join(PATIENCE_S)
-    assert story.driver.failure is None
+    assert story.gate.failure is None
     assert not story.run.input_ended
 
 
@@ -173,28 +175,26 @@ def test_an_epoch_that_is_held_ends_when_spark_s_query_is_stopped() -> None:
 def test_a_micro_batch_that_fails_because_spark_s_query_was_stopped_is_no_failure(
     stopped: bool,
 ) -> None:
-    run = SimpleNamespace(micro_batch=lambda _rows, _number: int("cancelled"), progress=())
-    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: stopped)
-    with pytest.raises(ValueError, match="cancelled"):
-        driver.micro_batch(cast("Any", None), 0)
-    assert driver.cut_short is stopped
-    assert (driver.failure is None) is stopped
+    gate = EpochGate()
+    with (
+        pytest.raises(ValueError, match="cancelled"),
+        gate.epoch(broken_off=lambda: stopped),
+    ):
+        int("cancelled")
+    assert gate.cut_short is stopped
+    assert (gate.failure is None) is stopped
 
 
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_an_error_of_its_own_fails_the_query_though_the_epoch_is_being_broken_off(
     by_spark: bool,
 ) -> None:
-    def fail(_rows: Any, _number: int) -> None:
-        cause = Py4JError("the job was cancelled") if by_spark else ValueError("no number")
+    gate = EpochGate()
+    cause = Py4JError("the job was cancelled") if by_spark else ValueError("no number")
+    with pytest.raises(UserFunctionError), gate.epoch(broken_off=lambda: True):
         raise UserFunctionError("It raised.", remedy="Mend it.") from cause
-
-    run = SimpleNamespace(micro_batch=fail, progress=())
-    driver = EpochDriver(cast("Any", run), EpochGate(), stopped=lambda: True)
-    with pytest.raises(UserFunctionError):
-        driver.micro_batch(cast("Any", None), 0)
-    assert driver.cut_short is by_spark
-    assert (driver.failure is None) is by_spark
+    assert gate.cut_short is by_spark
+    assert (gate.failure is None) is by_spark
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_only_the_end_of_the_input_counts_as_such(
     assert story.start().join(PATIENCE_S)
     assert story.run.input_ended is ended
     assert story.finished.is_set()
-    assert story.driver.failure is None
+    assert story.gate.failure is None
 
 
 def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> None:
     story = Story({"once": True})
-    story.driver.micro_batches = 1
+    story.run.micro_batches = 1
     story.spark.active = False
     assert story.start().join(PATIENCE_S)
     assert story.run.input_ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.support.lane_flows import rows_of, sums
 
-from godwit.cluster.spark.stages.parcels import parted, report_parcel
+from godwit.cluster.spark.stages.stages import parted, report_parcel
 from godwit.engine.lane.wire import Shipment, ship
 
 

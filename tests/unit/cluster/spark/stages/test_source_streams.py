@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from godwit.cluster.spark.stages.source_streams import check_offset_log, offset_layout
+from godwit.cluster.spark.stages.source_plans import check_offset_log, offset_layout
 from godwit.model.errors import InvalidFlowError
 
 

@@ -1,19 +1,22 @@
-"""Sources: every stream of the flow as one streaming query, and its rows back per operator.
+"""Source rows: every stream of the flow as one streaming query, and its rows back per operator.
 
 Several sources are one streaming query, so Spark's own offset log covers them all and one epoch
 is one micro-batch of each.  A *feed* is a source after its DataFrame maps; operators that read the
 same feed share its rows.  A feed selects just the columns its operators need (Parquet reads no
 others).  Several feeds are tagged and unioned: columns are numbered slots shared by type, so a
-union is as wide as its widest feed and not as the sum of them.
+union is as wide as its widest feed and not as the sum of them.  A feed stays on the driver, since
+its maps may refer to DataFrames; executors get its inputs.
 
-A feed stays on the driver, since its maps may refer to DataFrames; executors get its inputs.
+Rows come as Arrow batches, straight from the plan that makes them.  Where few are expected, Spark's
+plan alone runs on the executors, under a limit, and the driver does what the source side does: all
+rows of a micro-batch go this way, or, if there is a single one more, none (decision 0020).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,15 +24,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
+from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
 from godwit.plan.compiled import SourceInput
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pyspark import SparkContext
+
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["Feed", "FeedInput", "feed_frames", "feeds_of", "read_feeds", "streaming_dataframe"]
+__all__ = [
+    "FeedInput",
+    "SourceFeed",
+    "SourceRows",
+    "feed_frames",
+    "feeds_of",
+    "read_feeds",
+    "streaming_dataframe",
+]
 
 _FEED = "__godwit_feed"
 
@@ -49,7 +63,7 @@ class FeedInput:
 
 
 @dataclass(slots=True, kw_only=True)
-class Feed:
+class SourceFeed:
     """A source after its maps, and the operators that read it."""
 
     source: str  # name of the source
@@ -59,13 +73,13 @@ class Feed:
     inputs: list[FeedInput] = field(default_factory=list)  # the operators
 
 
-def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
+def feeds_of(flow: CompiledFlow) -> tuple[SourceFeed, ...]:
     """Find the feeds of a flow, by names of sources, then as its operators were declared.
 
     Spark numbers the sources of a query in the order it comes upon them, and finds their offsets by
     these numbers.  So the order must not follow the operators, which come and go.
     """
-    feeds: list[Feed] = []
+    feeds: list[SourceFeed] = []
     # As they were declared, whatever the physical plan: see `CompiledFlow.under`.
     declared = {operator: number for number, operator in enumerate(flow.actions)}
     watermarks = tuple(enumerate(flow.watermarks))
@@ -80,7 +94,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
             None,
         )
         if feed is None:
-            feed = Feed(source=source_input.source, maps=source_input.maps)
+            feed = SourceFeed(source=source_input.source, maps=source_input.maps)
             feeds.append(feed)
         for column in [
             *source_input.schema,
@@ -115,7 +129,7 @@ def _free_slot(dtype: pa.DataType, taken: Mapping[str, pa.DataType]) -> str:
 
 
 def feed_frames(
-    feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
+    feeds: tuple[SourceFeed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
     """Give the source of every feed, and its rows as slots (and a tag, where there are several)."""
     types: dict[str, pa.DataType] = {}
@@ -174,3 +188,97 @@ def read_feeds(
             columns = [rows[slot].chunk(0) for slot in feed_input.slots]
             times = None if feed_input.time is None else rows[feed_input.time].chunk(0)
             yield feed_input, pa.RecordBatch.from_arrays(columns, schema=feed_input.schema), times
+
+
+_QUERY = "sql.streaming.queryId"
+_EXECUTION = "spark.sql.execution.id"
+
+
+_ROWS_AT_MOST: Final = 10_000
+_BYTES_AT_MOST: Final = 2**20
+
+
+class SourceRows:
+    """Reads the rows of micro-batches as Arrow batches; those of small epochs on the driver.
+
+    Spark hands ``foreachBatch`` the RDD of its plan, and would plan that anew and copy every row
+    once more.  The plan itself is one step back, at the query that runs; where it is not found,
+    the longer way is taken.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        # how much the driver takes, and what it expects to be worth taking
+        rows_at_most: int = _ROWS_AT_MOST,
+        bytes_at_most: int = _BYTES_AT_MOST,
+    ) -> None:
+        self.latest: Any = None  # the RDD of the JVM that was last read; ``None`` before the first
+        self._schema = schema
+        self._rows_at_most, self._bytes_at_most = rows_at_most, bytes_at_most
+        self._rows_expected: int | None = None
+        self._bytes_a_row = 0.0
+
+    @property
+    def few_expected(self) -> bool:
+        """True if the next epoch is likely to be small."""
+        rows = self._rows_expected
+        return (
+            rows is not None
+            and rows <= self._rows_at_most // 2
+            and rows * self._bytes_a_row <= self._bytes_at_most
+        )
+
+    def expect(self, rows: int) -> None:
+        """Expect the next epoch to have about as many rows as the last one had."""
+        self._rows_expected = rows
+
+    def read(self, rows: DataFrame, number: int) -> Any:
+        """Return a micro-batch's record batches (without schema): here, or as an RDD of the JVM."""
+        few = self.few(rows, number)
+        if few is not None:
+            return few
+        frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+        plan = _plan_of(frame, number, rows.sparkSession.sparkContext)
+        self.latest = frame.toArrowBatchRdd() if plan is None else frame.toArrowBatchRdd(plan)
+        return self.latest
+
+    def few(self, rows: DataFrame, number: int) -> list[bytes] | None:
+        """Bring the rows of a micro-batch here if few are expected; ``None`` if there are more."""
+        if not self.few_expected:
+            return None
+        batches = self.limited(rows, number, self._rows_at_most + 1)
+        if batches is None:
+            return None
+        num_rows = sum(
+            pa.ipc.read_record_batch(pa.py_buffer(batch), self._schema).num_rows
+            for batch in batches
+        )
+        self._rows_expected = num_rows
+        self._bytes_a_row = sum(map(len, batches)) / max(num_rows, 1)
+        return None if num_rows > self._rows_at_most else batches
+
+    def limited(self, rows: DataFrame, number: int, limit: int) -> list[bytes] | None:
+        """Bring at most `limit` rows of each partition here; ``None`` if the plan is not found."""
+        frame = rows._jdf  # noqa: SLF001  no public way gives bytes
+        spark = rows.sparkSession.sparkContext
+        plan = _plan_of(frame, number, spark)
+        if plan is None:
+            return None
+        self.latest = frame.toArrowBatchRdd(jvm_classes(spark).local_limit(limit, plan))
+        return fetch(self.latest, spark)
+
+
+def _plan_of(frame: Any, epoch: int, spark: SparkContext) -> Any:
+    """Physical plan of the micro-batch that this thread is in; ``None`` if that is not certain."""
+    query = spark.getLocalProperty(_QUERY)
+    # Without an execution's settings in its properties, a task would not see the session's.
+    if query is None or spark.getLocalProperty(_EXECUTION) is None:
+        return None
+    running = frame.sparkSession().sharedState().activeStreamingQueries()
+    stream = running.get(jvm_classes(spark).uuid_of(query))
+    execution = None if stream is None else stream.lastExecution()
+    if execution is None or execution.currentBatchId() != epoch:
+        return None
+    return execution.executedPlan()

@@ -9,7 +9,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.cluster.spark.run.feeds import feeds_of, read_feeds
+from godwit.cluster.spark.stages.source_rows import feeds_of, read_feeds
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import tumbling
 

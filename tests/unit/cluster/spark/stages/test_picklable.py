@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import godwit as gw
-from godwit.cluster.spark.query.picklable import check_picklable
+from godwit.cluster.spark.stages.pickling import check_picklable
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:

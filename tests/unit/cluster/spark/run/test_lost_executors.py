@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from godwit.cluster.spark.platform.lost_executors import LostExecutors
+from godwit.cluster.spark.run.cluster import LostExecutors
 
 
 class Context:

@@ -13,7 +13,7 @@ import dataclasses, datetime as dt, enum, subprocess, sys
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 import msgspec
 from godwit.values.codec import make_codec
-from godwit.cluster.spark.stages.by_value import dumps
+from godwit.cluster.spark.stages.pickling import dumps
 
 class Side(enum.Enum):
     BUY = 1

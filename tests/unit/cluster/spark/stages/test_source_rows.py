@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from godwit.cluster.spark.run.source_rows import FewRows, SourceRows
+from godwit.cluster.spark.stages.source_rows import SourceRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,36 +30,36 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_nothing_is_expected_of_the_first_epoch(rows: DataFrame, found: list[bytes]) -> None:
-    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100)
-    assert not few.expected
-    assert few.take(rows, 0) is None
-    few.expect(40)
+    source = SourceRows(SCHEMA, rows_at_most=100)
+    assert not source.few_expected
+    assert source.few(rows, 0) is None
+    source.expect(40)
     found.append(batch_of(40))
-    assert few.take(rows, 1) == found
+    assert source.few(rows, 1) == found
 
 
 def test_after_a_large_epoch_none_is_taken_until_a_small_one(
     rows: DataFrame, found: list[bytes]
 ) -> None:
-    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100)
-    few.expect(40)
+    source = SourceRows(SCHEMA, rows_at_most=100)
+    source.expect(40)
     found.extend([batch_of(60), batch_of(41)])
-    assert few.take(rows, 0) is None  # a row too many
-    assert not few.expected
-    few.expect(10)
+    assert source.few(rows, 0) is None  # a row too many
+    assert not source.few_expected
+    source.expect(10)
     found.pop()
-    assert few.take(rows, 1) == found
+    assert source.few(rows, 1) == found
 
 
 def test_wide_rows_are_not_taken_again(rows: DataFrame, found: list[bytes]) -> None:
-    few = FewRows(SourceRows(), SCHEMA, rows_at_most=100, bytes_at_most=10_000)
-    few.expect(10)
+    source = SourceRows(SCHEMA, rows_at_most=100, bytes_at_most=10_000)
+    source.expect(10)
     found.append(batch_of(10, width=2_000))
-    assert few.take(rows, 0) == found
-    few.expect(10)
-    assert not few.expected
-    few.expect(2)
-    assert few.expected
+    assert source.few(rows, 0) == found
+    source.expect(10)
+    assert not source.few_expected
+    source.expect(2)
+    assert source.few_expected
 
 
 @pytest.fixture

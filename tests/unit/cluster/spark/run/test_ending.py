@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-from godwit.cluster.spark.query import ending as ending_module
-from godwit.cluster.spark.query.ending import Ending
-from godwit.cluster.spark.run.gate import EpochGate
+from godwit.cluster.spark.run import lifecycle as ending_module
+from godwit.cluster.spark.run.lifecycle import Ending
+from godwit.cluster.spark.run.threads import EpochGate
 from godwit.model import events
 from godwit.model.errors import EndingError, StopTimeoutError
 

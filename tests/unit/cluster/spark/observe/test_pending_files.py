@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.unit.cluster.spark.run.test_controlling import files_taken
 
-from godwit.cluster.spark.run.pending_files import PendingFiles
+from godwit.cluster.spark.observe.progress import PendingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
