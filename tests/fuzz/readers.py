@@ -24,10 +24,9 @@ from godwit.checkpoint.entries import BatchCache, read_chain
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import lease_owner
 from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.repair import plan_record_repair
 from godwit.checkpoint.staged_output import decode_files
 from godwit.checkpoint.storage import LocalStorage
-from godwit.checkpoint.verification import verify
+from godwit.checkpoint.verification import plan_record_repair, verify
 from godwit.cli.main import main
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.model.errors import GodwitError
@@ -126,8 +125,8 @@ def _read_state(storage: LocalStorage) -> None:
                 for key_group in range(chains.num_key_groups):
                     chain = chains.chain(state, key_group)
                     _ended(partial(read_chain, storage, chain, LAYOUT, cache=cache))
-            for operator in chains.operators:
-                for segment in chains.waiting_segments(operator):
+            for segment in chains.segments():
+                if segment.kind == "waiting":
                     _ended(partial(read_batch, storage, segment.block))
         for output in () if record is None else record.outputs:
             _ended(partial(_read_output, storage, output))

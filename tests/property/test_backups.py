@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import godwit as gw
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.records import CommitRecord, FlowIdentity, OutputRef
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.outputs import OpenSinks

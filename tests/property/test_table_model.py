@@ -337,7 +337,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(set(names)) == len(names)
         assert dict(zip(names, rows_in(found.values), strict=True)) == expected
         assert found.hashes.tolist() == [self.hash_of(models[name][0]) for name in names]
-        assert found.key_groups.tolist() == [self.group_of(models[name][0]) for name in names]
+        groups = np.repeat(found.key_groups, np.diff(found.ends, prepend=0)).tolist()
+        assert groups == [self.group_of(models[name][0]) for name in names]
 
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.streams import Inbox, by_epoch, counted, drain, rows_of
 
 import godwit as gw
-from godwit.checkpoint.copying import copy_checkpoint
+from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model import events
 from godwit.model.errors import CheckpointMismatchError

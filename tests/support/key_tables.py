@@ -221,7 +221,8 @@ def held(
     found = state.scan(chosen)
     columns = [column.to_pylist() for column in found.values.columns]
     keys = found.keys.column(0).to_pylist()
-    assert found.key_groups.tolist() == [group_of(key) for key in keys]
+    groups = np.repeat(found.key_groups, np.diff(found.ends, prepend=0)).tolist()
+    assert groups == [group_of(key) for key in keys]
     assert found.hashes.tolist() == hashes_of(keys).tolist()
     by_key = dict(zip(keys, zip(*columns, strict=True), strict=True))
     assert len(by_key) == len(keys)

@@ -1,8 +1,7 @@
 """Blocks: runs of bytes that a lane writes in an epoch, all in one file, or none if they are small.
 
-Problem: a lane writes a segment for each operator, now and then snapshots, and staged output; a
-file for each would drown a file system in small files.  So they share one, or travel in the commit
-record.
+A lane writes a segment for each operator, now and then snapshots, and staged output; a file for
+each would drown a file system in small files.
 
 Invariants: the name of a file carries its epoch and a part that no other attempt has, so a retry,
 a speculative copy or a zombie never touches what another attempt wrote; a block is verified against
@@ -131,13 +130,10 @@ class BlockWriter:
 def read_block(storage: CheckpointStorage, ref: BlockRef) -> pa.Buffer:
     """Read a block and verify it; a local file is mapped, not copied."""
     if ref.data or not ref.file:
-        buffer = pa.py_buffer(ref.data)
-        padding = bytes(padded(ref.length) - ref.length)
-        checksum = zlib.crc32(padding, zlib.crc32(ref.data))
+        buffer = pa.py_buffer(ref.data + bytes(padded(ref.length) - ref.length))
     else:
         buffer = storage.read(ref.file, ref.offset, padded(ref.length))
-        checksum = zlib.crc32(buffer)
-    if checksum != ref.checksum or buffer.size < ref.length:
+    if zlib.crc32(buffer) != ref.checksum or buffer.size < ref.length:
         raise CorruptCheckpointError(
             f"The block of {ref.length} bytes at {ref.offset} of {ref.file!r} in the checkpoint "
             f"{storage.uri!r} fails its checksum.",
@@ -160,7 +156,7 @@ def encode_batch(batch: pa.RecordBatch, compression: Compression | None = None) 
 
 
 def decode_batch(data: bytes | pa.Buffer) -> pa.RecordBatch:
-    """Undo `encode_batch`, without a copy unless it is compressed.
+    """Decode a record batch, without a copy unless it is compressed.
 
     A checksum says that bytes are as they were written, not that it is safe to use them: offsets
     that point out of a buffer crash whoever follows them.  So every batch is validated in full.

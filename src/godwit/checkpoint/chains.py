@@ -10,21 +10,12 @@ Words, per key group:
   nothing for the key group leaves its version behind, and waiting rows postpone it.
 - *base*: the last epoch whose changes the snapshot has taken out of the changelog.  The segments
   alone bring forward a table at this version or later; an older one starts from the snapshot.
-- *consumed*: the last epoch by which all earlier waiting rows had been processed.
-
-Rows that wait are an operator's, whatever states it has.
+- *consumed*: the last epoch by which all earlier waiting rows had been processed.  Rows that wait
+  are an operator's, whatever states it has.
 
 Invariant: snapshot, then segments in order, give the state of `version`; and rows wait exactly if
 their waiting segment's epoch is not before *consumed*.  Chains go by the names of `flow`, the flow
 version of the latest record; what they refer to keeps the names it was written under.
-
-When a snapshot is worth it (`choose_snapshots`): once reading the changelog of a key group costs
-`growth` times what reading its snapshot costs.  Rewriting then costs at most ``1 + 1 / growth``
-times what was written to the changelog since the last snapshot, so over any time the state is
-rewritten a constant factor of what was changed, however large it is and whatever the pattern of
-changes (the argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
-Since opening a segment costs something however short it is, each counts as
-`segment_overhead_bytes` more.
 """
 
 from __future__ import annotations
@@ -34,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.checkpoint.framing import without_bytes
+from godwit.checkpoint.framing import row_problems, without_bytes
 from godwit.checkpoint.records import (
     BlockRef,
     CommitRecord,
@@ -62,7 +53,7 @@ _RECENT_EPOCHS = 64
 
 
 def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
-    """First row of a key group in a segment, and the row after its last."""
+    """Return the first row of a key group in a segment, and the row after its last."""
     try:
         i = segment.key_groups.index(key_group)
     except ValueError:
@@ -77,33 +68,15 @@ class WaitingRows:
     segments: dict[int, list[SegmentRef]] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
 
-    def sorted(self) -> list[tuple[int, list[SegmentRef]]]:
-        """Key groups that wait, ascending, and their segments."""
-        return sorted(self.segments.items())
-
     def add(self, segment: SegmentRef) -> None:
         """Append a segment to the rows of its key groups, where they were not processed since."""
         for key_group in segment.key_groups:
             if segment.epoch >= self.consumed.get(key_group, -1):
                 self.segments.setdefault(key_group, []).append(segment)
 
-    def consume(self, key_groups: Iterable[int], epoch: int) -> None:
-        """Forget rows that waited before `epoch`."""
-        for key_group in key_groups:
-            self.consumed[key_group] = epoch
-            self.segments.pop(key_group, None)
-
     def distinct(self) -> list[SegmentRef]:
         """Every segment once, in order of epochs and lanes."""
         return _distinct(self.segments.values())
-
-    def manifest(self, operator: str) -> WaitingManifest:
-        """Write everything down."""
-        return WaitingManifest(
-            operator=operator,
-            segments=tuple(map(without_bytes, self.distinct())),
-            consumed=dict(sorted(self.consumed.items())),
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +99,7 @@ class StateChains:
 
     @classmethod
     def empty(cls, num_key_groups: int) -> StateChains:
-        """Of a state that nothing was written of."""
+        """Chains of a state that nothing was written of."""
         return cls(
             version=np.full(num_key_groups, -1, np.int64),
             base=np.full(num_key_groups, -1, np.int64),
@@ -154,11 +127,14 @@ class StateChains:
     def tail(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
-        """Find what was changed of key groups since they were at `floor`, all at once."""
-        apart = behind & (
+        """Find the segments that bring the key groups `behind` forward from `floor`.
+
+        Returns them, and the key groups that have to be looked up one by one.
+        """
+        one_by_one = behind & (
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
         )
-        behind = behind & ~apart
+        behind = behind & ~one_by_one
         segments = []
         if behind.any():
             lowest = int(floor[behind].min())
@@ -167,7 +143,7 @@ class StateChains:
                     break
                 if (behind[groups] & (floor[groups] < segment.epoch)).any():
                     segments.append(segment)
-        return segments, np.flatnonzero(apart)
+        return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
         """Let a snapshot take the place of the segments that it covers."""
@@ -195,7 +171,7 @@ class StateChains:
         return _distinct(self.segments)
 
     def manifest(self, state: StateId) -> StateManifest:
-        """Write everything down."""
+        """Return a record of these chains."""
         return StateManifest(
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
@@ -208,7 +184,7 @@ class StateChains:
         )
 
     def restore(self, manifest: StateManifest) -> None:
-        """Restore what `manifest` wrote down; nothing may have been added yet."""
+        """Fill empty chains from a record of them."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
         for segment in manifest.segments:
@@ -219,17 +195,16 @@ class StateChains:
 
     def forget_inline_bytes(self, before: int) -> None:
         """Drop bytes that travel with references of epochs earlier than `before`."""
-        lighter = forget_inline_bytes(self.segments, before)
-        self.recent = [
-            (lighter.get(id(segment)) or _lighter(segment, before), groups)
-            for segment, groups in self.recent
-        ]
+        lighter = _forget_inline_bytes(self.segments, before)
+        for i, (segment, groups) in enumerate(self.recent):
+            if segment.epoch < before:
+                self.recent[i] = (lighter.get(id(segment)) or without_bytes(segment), groups)
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
 
 
-def order_of(segment: SegmentRef) -> tuple[int, str, str, int, str]:
+def _order(segment: SegmentRef) -> tuple[int, str, str, int, str]:
     """Sort by epoch, then by whose it is and who wrote it."""
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
@@ -237,15 +212,14 @@ def order_of(segment: SegmentRef) -> tuple[int, str, str, int, str]:
 def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
     """Every segment once, in order of epochs and lanes."""
     distinct = {id(segment): segment for segments in lists for segment in segments}
-    return sorted(distinct.values(), key=order_of)
+    return sorted(distinct.values(), key=_order)
 
 
-def _lighter(segment: SegmentRef, before: int) -> SegmentRef:
-    return without_bytes(segment) if segment.epoch < before else segment
+def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
+    """Replace references of epochs earlier than `before` by ones without their bytes.
 
-
-def forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
-    """Replace references of epochs earlier than `before` by ones without their bytes."""
+    Returns identity of a reference → the one in its place.
+    """
     lighter: dict[int, SegmentRef] = {}
     for segments in lists:
         for i, segment in enumerate(segments):
@@ -257,7 +231,7 @@ def forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[
 
 
 def _shares(segment: SegmentRef) -> npt.NDArray[np.int64]:
-    """Bytes of a segment that each of its key groups answers for, by rows."""
+    """Share the bytes of a segment out among its key groups, by their rows."""
     ends = np.array((0, *segment.row_ends), np.int64)
     return (ends[1:] - ends[:-1]) * segment.block.length // max(1, int(ends[-1]))
 
@@ -298,13 +272,8 @@ class Chains:
         """The states that anything was ever written of, in order."""
         return tuple(sorted(self._states))
 
-    @property
-    def operators(self) -> tuple[str, ...]:
-        """Names of the operators that have written anything, in order."""
-        return tuple(sorted({*self._waiting, *(state.operator for state in self._states)}))
-
     def become(self, number: int, version: FlowVersion) -> None:
-        """Go on under the next flow version, with its names: rename and drop what it says."""
+        """Take the names of the next flow version: rename and drop states as it says."""
         if number == self.flow:
             return
 
@@ -352,7 +321,7 @@ class Chains:
                     yield f"two segments change key group {key_group} of '{segment.id}'"
                 seen[groups] = True
         for state, seen in sorted(changed.items()):
-            for key_group, waiting in self._read_waiting(state.operator).sorted():
+            for key_group, waiting in sorted(self._waiting_of(state.operator).segments.items()):
                 if seen[key_group] and key_group not in record.consumed.get(state.operator, ()):
                     yield (
                         f"key group {key_group} of '{state}' is changed while its rows of epoch "
@@ -379,39 +348,39 @@ class Chains:
         where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
         if segment.epoch != record.epoch:
             yield f"{where} is of epoch {segment.epoch}"
-        groups, ends = np.array(segment.key_groups, np.int64), np.array(segment.row_ends, np.int64)
-        if len(groups) != len(ends):
-            yield f"{where} has {len(groups)} key groups and {len(ends)} ends of rows"
-        if (groups[1:] <= groups[:-1]).any():
-            yield f"{where} does not list its key groups in order"
-        if (ends[1:] < ends[:-1]).any() or (ends < 0).any():
-            yield f"{where} has ends of rows that go backwards"
-        if ((groups < 0) | (groups >= self.num_key_groups)).any():
-            yield f"{where} names a key group that does not exist"
+        for problem in row_problems(segment, self.num_key_groups):
+            yield f"{where} is wrong: {problem}"
 
     def apply(self, record: CommitRecord) -> None:
-        """Go on by one epoch; `record` must have passed `check`."""
+        """Add the record of the next epoch, which must have passed `check`."""
         for operator, key_groups in record.consumed.items():
-            self._waiting_of(operator).consume(key_groups, record.epoch)
+            waiting = self._waiting.setdefault(operator, WaitingRows())
+            for key_group in key_groups:
+                waiting.consumed[key_group] = record.epoch
+                waiting.segments.pop(key_group, None)
         for segment in record.segments:
             if segment.kind == "waiting":
-                self._waiting_of(segment.operator).add(segment)
+                self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
             else:
-                self._of(segment.id).add_segment(segment)
+                self._grown(segment.id).add_segment(segment)
         for snapshot in record.snapshots:
-            self._of(snapshot.id).add_snapshot(snapshot)
+            self._grown(snapshot.id).add_snapshot(snapshot)
         self.epoch = record.epoch
 
+    def of(self, state: StateId) -> StateChains:
+        """Return the chains of one state, to be read."""
+        return self._states.get(state) or self._nothing
+
     def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
-        """Everything that brings an empty table to the version of this epoch."""
+        """Return the chain that brings an empty table to the version of this epoch."""
         return self.since(state, key_group, -1)
 
     def since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
-        """Return what brings a table at `version` forward: no more than that, often nothing.
+        """Return the chain that brings a table at `version` forward; often an empty one.
 
         A table that starts from the snapshot is to be replaced by it, not merged with it.
         """
-        chains = self._read(state)
+        chains = self.of(state)
         segments = chains.segments[key_group]
         snapshot = chains.snapshots.get(key_group)
         if snapshot is not None and version >= int(chains.base[key_group]):
@@ -432,40 +401,28 @@ class Chains:
     def tail(
         self, state: StateId, floor: npt.NDArray[np.int64], needed: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
-        """Return what brings many key groups forward.
+        """Return the segments and chains that bring many key groups forward.
 
         `floor`: shape ``(num_key_groups,)``: version that is held of each key group.
         `needed`: shape ``(num_key_groups,)``: those that are to be brought forward.
-        Returns segments: every segment that some of them need, once; apart: key group → its chain
-        (see `since`), for those that begin with a snapshot or are far behind.
+        Returns every segment that some of them need, once; and key group → its chain (see `since`),
+        for those that begin with a snapshot or are far behind.
         """
-        chains = self._read(state)
+        chains = self.of(state)
         segments, others = chains.tail(floor, (chains.version > floor) & needed)
-        apart = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
+        one_by_one = {g: self.since(state, g, int(floor[g])) for g in others.tolist()}
         distinct = {id(segment): segment for segment in segments}
-        for chain in apart.values():
+        for chain in one_by_one.values():
             distinct.update((id(segment), segment) for segment in chain.segments)
-        return list(distinct.values()), apart
+        return list(distinct.values()), one_by_one
 
     def versions(self, state: StateId) -> npt.NDArray[np.int64]:
         """Shape ``(num_key_groups,)``: the version of each key group (a copy)."""
-        return self._read(state).version.copy()
-
-    def snapshot_bytes(self, state: StateId) -> npt.NDArray[np.int64]:
-        """Shape ``(num_key_groups,)``: size of each key group's snapshot (a copy)."""
-        return self._read(state).snapshot_bytes.copy()
-
-    def changelog_bytes(self, state: StateId) -> npt.NDArray[np.int64]:
-        """Shape ``(num_key_groups,)``: size of the rows in each key group's segments (a copy)."""
-        return self._read(state).changelog_bytes.copy()
-
-    def num_segments(self, state: StateId) -> npt.NDArray[np.int64]:
-        """Shape ``(num_key_groups,)``: number of each key group's segments (a copy)."""
-        return self._read(state).num_segments.copy()
+        return self.of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
-        """Shape ``(num_key_groups,)``: whether there is no entry of the state, to be certain."""
-        chains = self._read(state)
+        """Shape ``(num_key_groups,)``: true where the state certainly has no entry."""
+        chains = self.of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
             empty[key_group] &= snapshot.rows == 0
@@ -473,11 +430,11 @@ class Chains:
 
     def waiting(self, operator: str, key_group: int) -> tuple[SegmentRef, ...]:
         """Segments with rows of a key group that are yet to be processed, in order of epochs."""
-        return tuple(self._read_waiting(operator).segments.get(key_group, ()))
+        return tuple(self._waiting_of(operator).segments.get(key_group, ()))
 
     def waiting_key_groups(self, operator: str) -> list[int]:
         """Key groups with rows that wait, ascending."""
-        return sorted(self._read_waiting(operator).segments)
+        return sorted(self._waiting_of(operator).segments)
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
         """Return the segments that some chain needs, of one state or of all, in order of epochs.
@@ -485,14 +442,14 @@ class Chains:
         With those that wait, where all are asked for.
         """
         if state is not None:
-            return self._read(state).distinct()
+            return self.of(state).distinct()
         segments = [s for chains in self._states.values() for s in chains.distinct()]
         segments += [s for waiting in self._waiting.values() for s in waiting.distinct()]
-        return sorted(segments, key=order_of)
+        return sorted(segments, key=_order)
 
     def waiting_segments(self, operator: str) -> list[SegmentRef]:
         """Segments with rows of an operator that wait, in order of epochs."""
-        return self._read_waiting(operator).distinct()
+        return self._waiting_of(operator).distinct()
 
     def snapshots(self, state: StateId | None = None) -> list[SnapshotRef]:
         """Return the latest snapshot of each key group, by state and key group."""
@@ -504,12 +461,12 @@ class Chains:
         ]
 
     def flows_of(self, state: StateId) -> frozenset[int]:
-        """Flow versions that what leads to a state was written under."""
+        """Return the flow versions under which a state's segments and snapshots were written."""
         changelog = {segment.flow for segment in self.segments(state)}
         return frozenset(changelog | {snapshot.flow for snapshot in self.snapshots(state)})
 
     def written_under(self) -> frozenset[int]:
-        """Flow versions that what some chain needs was written under, and `flow`."""
+        """Return the flow versions of all segments and snapshots, and `flow`."""
         segments, snapshots = self.segments(), self.snapshots()
         return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})
 
@@ -528,48 +485,48 @@ class Chains:
         for chains in self._states.values():
             chains.forget_inline_bytes(before)
         for waiting in self._waiting.values():
-            forget_inline_bytes(waiting.segments.values(), before)
+            _forget_inline_bytes(waiting.segments.values(), before)
 
     def manifest(self) -> Manifest:
-        """Write everything down."""
+        """Return a record of all chains."""
         return Manifest(
             epoch=self.epoch,
             flow=self.flow,
             num_key_groups=self.num_key_groups,
             states=tuple(chains.manifest(state) for state, chains in sorted(self._states.items())),
             waiting=tuple(
-                waiting.manifest(operator) for operator, waiting in sorted(self._waiting.items())
+                WaitingManifest(
+                    operator=operator,
+                    segments=tuple(map(without_bytes, waiting.distinct())),
+                    consumed=dict(sorted(waiting.consumed.items())),
+                )
+                for operator, waiting in sorted(self._waiting.items())
             ),
         )
 
     @classmethod
     def restore(cls, manifest: Manifest) -> Chains:
-        """Undo `manifest`."""
+        """Make the chains that a manifest records."""
         chains = cls(manifest.num_key_groups)
         chains.epoch, chains.flow = manifest.epoch, manifest.flow
         for of_state in manifest.states:
-            chains._of(of_state.state).restore(of_state)
+            chains._grown(of_state.state).restore(of_state)
         for of_operator in manifest.waiting:
-            waiting = chains._waiting_of(of_operator.operator)
+            waiting = chains._waiting[of_operator.operator] = WaitingRows()
             waiting.consumed.update(of_operator.consumed)
             for segment in of_operator.segments:
                 waiting.add(segment)
         return chains
 
-    def _read(self, state: StateId) -> StateChains:
-        return self._states.get(state) or self._nothing
-
-    def _of(self, state: StateId) -> StateChains:
+    def _grown(self, state: StateId) -> StateChains:
+        """Return the chains of one state, to which something is added."""
         chains = self._states.get(state)
         if chains is None:
             chains = self._states[state] = StateChains.empty(self.num_key_groups)
         return chains
 
-    def _read_waiting(self, operator: str) -> WaitingRows:
-        return self._waiting.get(operator) or WaitingRows()
-
     def _waiting_of(self, operator: str) -> WaitingRows:
-        return self._waiting.setdefault(operator, WaitingRows())
+        return self._waiting.get(operator) or WaitingRows()
 
 
 DEFAULT_SEGMENT_OVERHEAD_BYTES: Final = 4096
@@ -588,11 +545,17 @@ def choose_snapshots(
 ) -> list[int]:
     """Choose key groups of one state to write a snapshot of in the next epoch.
 
+    A snapshot is worth it once reading the changelog of a key group costs `growth` times what
+    reading its snapshot costs. Rewriting then costs at most ``1 + 1 / growth`` times what was
+    written to the changelog since the last snapshot, so over any time the state is rewritten a
+    constant factor of what was changed, however large it is and whatever the pattern of changes
+    (the argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
+
     `budget_bytes`: how much to write at most. The most urgent key group is chosen even if it alone
     is larger, so that it is not put off for ever; a budget of 0 chooses nothing.
     `growth`: how far a changelog may outgrow its snapshot, as a ratio.
-    `segment_overhead_bytes`: what opening a segment costs, in bytes that could be read in the same
-    time.
+    `segment_overhead_bytes`: what opening a segment costs, however short it is, in bytes that could
+    be read in the same time.
     Returns key groups, the one whose changelog has outgrown its snapshot the most first; ties in
     order of key groups.
     """
@@ -601,9 +564,9 @@ def choose_snapshots(
     candidates = np.flatnonzero(chosen_from)
     if budget_bytes <= 0 or not len(candidates):
         return []
-    changelog_bytes = chains.changelog_bytes(state)[candidates]
-    snapshot_bytes = chains.snapshot_bytes(state)[candidates]
-    read_bytes = changelog_bytes + segment_overhead_bytes * chains.num_segments(state)[candidates]
+    of = chains.of(state)
+    changelog_bytes, snapshot_bytes = of.changelog_bytes[candidates], of.snapshot_bytes[candidates]
+    read_bytes = changelog_bytes + segment_overhead_bytes * of.num_segments[candidates]
     ratio = read_bytes / np.maximum(snapshot_bytes, 1)
     due = (read_bytes >= min_changelog_bytes) & (ratio >= growth)
     order = np.flatnonzero(due)[np.argsort(-ratio[due], kind="stable")]

@@ -1,4 +1,4 @@
-"""Garbage collection of a checkpoint's files, and a summary of what is in it.
+"""The files that retained epochs need: the others are collected, these are copied and summed up.
 
 Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
 at the time that they will not be needed.
@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.ownership import load_record, numbers_in
+from godwit.checkpoint.framing import encode_record, load_record, numbers_in
 from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
@@ -25,6 +28,7 @@ from godwit.checkpoint.records import (
     MANIFESTS,
     PLANS,
     RUNS,
+    CommitRecord,
     FlowIdentity,
     RunRecord,
     StateId,
@@ -35,6 +39,7 @@ from godwit.checkpoint.records import (
     number_in,
     plan_path,
 )
+from godwit.checkpoint.spark_log import SPARK, copy_spark_log
 from godwit.model.errors import (
     CheckpointError,
     CorruptCheckpointError,
@@ -51,6 +56,7 @@ __all__ = [
     "CheckpointSummary",
     "collect",
     "collected_since",
+    "copy_checkpoint",
     "inspect",
     "needed_files",
     "reading",
@@ -110,7 +116,7 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
-    """Return the error, or another one if its file is not damaged but was collected meanwhile."""
+    """Replace the error of a missing file if the file was collected meanwhile."""
     file = str(error.context.get("file", ""))
     if not collected_since(storage, [file]):
         return error
@@ -126,7 +132,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Return those of some files that are gone and that no epoch needs that is retained now."""
+    """Return the files of a list that are gone, and that no epoch retained now needs."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing -= {entry.path for entry in storage.list(directory)}
@@ -283,16 +289,87 @@ def _pending(log: CommitLog) -> Iterator[str]:
 def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
     chains = log.chains
     has_state = chains.versions(state) >= 0
-    segments = chains.num_segments(state)[has_state]
+    segments = chains.of(state).num_segments[has_state]
     return StateSummary(
         operator=state.operator,
         state=state.state,
         removed=state.operator in log.version(log.flow).kept,
         key_groups=int(has_state.sum()),
         snapshot_rows=sum(snapshot.rows for snapshot in chains.snapshots(state)),
-        snapshot_bytes=int(chains.snapshot_bytes(state).sum()),
-        changelog_bytes=int(chains.changelog_bytes(state).sum()),
+        snapshot_bytes=int(chains.of(state).snapshot_bytes.sum()),
+        changelog_bytes=int(chains.of(state).changelog_bytes.sum()),
         mean_segments=float(segments.mean()) if len(segments) else 0.0,
         max_segments=int(segments.max(initial=0)),
         waiting=tuple(chains.waiting_key_groups(state.operator)),
+    )
+
+
+_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedCheckpoint:
+    """Result of a copy."""
+
+    epoch: int  # the last epoch that is in the copy; -1 if none was committed
+    query_id: str  # id of the copy's query
+    # files, file_bytes: number and size of the files
+    files: int
+    file_bytes: int
+
+
+def copy_checkpoint(
+    source: CheckpointStorage, target: CheckpointStorage, *, same_query: bool = False
+) -> CopiedCheckpoint:
+    """Copy a checkpoint, with Spark's part, as of its latest epoch.
+
+    A query may be running on `source`, since what is committed never changes; if a collection
+    deletes files meanwhile, the copy begins again from a later epoch. There must be nothing at
+    `target` yet. The identity is written last, so an interrupted copy is no checkpoint.
+
+    The copy is a query of its own: it has another id, both for sinks, which keep apart the epochs
+    of different queries, and for Spark, which refuses two running queries of one id. `same_query`
+    keeps the id, for a backup or a move: only one of the two may ever be started then.
+    """
+    if any(target.list(directory) for directory in ("", COMMITS, BLOCKS, SPARK)):
+        raise CheckpointError(
+            f"There is something at {target.uri!r} already.",
+            remedy="Copy to a directory that is empty or does not exist yet.",
+            uri=target.uri,
+        )
+    copied: dict[str, int] = {}
+    for attempt in range(_ATTEMPTS):
+        log = CommitLog.open_read_only(source)
+        try:
+            edits = {edit_path(edit.number) for edit in log.edits()}
+            manifests = {entry.path for entry in source.list(MANIFESTS)}
+            for path in sorted(edits | needed_files(log) - {IDENTITY}):
+                is_there = not path.startswith(MANIFESTS) or path in manifests
+                if path not in copied and is_there:
+                    data = source.read(path).to_pybytes()
+                    target.create_exclusive(path, data)
+                    copied[path] = len(data)
+            break
+        except CorruptCheckpointError as error:
+            translated = unless_collected(source, error)
+            if translated is error:
+                raise
+            if attempt == _ATTEMPTS - 1:
+                raise translated from None
+    query_id = log.identity.query_id if same_query else uuid4().hex
+    origins = log.identity.origins
+    if log.latest is not None:
+        records = (load_record(target, commit_path(e), CommitRecord) for e in log.retained_epochs)
+        batches = [record.batch for record in records if record.batch is not None]
+        spark_id = None if same_query else str(UUID(query_id))
+        copied.update(copy_spark_log(source, target, batches, log.latest.last_batch, spark_id))
+        origin = log.identity.origin_of(log.latest_epoch)
+        origins = tuple(dict.fromkeys((*origins, replace(origin, epoch=log.latest_epoch))))
+    identity = replace(log.identity, query_id=query_id, history=uuid4().hex, origins=origins)
+    target.create_exclusive(IDENTITY, encode_record(identity))
+    return CopiedCheckpoint(
+        epoch=log.latest_epoch,
+        query_id=query_id,
+        files=len(copied) + 1,
+        file_bytes=sum(copied.values()),
     )

@@ -10,8 +10,7 @@ Invariants:
 - a run that no longer owns the checkpoint commits nothing: opening it for writing takes the next
   number of run, and a commit first looks whether that is still the highest.  Where the two cross,
   the exclusive creation of the record decides, and the loser says so;
-- a flow version, and a physical plan, counts from the first record that names it; one that none
-  names is as if it had never been;
+- a flow version, and a physical plan, counts from the first record that names it;
 - a record names its predecessor by a digest (`godwit.checkpoint.ownership`);
 - opening reads one manifest and the records after it, never the whole history; every epoch from
   ``retained_from`` of the latest record on can be read; and reading writes nothing.
@@ -21,25 +20,29 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from godwit.checkpoint.chains import Chains
-from godwit.checkpoint.evolution import FlowVersion
-from godwit.checkpoint.framing import digest_of, encode_commit, encode_record
+from godwit.checkpoint.evolution import FlowVersion, unfit
+from godwit.checkpoint.framing import (
+    create_numbered,
+    digest_of,
+    encode_commit,
+    encode_record,
+    load_record,
+    load_with_digest,
+    numbers_in,
+)
 from godwit.checkpoint.ownership import (
     HistoryPoint,
     acquire_run,
     create_identity,
-    create_numbered,
     edit_problems,
     identity_differences,
     link_problems,
-    load_record,
-    load_with_digest,
     lost_ownership,
-    numbers_in,
     stored_identity,
 )
 from godwit.checkpoint.records import (
@@ -66,7 +69,6 @@ from godwit.checkpoint.records import (
 )
 from godwit.model.errors import (
     CheckpointError,
-    CheckpointMismatchError,
     ConcurrentRunError,
     CorruptCheckpointError,
 )
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CommitLog"]
 
+_T = TypeVar("_T")
 
 DEFAULT_RETAIN_EPOCHS: Final = 10
 DEFAULT_MANIFEST_INTERVAL: Final = 50
@@ -93,15 +96,13 @@ class CommitLog:
         storage: CheckpointStorage,
         identity: FlowIdentity,
         *,
-        run: RunRecord | None,
-        retain_epochs: int,
-        manifest_interval: int,
+        run: RunRecord | None = None,
+        retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
+        manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
     ) -> None:
         self.storage = storage  # the checkpoint's directory
         self.identity = identity  # whose checkpoint it is
-        self._records: dict[int, tuple[CommitRecord, str]] = {}  # each with its digest
-        self._versions: dict[int, tuple[FlowVersion, str]] = {}  # each with its digest
-        self._plans: dict[int, tuple[PhysicalPlan, str]] = {}
+        self._loaded: dict[str, tuple[Any, str]] = {}  # path → record, and its digest
         # the latest commit record; ``None`` before the first
         self.latest: CommitRecord | None = None
         self._readable_from = 0  # what a repair says of `retained_from` of the latest record
@@ -156,12 +157,8 @@ class CommitLog:
         stored = create_identity(storage, identity)
         problems = list(identity_differences(stored, identity))
         if problems:
-            raise CheckpointMismatchError(
-                f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(problems)}.",
-                remedy="Start the changed flow with a new checkpoint, or undo the change.",
-                uri=storage.uri,
-                differences=problems,
-            )
+            remedy = "Start the changed flow with a new checkpoint, or undo the change."
+            raise unfit(storage.uri, problems, remedy=remedy)
         run = acquire_run(storage, run_id)
         log = cls(
             storage,
@@ -188,60 +185,44 @@ class CommitLog:
         while True:
             latest = max(numbers_in(storage, COMMITS), default=-1)
             try:
-                return cls(
-                    storage,
-                    identity,
-                    run=None,
-                    retain_epochs=DEFAULT_RETAIN_EPOCHS,
-                    manifest_interval=DEFAULT_MANIFEST_INTERVAL,
-                )
+                return cls(storage, identity)
             except CorruptCheckpointError:
                 # What was listed may be collected before it is read, once there are later epochs.
                 if max(numbers_in(storage, COMMITS), default=-1) == latest:
                     raise
 
+    def _load(self, path: str, kind: type[_T]) -> tuple[_T, str]:
+        """Read a record and its digest, once."""
+        entry = self._loaded.get(path)
+        if entry is None:
+            entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
+        return entry
+
     def version(self, number: int) -> FlowVersion:
         """Return a flow version that a committed record or reference names."""
-        return self._version(number)[0]
-
-    def _version(self, number: int) -> tuple[FlowVersion, str]:
-        entry = self._versions.get(number)
-        if entry is None:
-            entry = load_with_digest(self.storage, flow_path(number), FlowVersion)
-            self._versions[number] = entry
-        return entry
-
-    def _plan(self, number: int) -> tuple[PhysicalPlan, str]:
-        entry = self._plans.get(number)
-        if entry is None:
-            entry = load_with_digest(self.storage, plan_path(number), PhysicalPlan)
-            self._plans[number] = entry
-        return entry
+        return self._load(flow_path(number), FlowVersion)[0]
 
     def _check_version(self, record: CommitRecord) -> None:
         """Refuse a file of another history in the place of a flow version."""
-        if record.flow_digest and record.flow_digest != self._version(record.flow)[1]:
+        path = flow_path(record.flow)
+        if record.flow_digest and record.flow_digest != self._load(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
-            raise self._forked(flow_path(record.flow), problem)
+            raise self._forked(path, problem)
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
         """The physical plan that counts; ``None`` if there is none."""
         if self.plan < 0:
             return None
-        plan, digest = self._plan(self.plan)
-        latest = self.latest
-        if (
-            latest is not None
-            and latest.plan == self.plan
-            and latest.plan_digest not in {"", digest}
-        ):
+        path, latest = plan_path(self.plan), self.latest
+        plan, digest = self._load(path, PhysicalPlan)
+        if latest and latest.plan == self.plan and latest.plan_digest not in {"", digest}:
             problem = f"epoch {latest.epoch} ran under another physical plan of this number"
-            raise self._forked(plan_path(self.plan), problem)
+            raise self._forked(path, problem)
         return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
-        """Flow versions from the one that counts back to `number`, as far as they go."""
+        """Return the flow versions from the one that counts back to `number`, by number."""
         versions: dict[int, FlowVersion] = {}
         at = self.flow
         while at >= max(number, 0):
@@ -262,7 +243,7 @@ class CommitLog:
                 self.identity,
                 edit,
                 record=self._known_digest(edit.epoch),
-                flow_version=self._version(edit.flow)[1],
+                flow_version=self._load(flow_path(edit.flow), FlowVersion)[1],
                 previous=previous,
             ):
                 raise self._forked(edit_path(edit.number), problem)
@@ -279,7 +260,7 @@ class CommitLog:
             history=self.identity.origin_of(self.latest_epoch).history,
             epoch=self.latest_epoch,
             record=self._known_digest(self.latest_epoch),
-            flow_digest=self._version(self.flow)[1],
+            flow_digest=self._load(flow_path(self.flow), FlowVersion)[1],
             previous=next((digest for _, digest in reversed(self._edits())), ""),
         )
 
@@ -346,7 +327,7 @@ class CommitLog:
             self._manifests.remove(epoch)
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Digest of a committed epoch whose record is still there, and whose history it is."""
+        """Return an epoch's place in its history: whose it is, and its digest."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -383,8 +364,8 @@ class CommitLog:
         return min(max(origins, default=-1), point.epoch, self.latest_epoch)
 
     def digest(self, epoch: int) -> str:
-        """Digest of any commit record that is still there; it stands for all before it too."""
-        return self._load(epoch)[1]
+        """Digest of a commit record that is still there; it stands for all before it too."""
+        return self._load(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
         if epoch not in self.retained_epochs:
@@ -416,8 +397,7 @@ class CommitLog:
                     f"{self.identity.num_key_groups}",
                 )
             chains = Chains.restore(manifest)
-            digest = manifest.record
-            here = digest
+            digest = here = manifest.record
             with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
                 here = self.digest(start)
             if digest not in {"", here}:
@@ -427,7 +407,7 @@ class CommitLog:
             digest = ""
         before: CommitRecord | None = None
         for later in range(start + 1, epoch + 1):
-            record, own_digest = self._load(later)
+            record, own_digest = self._load(commit_path(later), CommitRecord)
             if record.history and not digest and later > 0:
                 digest = self.digest(later - 1)  # not in a manifest of format 2
             for problem in link_problems(self.identity, record, before=before, digest=digest):
@@ -443,14 +423,7 @@ class CommitLog:
 
     def load(self, epoch: int) -> CommitRecord:
         """Return the commit record of any epoch whose record is still there, retained or not."""
-        return self._load(epoch)[0]
-
-    def _load(self, epoch: int) -> tuple[CommitRecord, str]:
-        entry = self._records.get(epoch)
-        if entry is None:
-            entry = load_with_digest(self.storage, commit_path(epoch), CommitRecord)
-            self._records[epoch] = entry
-        return entry
+        return self._load(commit_path(epoch), CommitRecord)[0]
 
     def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
         return CorruptCheckpointError(
@@ -463,7 +436,7 @@ class CommitLog:
         )
 
     def _begin(self, version: FlowVersion, run: RunRecord) -> None:
-        """Go on under another flow version, which counts once a record names it."""
+        """Write a flow version for the next epochs; it counts once a record names it."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
                 f"While run {run.run_id!r} was starting, another one committed flow version "
@@ -503,8 +476,8 @@ class CommitLog:
             previous="" if self.latest is None else self.digest(self.latest_epoch),
             flow=self.flow,
             plan=self.plan,
-            flow_digest=self._version(self.flow)[1],
-            plan_digest=self._plan(self.plan)[1],
+            flow_digest=self._load(flow_path(self.flow), FlowVersion)[1],
+            plan_digest=self._load(plan_path(self.plan), PhysicalPlan)[1],
         )
         self.chains.check(record)
         self._check_files(record)
@@ -527,10 +500,11 @@ class CommitLog:
         with self.lock:
             self.chains.apply(written)
             self.latest = written
-            self._records[record.epoch] = written, digest_of(data)
-        for epoch in list(self._records):  # a copy: a collection beside this may add some
-            if epoch < self.anchor:
-                self._records.pop(epoch, None)
+            self._loaded[commit_path(record.epoch)] = written, digest_of(data)
+        first = commit_path(max(self.anchor, 0))
+        for path in list(self._loaded):  # a copy: a collection beside this may add some
+            if path.startswith(COMMITS) and path < first:
+                self._loaded.pop(path, None)
         return written
 
     def _write_manifest(self) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
-from godwit.checkpoint.flow_changes import edited
+from godwit.checkpoint.evolution import edited
 from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.records import EditRecord, SegmentRef, StateId, edit_path
 from godwit.model.errors import CheckpointError

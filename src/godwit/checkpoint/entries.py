@@ -65,7 +65,7 @@ class StateRows:
     removed: npt.NDArray[np.bool_] | None = None
 
     def then(self, others: StateRows) -> StateRows:
-        """Put others behind these; none of either is removed."""
+        """Append other entries; none of either is a removal."""
         return StateRows(
             hashes=np.concatenate([self.hashes, others.hashes]),
             keys=pa.concat_batches([self.keys, others.keys]),
@@ -109,7 +109,10 @@ class EntryLayout:
         written = columns_of(self.schema.values) if former is None else former.columns
         split = len(self.schema.keys) + 1
         last = split + len(written)
-        self._check(batch, (*columns_of(self.schema.keys), *written), flow)
+        expected = (*columns_of(self.schema.keys), *written)
+        if not is_entries_of(columns_of(batch.schema), expected):
+            actual = columns_of(batch.schema)[1 : len(expected) + 1]
+            raise _mismatch(f"State of {self.name!r} has", actual, flow, expected)
         columns = batch.columns
         length = (batch.num_rows if end is None else end) - first
         if (first, length) != (0, batch.num_rows):
@@ -128,7 +131,7 @@ class EntryLayout:
     def _upgraded(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
-        """Upgrade states; whatever goes wrong with one of them names its key."""
+        """Upgrade states; an error about one of them names its key."""
         try:
             return upgrade(values)
         except GodwitError as error:
@@ -139,13 +142,6 @@ class EntryLayout:
             raise type(error)(
                 f"Key {key!r}: {error.message}", remedy=error.remedy, **error.context, key=key
             ) from error
-
-    def _check(self, batch: pa.RecordBatch, expected: Columns, flow: int) -> None:
-        columns = columns_of(batch.schema)
-        if not is_entries_of(columns, expected):
-            raise _mismatch(
-                f"State of {self.name!r} has", columns[1 : len(expected) + 1], flow, expected
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +234,7 @@ def _utc(dtype: pa.DataType) -> pa.DataType:
 
 
 def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Show instants in another time zone; refuses any other difference."""
+    """Cast instants to another time zone; refuse any other difference of types."""
     if column.type == dtype:
         return column
     if type_text(column.type) != type_text(dtype):
@@ -265,7 +261,7 @@ def pack_entries(rows: StateRows) -> pa.RecordBatch:
 
 
 def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
-    """(key group, first row, row after the last) of a segment's key groups."""
+    """Yield each key group of a segment, its first row and the row after its last."""
     start = 0
     for key_group, end in zip(segment.key_groups, segment.row_ends, strict=True):
         yield key_group, start, end
@@ -330,10 +326,10 @@ def read_chain(
         parts.append(layout.read(batch, segment.flow, first=first, end=end))
     if len(parts) == 1 and parts[0].removed is None:
         return parts[0]
-    return _latest(parts, layout.schema)
+    return _latest_entries(parts, layout.schema)
 
 
-def _latest(parts: list[StateRows], schema: StateSchema) -> StateRows:
+def _latest_entries(parts: list[StateRows], schema: StateSchema) -> StateRows:
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
     keys = _stack([part.keys for part in parts], schema.keys)
     values = _stack([part.values for part in parts], schema.values)

@@ -1,8 +1,5 @@
 """Flow versions: the schema of state when it was written, and whether a changed flow can read it.
 
-Problem: programs change between runs.  What is in the checkpoint was written by operators that may
-since have been renamed, removed, or given other results, and has to be read as what it was written.
-
 A `FlowVersion` describes every operator's states and every sink's rows.  Versions form a line
 (``previous``), and each reference in the checkpoint names the version that it was written under.
 So bytes are opened under the description of that version, their columns compared by name and type,
@@ -12,10 +9,13 @@ Invariants: a part of the state that some version did not have is gone, even if 
 one of the same name again (`described`); and no description depends on the session's time zone,
 since instants are instants (`type_text`).
 
-`insist_on_compatible` is the one comparison there is: what was written under one description is
-read under another only if nothing differs by which it would mean something else; columns are found
-by name, so their order makes no difference, and one that is new is empty.  An operator's own part
-is the values: results of aggregates, types of Python state.
+`insist_on_compatible` is the one comparison of descriptions: columns are found by name, so their
+order makes no difference, and one that is new is empty.
+
+`changes_to` compares whole flows.  Operators are found by name: those that stayed, came back or
+were renamed keep their state, the others start empty, and whatever the program no longer has is
+kept.  Renamings are declared, and done once.  What would make one operator take another's state for
+its own is refused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ import msgspec
 from godwit.model.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from godwit.checkpoint.records import EditRecord
+
 __all__ = [
     "Columns",
+    "FlowChanges",
     "FlowVersion",
     "OperatorVersion",
     "StateDescription",
@@ -42,13 +45,16 @@ __all__ = [
     "WrittenState",
     "changed_columns",
     "changed_meaning",
+    "changes_to",
     "columns_of",
     "described",
     "differences",
+    "edited",
     "insist_on_compatible",
     "plain",
     "refuse",
     "type_text",
+    "unfit",
     "without_zones",
 ]
 
@@ -85,14 +91,14 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
         if self.codec == "arrow":
             replaced["type"] = without_zones(self.type)
         if isinstance(self.windows, list) and not self.means:
-            replaced["windows"], replaced["means"] = _parted(self.windows)
+            replaced["windows"], replaced["means"] = _windows_and_meanings(self.windows)
         for name, value in replaced.items():
             if value != getattr(self, name):
                 msgspec.structs.force_setattr(self, name, value)
 
 
-def _parted(windows: list[Any]) -> tuple[list[Any] | None, dict[str, Any]]:
-    """Part windows from what else earlier versions noted among them."""
+def _windows_and_meanings(windows: list[Any]) -> tuple[list[Any] | None, dict[str, Any]]:
+    """Split the windows that earlier versions wrote from other meanings in the same list."""
     panes = [w for w in windows if not isinstance(w, dict) or {"length_us", "gap_us"} & w.keys()]
     means = {name: value for w in windows if w not in panes for name, value in w.items()}
     if panes:
@@ -211,11 +217,11 @@ class WrittenState:
 
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
-        """Take all of a description to count still."""
-        return _narrowed(description, ())
+        """Make the written state of a description of which everything still counts."""
+        return _still_counting(description, ())
 
     def live_in(self, today: StateDescription) -> frozenset[str]:
-        """Names of the columns that today's program reads as what they were, if it has them."""
+        """Names of the columns that still mean the same in today's program."""
         results = _results(self.description)
         if results is None:
             return self.live
@@ -247,11 +253,13 @@ def described(
     else:
         return None
     *later, written = line
-    return None if written is None else _narrowed(written, later)
+    return None if written is None else _still_counting(written, later)
 
 
-def _narrowed(written: StateDescription, later: Iterable[StateDescription | None]) -> WrittenState:
-    """Leave out what any of the later descriptions does not have; ``None`` has nothing."""
+def _still_counting(
+    written: StateDescription, later: Iterable[StateDescription | None]
+) -> WrittenState:
+    """Leave out the parts that some later description lacks; ``None`` lacks all of them."""
     live = {name for name, _ in written.columns}
     results = _results(written)
     records = _records(written)
@@ -288,7 +296,7 @@ def _narrowed(written: StateDescription, later: Iterable[StateDescription | None
 
 
 def _results(description: StateDescription) -> dict[str, Any] | None:
-    """Results of an operator that aggregates, whose columns are found by them."""
+    """Return the results of an aggregating operator by name; ``None`` of other operators."""
     is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
     return description.type if is_aggregate else None
 
@@ -340,31 +348,36 @@ def insist_on_compatible(
     stored: StateDescription,
     today: StateDescription,
     *,
-    found: Iterable[str] = (),
+    problems: Iterable[str] = (),
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Refuse state that would mean something else if it was read under today's description."""
-    found = [*found, *changed_meaning(stored, today)]
+    """Refuse state that would mean something else if it was read under today's description.
+
+    `problems`: what the caller has found to differ already.
+    """
+    every = [*problems, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
-        found.append(f"its state was written as {stored.codec} and is {today.codec}")
+        every.append(f"its state was written as {stored.codec} and is {today.codec}")
     elif stored.codec != "arrow" or stored.type is None:  # results are found by their own names
-        found += changed_columns(stored.columns, today.columns, are_rows=stored.codec == "arrow")
-    if found:
-        raise refuse(f"The state of {subject}", found, remedy, **context)
+        every += changed_columns(stored.columns, today.columns, are_rows=stored.codec == "arrow")
+    if every:
+        raise refuse(f"The state of {subject}", every, remedy, **context)
 
 
 def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterator[str]:
-    """Say by what entries, and rows on their way to them, mean something else than they did.
+    """Report the changes by which entries, and rows on their way, would mean something else.
 
     Meanings that only one of the two descriptions has are not compared: an earlier version did not
     write them down, or there is nothing yet, or no more, that has them.
     """
     yield from differences("entries", stored.entries, today.entries)
-    yield from differences("windows", _in_order(stored.windows), _in_order(today.windows))
+    yield from differences(
+        "windows", _sorted_windows(stored.windows), _sorted_windows(today.windows)
+    )
     was, now = dict(stored.means), dict(today.means)
-    yield from _exchanged(was.pop(_ORIGINS, None), now.pop(_ORIGINS, None))
-    yield from _differences_in_both("", plain(was), plain(now))
+    yield from _exchanged_sides(was.pop(_ORIGINS, None), now.pop(_ORIGINS, None))
+    yield from _changed_values("", plain(was), plain(now))
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
@@ -388,7 +401,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 def refuse(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Make the error that says every difference."""
+    """Make the error of something stored that does not fit, with every difference."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -398,15 +411,27 @@ def refuse(
     )
 
 
-def _differences_in_both(where: str, was: Any, now: Any) -> Iterator[str]:
+def unfit(
+    uri: str, problems: Sequence[str], why: str = "", *, remedy: str
+) -> CheckpointMismatchError:
+    """Make the error of a flow that does not fit its checkpoint."""
+    return CheckpointMismatchError(
+        f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
+        remedy=remedy,
+        uri=uri,
+        differences=list(problems),
+    )
+
+
+def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
     if isinstance(was, dict) and isinstance(now, dict):
         for name in sorted(was.keys() & now.keys()):
-            yield from _differences_in_both(f"{where} {name}".lstrip(), was[name], now[name])
+            yield from _changed_values(f"{where} {name}".lstrip(), was[name], now[name])
     elif was != now:
         yield f"{where} was {was!r} and is {now!r}"
 
 
-def _exchanged(was: Any, now: Any) -> Iterator[str]:
+def _exchanged_sides(was: Any, now: Any) -> Iterator[str]:
     """Report sides of a join that have changed places."""
     if not (was and now):
         return
@@ -421,9 +446,287 @@ def _exchanged(was: Any, now: Any) -> Iterator[str]:
         yield "left and right have changed places"
 
 
-def _in_order(windows: Any) -> Any:
-    """Windows by what they are: in which order a program names them makes no difference."""
+def _sorted_windows(windows: Any) -> Any:
+    """Sort windows, since the order in which a program names them makes no difference."""
     if not windows:
         return None
     bounds = ("length_us", "every_us", "offset_us", "gap_us")
     return sorted(windows, key=lambda window: [window.get(bound, -1) for bound in bounds])
+
+
+_TIMERS = "timers"
+"""State that holds the timers of an operator of several states."""
+_CLOCK = "clock of timers"
+"""Entry of `StateDescription.means` of a state that holds timers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanges:
+    """Changes of a flow's operators from one version to the next."""
+
+    version: FlowVersion | None  # the version to write; ``None`` if nothing changed
+    renamed: Mapping[str, str]  # old name → new name
+    added: tuple[str, ...]  # operators that start without state
+    returned: tuple[str, ...]  # operators that were removed, and find the state that they left
+    removed: tuple[str, ...]  # operators that are gone from the flow, and whose state is kept
+    # what became of the results of operators that aggregate, and of the columns of sinks, in words
+    results: tuple[str, ...] = ()
+
+
+def changes_to(
+    today: FlowVersion,
+    stored: FlowVersion | None,
+    *,
+    previous: int,
+    uri: str,
+    edits: Sequence[EditRecord] = (),
+) -> FlowChanges:
+    """Compare today's flow with the stored one; refuse what does not fit.
+
+    `stored`: the version that counts in the checkpoint; ``None`` before the first epoch.
+    """
+    if stored is None:
+        return FlowChanges(
+            version=today, renamed={}, added=tuple(today.operators), returned=(), removed=()
+        )
+    _check_sources(today, stored, uri)
+    times = _event_time_columns(today, stored, uri)
+    names = {*stored.operators, *stored.kept}
+    stored = edited(stored, edits)
+    problems: list[str] = []
+    renamed = _renamed(today, stored, problems)
+    origin = {new: old for old, new in renamed.items()}
+    added: list[str] = []
+    returned: list[str] = []
+    results: list[str] = []
+    for name, operator in today.operators.items():
+        old = origin.get(name, name)
+        before = None if old == name and name in renamed else stored.operator(old)
+        if before is None:
+            added.append(name)
+            continue
+        if old not in stored.operators:
+            returned.append(name)
+        where = f"operator {name!r}: "
+        problems += differences(f"{where}kind", before.kind, operator.kind)
+        problems += differences(f"{where}keys", before.keys, operator.keys)
+        problems += _changed_part(name, renamed.get(before.part_of, before.part_of), operator)
+        problems += _lost_states(name, before, operator)
+        results += _changed_results(name, before, operator)
+    reused = {origin.get(name, name) for name in today.operators if name not in added}
+    carried = {**stored.kept, **stored.operators}
+    kept = {name: carried[name] for name in sorted(carried.keys() - reused)}
+    removed = tuple(name for name in kept if name in stored.operators)
+    problems += _lost_unnamed(today, stored, added, removed)
+    if problems:
+        raise unfit(
+            uri,
+            problems,
+            remedy="Give an operator the name that its state has (name=, or formerly= to rename "
+            "it); one that is to start empty needs a name that the checkpoint does not have.",
+        )
+    # From the names in the checkpoint, through those after the edits, to those of the program.
+    to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
+    total = {name: renamed.get(after, after) for name, after in to.items()}
+    total = {old: new for old, new in total.items() if old != new}
+    version = msgspec.structs.replace(
+        today, previous=previous, kept=kept, times=times, renamed=total, dropped=stored.dropped
+    )
+    as_stored = msgspec.msgpack.decode(msgspec.msgpack.encode(version), type=FlowVersion)
+    same = not edits and as_stored == msgspec.structs.replace(stored, previous=previous)
+    return FlowChanges(
+        version=None if same else version,
+        renamed=total,
+        added=tuple(added),
+        returned=tuple(returned),
+        removed=removed,
+        results=(*results, *_changed_sinks(today, stored)),
+    )
+
+
+def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
+    """Apply edits to a flow version; its `renamed` and `dropped` list them."""
+    renamed: dict[str, str] = {}
+    dropped: list[str] = []
+    operators, kept = dict(version.operators), dict(version.kept)
+    for edit in edits:
+        for name in edit.dropped:
+            operators.pop(name, None)
+            kept.pop(name, None)
+            dropped.append(_origin(renamed, name))
+            renamed.pop(_origin(renamed, name), None)
+        for old, new in edit.renamed.items():
+            for named in (operators, kept):
+                if old in named:
+                    named[new] = named.pop(old)
+                for part in [name for name, of in named.items() if of.part_of == old]:
+                    named[part] = msgspec.structs.replace(named[part], part_of=new)
+            renamed[_origin(renamed, old)] = new
+    return msgspec.structs.replace(
+        version,
+        operators=operators,
+        kept=kept,
+        renamed={old: new for old, new in renamed.items() if old != new},
+        dropped=tuple(dropped),
+    )
+
+
+def _origin(renamed: Mapping[str, str], name: str) -> str:
+    """Name that an operator had before the edits."""
+    return next((old for old, new in renamed.items() if new == name), name)
+
+
+def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
+    """Refuse other sources; that a single one was renamed makes no difference to Spark."""
+    if len(today.sources) == len(stored.sources) == 1 or today.sources == stored.sources:
+        return
+    problems = [
+        f"source {name!r} was added" for name in today.sources if name not in stored.sources
+    ]
+    problems += [f"source {name!r} is gone" for name in stored.sources if name not in today.sources]
+    raise unfit(
+        uri,
+        problems,
+        "Spark keeps how far each source was read by the source's number, and these would change.",
+        remedy="Start the flow with the sources that it had; give a new source a flow and a "
+        "checkpoint of its own.",
+    )
+
+
+def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
+    """Return the event-time column of every source; refuse one that was replaced by another."""
+    before = dict(stored.times)
+    if len(today.sources) == len(stored.sources) == 1:
+        before = dict.fromkeys(today.sources, *before.values()) if before else {}
+    problems = [
+        f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
+        for source, column in today.times.items()
+        if before.get(source, column) != column
+    ]
+    if problems:
+        raise unfit(
+            uri,
+            problems,
+            "Its watermark and the windows and timers that are open are of the other column.",
+            remedy="Leave event_time= as it was; a column that only has another name now gets its "
+            "old one in the DataFrame, by withColumnRenamed. A flow that is to go by another time "
+            "needs a checkpoint of its own.",
+        )
+    return dict(sorted({**before, **today.times}.items()))
+
+
+def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
+    """Report an operator that has become a part of another, or is one no longer."""
+    if part_of != now.part_of:
+        was, becomes = (
+            f"a part of {whole!r}" if whole else "an operator of its own"
+            for whole in (part_of, now.part_of)
+        )
+        yield (
+            f"operator {name!r} was {was} and is {becomes} (rename or drop the one in the "
+            "checkpoint: `godwit checkpoint rename`, `godwit checkpoint drop`)"
+        )
+
+
+def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Find states of an operator that the program no longer declares."""
+    lost = sorted(before.states.keys() - now.states.keys())
+    if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
+        return  # timers come and go
+    if lost == ["state"]:
+        yield (
+            f"operator {name!r} kept a single state, which is a state named 'state' among several: "
+            "declare that one too"
+        )
+    elif lost:
+        yield (
+            f"operator {name!r} no longer has {', '.join(map(repr, lost))}, of which there is "
+            "state: declare what it had, since a state that no function touches costs nothing"
+        )
+
+
+def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Describe what became of an operator's aggregates."""
+    for state, described_as in now.states.items():
+        was = before.states.get(state)
+        if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
+            continue
+        if was.codec == described_as.codec == "arrow":
+            for result in described_as.type.keys() - was.type.keys():
+                yield f"{name}.{result} starts empty"
+            for result in was.type.keys() - described_as.type.keys():
+                yield f"{name}.{result} was let go"
+
+
+def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
+    """Report which columns of sinks are new, gone or of another type."""
+    for sink, columns in today.sinks.items():
+        where = f"sink {sink}: "
+        yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
+
+
+def _lost_unnamed(
+    today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
+) -> Iterator[str]:
+    """Report operators without a name of their own that would lose their state."""
+    for name in added:
+        operator = today.operators[name]
+        for old in removed:
+            before = stored.operators[old]
+            alike = (operator.kind, operator.keys) == (before.kind, before.keys)
+            if alike and not operator.named and not before.named:
+                yield (
+                    f"operator {name!r}, which nobody named, would start empty, and {old!r} of the "
+                    f"same keys is gone; if it is the same one, say name={old!r}"
+                )
+
+
+def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
+    """Old name → new name, for the renamings that are yet to be done."""
+    renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
+    renamed: dict[str, str] = {}
+    for new, old in renamings.items():
+        known = stored.operators.get(new)
+        if (
+            known is not None
+            and known.formerly == old
+            and not _exchanged_again(today, stored, new, old)
+        ):
+            continue  # done by an earlier run
+        if stored.operator(old) is None:
+            if stored.operator(new) is None and not today.operators[new].part_of:
+                names = ", ".join(
+                    repr(name) for name in sorted({**stored.operators, **stored.kept})
+                )
+                problems.append(
+                    f"operator {new!r} says that it was {old!r}, but the checkpoint's operators "
+                    f"are {names}"
+                )
+            continue
+        if stored.operator(new) is not None and new not in renamings.values():
+            problems.append(
+                f"operator {new!r} says that it was {old!r}, but the checkpoint has state of both"
+            )
+            continue
+        renamed[old] = new
+    return renamed
+
+
+def _exchanged_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
+    """Return whether operators that gave their names to one another have done so once more.
+
+    The program says the same as after the first time; but what is behind a name now was behind the
+    one that it says it was.  Code that is new tells nothing, so one such operator is enough, unless
+    another is still what it was.
+    """
+    cycle = [new]
+    while old != new:
+        if old not in today.operators or old in cycle:
+            return False
+        cycle.append(old)
+        old = today.operators[old].formerly
+    was = [stored.operators[name].origin if name in stored.operators else "" for name in cycle]
+    now = [today.operators[name].origin for name in cycle]
+    moved = [origin == before for origin, before in zip(now, was[1:] + was[:1], strict=True)]
+    stayed = [origin == before for origin, before in zip(now, was, strict=True)]
+    return "" not in was and any(moved) and not any(stayed)

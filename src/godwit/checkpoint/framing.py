@@ -4,12 +4,10 @@ Layout: a header (magic and format, where the body begins and how long it is, a 
 everything behind the header, a checksum of the header), padding to 64 bytes, blocks that travel in
 the file, each padded to 64 bytes, and the body as msgpack.  Every byte is under a checksum.
 
-A checksum says that a record is as it was written, not that Godwit wrote it.  One that is believed
-can name a file outside the checkpoint, a key group that no array has, or an epoch that it is not
-of.  Invariant: what `decode_record` returns may be used as an index, a size or a path without
-another look, as far as one record alone can tell.  What depends on other records (the number of key
-groups, the order of epochs) is checked where they meet, in `godwit.checkpoint.commit_log` and
-`godwit.checkpoint.chains`.
+A checksum says that a record is as it was written, not that Godwit wrote it.  Invariant: what
+`decode_record` returns may be used as an index, a size or a path without another look, as far as
+one record alone can tell.  What depends on other records (the number of key groups, the order of
+epochs) is checked where they meet, in `commit_log` and `chains`.
 """
 
 from __future__ import annotations
@@ -43,6 +41,7 @@ from godwit.checkpoint.records import (
     SnapshotRef,
     commit_path,
     number_in,
+    numbered_path,
     padded,
 )
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
@@ -51,12 +50,25 @@ from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["decode_record", "digest_of", "encode_commit", "encode_record", "without_bytes"]
+    from godwit.checkpoint.storage import CheckpointStorage
 
-_MAX_NUMBER: Final = 10**12 - 1  # what the names of files have room for
-_MAX_EVENT_TIME: Final = 2**62
+__all__ = [
+    "create_numbered",
+    "decode_record",
+    "digest_of",
+    "encode_commit",
+    "encode_record",
+    "load_record",
+    "load_with_digest",
+    "numbers_in",
+    "row_problems",
+    "without_bytes",
+]
+
+_NUMBER: Final = (0, 10**12 - 1)  # what the names of files have room for
+_EVENT_TIME: Final = 2**62
 """Microseconds: beyond whatever windows, slack and joins may add to an event time."""
-_MAX_SIZE: Final = 2**62
+_SIZE: Final = (0, 2**62)
 _MAX_ENTRIES: Final = 2**26
 """Arrays over the key groups of all states: at most so many elements each."""
 _MAX_DEPTH: Final = 64
@@ -65,25 +77,12 @@ _SOURCE_ENTRY: Final = re.compile(r"sources/\d{1,9}/\d{1,18}")
 _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
-def record_problems(record: Any, path: str) -> Iterator[str]:
-    """Yield what cannot be so about a record that was read from `path`, if anything.
-
-    Records of kinds that are not known here pass.
-    """
-    for kind, problems in _CHECKS.items():
-        if isinstance(record, kind):
-            number = number_in(path)
-            yield from problems(record, -1 if number is None else number)
-
-
 def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
-    if not _HEXADECIMAL.fullmatch(identity.query_id):
-        yield f"the query's id {identity.query_id!r:.100} is not hexadecimal"
-    yield from _digest("history", identity.history)
+    yield from _not_hexadecimal(identity, "query_id", "history")
     for origin in identity.origins:
-        yield from _within("origin's epoch", origin.epoch, 0, _MAX_NUMBER)
+        yield from _out_of_bounds(origin, epoch=_NUMBER)
 
 
 def _run(run: RunRecord, number: int) -> Iterator[str]:
@@ -103,10 +102,8 @@ def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
 def _edit(edit: EditRecord, number: int) -> Iterator[str]:
     if edit.number != number:
         yield f"it is of edit {edit.number}"
-    yield from _within("flow version", edit.flow, 0, _MAX_NUMBER)
-    yield from _within("latest epoch", edit.epoch, -1, _MAX_NUMBER)
-    for what in ("history", "record", "flow_digest", "previous"):
-        yield from _digest(what, getattr(edit, what))
+    yield from _out_of_bounds(edit, flow=_NUMBER, epoch=(-1, _NUMBER[1]))
+    yield from _not_hexadecimal(edit, "history", "record", "flow_digest", "previous")
 
 
 def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
@@ -136,26 +133,27 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
         return
-    yield from _digest("history", record.history)
-    yield from _digest("predecessor", record.previous)
-    yield from _digest("flow version", record.flow_digest)
-    yield from _digest("plan", record.plan_digest)
-    yield from _within("flow version", record.flow, 0, _MAX_NUMBER)
-    yield from _within("plan", record.plan, 0, _MAX_NUMBER)
-    yield from _within("first retained epoch", record.retained_from, 0, record.epoch)
-    yield from _within("manifest", record.manifest, -1, record.epoch - 1)
+    yield from _not_hexadecimal(record, "history", "previous", "flow_digest", "plan_digest")
+    yield from _out_of_bounds(
+        record,
+        flow=_NUMBER,
+        plan=_NUMBER,
+        retained_from=(0, record.epoch),
+        manifest=(-1, record.epoch - 1),
+    )
     if record.batch is not None and record.before is not None:
         yield "it covers a micro-batch, and carries on an earlier one"
     if record.last_batch is not None:
-        yield from _within("micro-batch", record.last_batch.number, 0, _MAX_SIZE)
-        for line in record.last_batch.lines:
-            yield from _within("source of Spark's", line, 0, _MAX_STATES)
+        yield from _out_of_bounds(record.last_batch, number=_SIZE)
+        if _integers(record.last_batch.lines, 0, _MAX_STATES) is None:
+            yield "it names a source of Spark's that does not exist"
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
-    event_times = (record.watermarks, record.newest, record.expired, record.reached)
-    for time in [time for by_name in event_times for time in by_name.values()]:
-        yield from _within("moment of event time", time, -_MAX_EVENT_TIME, _MAX_EVENT_TIME)
+    for times in (record.watermarks, record.newest, record.expired, record.reached):
+        for name, time in times.items():
+            if abs(time) > _EVENT_TIME:
+                yield f"the event time of {name!r:.200} is {time} microseconds"
     if len({segment.id for segment in record.segments}) > _MAX_STATES:
         yield "it names too many states"
     for segment in record.segments:
@@ -165,9 +163,10 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     for snapshot in record.snapshots:
         yield from _snapshot(snapshot, MAX_NUM_KEY_GROUPS, record.epoch)
     for output in record.outputs:
-        yield from _output(output)
+        yield from _out_of_bounds(output, flow=_NUMBER, lane=_NUMBER, rows=_SIZE)
+        yield from _block(output.block)
     for sink in (record.sinks or {}).values():
-        yield from _within("earlier epoch of a sink", sink.before, -1, record.epoch - 1)
+        yield from _out_of_bounds(sink, before=(-1, record.epoch - 1))
     for block in record.blocks():
         written_for = number_in(block.file)
         if written_for is not None and (
@@ -194,28 +193,33 @@ def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
     if not 1 <= size <= MAX_NUM_KEY_GROUPS:
         yield f"it has {size} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
         return
-    yield from _digest("record", manifest.record)
-    yield from _within("first retained epoch", manifest.retained_from, 0, epoch)
-    yield from _within("flow version", manifest.flow, 0, _MAX_NUMBER)
+    yield from _not_hexadecimal(manifest, "record")
+    yield from _out_of_bounds(manifest, flow=_NUMBER, retained_from=(0, epoch))
     if len(manifest.states) * size > _MAX_ENTRIES:
         yield f"it has {len(manifest.states)} states"
         return
     states = [state.state for state in manifest.states]
     if len(set(states)) != len(states):
         yield "it names a state twice"
+    lists = [part.segments for part in manifest.states]
+    for segments in (*lists, *(part.segments for part in manifest.waiting)):
+        before = 0
+        for segment in segments:
+            yield from _out_of_bounds(segment, epoch=(before, epoch))
+            before = max(before, segment.epoch)
+            yield from _segment(segment, size)
     for state in manifest.states:
-        yield from _segments(state.segments, size, epoch)
         for snapshot in state.snapshots:
             yield from _snapshot(snapshot, size, epoch)
         for entry in state.entries:
-            yield from _within("key group", entry.key_group, 0, size - 1)
-            yield from _within("version", entry.version, -1, epoch)
-            yield from _within("base", entry.base, -1, epoch)
+            yield from _out_of_bounds(
+                entry, key_group=(0, size - 1), version=(-1, epoch), base=(-1, epoch)
+            )
     for waiting in manifest.waiting:
-        yield from _segments(waiting.segments, size, epoch)
-        for key_group, consumed in waiting.consumed.items():
-            yield from _within("key group", key_group, 0, size - 1)
-            yield from _within("consumed epoch", consumed, -1, epoch)
+        if _integers(waiting.consumed, 0, size - 1) is None:
+            yield f"it names a key group that does not exist (there are {size})"
+        if _integers(waiting.consumed.values(), -1, epoch) is None:
+            yield f"it names an epoch after {epoch} in which waiting rows were processed"
 
 
 _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
@@ -228,54 +232,52 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
     CommitRecord: _commit,
     Manifest: _manifest,
 }
+"""Kind of record → yields what cannot be so about one, by the number in its file's name or -1."""
 
 
-def _digest(what: str, value: str) -> Iterator[str]:
-    if not _HEXADECIMAL.fullmatch(value):
-        yield f"the id of its {what}, {value!r:.100}, is not hexadecimal"
+def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
+    for name in fields:
+        value = getattr(record, name)
+        if not _HEXADECIMAL.fullmatch(value):
+            yield f"its {name}, {value!r:.100}, is not hexadecimal"
 
 
-def _within(what: str, value: int, minimum: int, maximum: int) -> Iterator[str]:
-    if not minimum <= value <= maximum:
-        yield f"its {what} is {value}, not {minimum} to {maximum}"
+def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
+    """Report the fields of a record that are below the first bound or above the second."""
+    for name, (minimum, maximum) in bounds.items():
+        value = getattr(record, name)
+        if not minimum <= value <= maximum:
+            yield f"its {name} is {value}, not {minimum} to {maximum}"
 
 
-def _segments(segments: Iterable[SegmentRef], size: int, last: int) -> Iterator[str]:
-    before = 0
-    for segment in segments:
-        yield from _within("segment's epoch", segment.epoch, before, last)
-        before = max(before, segment.epoch)
-        yield from _segment(segment, size)
-
-
-def _segment(segment: SegmentRef, size: int) -> Iterator[str]:
-    yield from _within("flow version", segment.flow, 0, _MAX_NUMBER)
-    yield from _within("lane", segment.lane, 0, _MAX_NUMBER)
+def _segment(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
+    yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
     yield from _block(segment.block)
-    yield from _key_groups(segment.key_groups, size)
+    yield from row_problems(segment, num_key_groups)
+
+
+def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
+    """Report faults in a segment's key groups and in the ends of their rows."""
     if len(segment.key_groups) != len(segment.row_ends):
         yield (
             f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
             f"of rows"
         )
-    ends = _integers(segment.row_ends, 0, _MAX_SIZE)
-    if ends is None or (np.diff(ends) < 0).any():
+    key_groups = _integers(segment.key_groups, 0, num_key_groups - 1)
+    if key_groups is None:
+        yield f"it names a key group that does not exist (there are {num_key_groups} at most)"
+    elif (key_groups[1:] <= key_groups[:-1]).any():
+        yield "it does not list key groups in order"
+    ends = _integers(segment.row_ends, *_SIZE)
+    if ends is None or (ends[1:] < ends[:-1]).any():
         yield "a segment has ends of rows that go backwards"
 
 
-def _snapshot(snapshot: SnapshotRef, size: int, last: int) -> Iterator[str]:
-    yield from _within("flow version", snapshot.flow, 0, _MAX_NUMBER)
-    yield from _within("key group", snapshot.key_group, 0, size - 1)
-    yield from _within("snapshot's version", snapshot.version, 0, last)
-    yield from _within("number of rows", snapshot.rows, 0, _MAX_SIZE)
+def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
+    yield from _out_of_bounds(
+        snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
+    )
     yield from _block(snapshot.block)
-
-
-def _output(output: OutputRef) -> Iterator[str]:
-    yield from _within("flow version", output.flow, 0, _MAX_NUMBER)
-    yield from _within("lane", output.lane, 0, _MAX_NUMBER)
-    yield from _within("number of rows", output.rows, 0, _MAX_SIZE)
-    yield from _block(output.block)
 
 
 def _block(block: BlockRef) -> Iterator[str]:
@@ -283,23 +285,13 @@ def _block(block: BlockRef) -> Iterator[str]:
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"
     if block.data:
         yield "a block's bytes stand in the record"
-    yield from _within("block's offset", block.offset, 0, _MAX_SIZE)
-    yield from _within("block's length", block.length, 0, _MAX_SIZE)
-    yield from _within("checksum", block.checksum, 0, 2**32 - 1)
+    yield from _out_of_bounds(block, offset=_SIZE, length=_SIZE, checksum=(0, 2**32 - 1))
     if block.offset % ALIGNMENT:
         yield f"a block begins at {block.offset}, not at a multiple of {ALIGNMENT}"
 
 
-def _key_groups(key_groups: Iterable[int], size: int) -> Iterator[str]:
-    numbers = _integers(key_groups, 0, size - 1)
-    if numbers is None:
-        yield f"it names a key group that does not exist (there are {size} at most)"
-    elif (np.diff(numbers) <= 0).any():
-        yield "it does not list key groups in order"
-
-
 def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[Any, Any] | None:
-    """Return `integers` as an array; ``None`` if one is out of bounds."""
+    """Return integers as an array; ``None`` if one is out of bounds."""
     integers = list(values)
     if integers and not (minimum <= min(integers) and max(integers) <= maximum):
         return None
@@ -307,7 +299,7 @@ def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[A
 
 
 def _plain(what: str, value: Any) -> Iterator[str]:
-    """Plain values of bounded depth, so that whoever walks them needs no check of its own."""
+    """Report a value that is not plain or nests too deep to be walked without a check."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         deeper: list[Any] = []
@@ -356,7 +348,7 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
-    """Undo `encode_record`."""
+    """Read a record from its frame; raise if it is damaged or cannot be so."""
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
@@ -368,7 +360,9 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
         except _UNDECODABLE as error:
             problem = f"it does not hold a {kind.__name__} ({error})"
         else:
-            problem = next(record_problems(record, path), "")
+            number, check = number_in(path), _CHECKS.get(kind)
+            problems = check(record, -1 if number is None else number) if check else ()
+            problem = next(iter(problems), "")
             if not problem:
                 return record
     raise CorruptCheckpointError(
@@ -424,35 +418,62 @@ def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
         end += padded(block.length)
         return placed
 
-    written = msgspec.structs.replace(
-        record,
-        segments=tuple(with_block(ref, place(ref.block)) for ref in record.segments),
-        snapshots=tuple(with_block(ref, place(ref.block)) for ref in record.snapshots),
-        outputs=tuple(with_block(ref, place(ref.block)) for ref in record.outputs),
-    )
-    return encode_record(without_inline_bytes(written), b"".join(inline)), written
+    written = _with_blocks(record, place)
+    return encode_record(_with_blocks(written, _without_bytes), b"".join(inline)), written
 
 
 _Ref = TypeVar("_Ref", SegmentRef, SnapshotRef, OutputRef)
 
 
-def with_block(ref: _Ref, block: BlockRef) -> _Ref:
-    """`ref` with another block; `ref` itself if it is the same."""
+def _with_blocks(record: CommitRecord, change: Callable[[BlockRef], BlockRef]) -> CommitRecord:
+    """Return a record with every block that it names changed."""
+    return msgspec.structs.replace(
+        record,
+        segments=tuple(_with_block(ref, change(ref.block)) for ref in record.segments),
+        snapshots=tuple(_with_block(ref, change(ref.block)) for ref in record.snapshots),
+        outputs=tuple(_with_block(ref, change(ref.block)) for ref in record.outputs),
+    )
+
+
+def _with_block(ref: _Ref, block: BlockRef) -> _Ref:
     return ref if block is ref.block else msgspec.structs.replace(ref, block=block)
+
+
+def _without_bytes(block: BlockRef) -> BlockRef:
+    return msgspec.structs.replace(block, data=b"") if block.data else block
 
 
 def without_bytes(ref: _Ref) -> _Ref:
     """`ref` without the bytes that travel with it; its block must have a file."""
-    if not ref.block.data:
-        return ref
-    return with_block(ref, msgspec.structs.replace(ref.block, data=b""))
+    return _with_block(ref, _without_bytes(ref.block))
 
 
-def without_inline_bytes(record: CommitRecord) -> CommitRecord:
-    """`record` without the bytes that travel with its references."""
-    return msgspec.structs.replace(
-        record,
-        segments=tuple(without_bytes(ref) for ref in record.segments),
-        snapshots=tuple(without_bytes(ref) for ref in record.snapshots),
-        outputs=tuple(without_bytes(ref) for ref in record.outputs),
-    )
+def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
+    """Read a record's file."""
+    return load_with_digest(storage, path, kind)[0]
+
+
+def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> tuple[_T, str]:
+    """Read a record's file, and its digest."""
+    data = memoryview(storage.read(path))
+    return decode_record(data, kind, path=path), digest_of(data)
+
+
+def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
+    """Numbers of the records in a directory, ascending."""
+    numbers = (number_in(entry.path) for entry in storage.list(directory))
+    return sorted(number for number in numbers if number is not None)
+
+
+def create_numbered(
+    storage: CheckpointStorage, directory: str, value: msgspec.Struct, *, after: int
+) -> int:
+    """Write a record under the next free number of a directory, later than `after`."""
+    number = max([after, *numbers_in(storage, directory)]) + 1
+    while True:
+        try:
+            storage.create_exclusive(numbered_path(directory, number), encode_record(value))
+        except FileExistsError:  # of another start at this moment
+            number += 1
+        else:
+            return number

@@ -4,22 +4,15 @@ The invariant: a key group at version *v* plus every changelog segment of it aft
 epochs, is the committed state.  What the driver sends along (`segments`) covers key groups at
 `floor` or later; an executor that turns out to hold less asks the checkpoint itself.
 
-Segments that change different key groups are brought in by one call, whatever their epochs: in a
-steady run that is one call for all that the last epoch changed.
-
-*Packed copies* are key groups on their way from one executor's local store to another's.  A copy
-can be had from whoever holds one, and not only from the checkpoint.  But a local
+*Packed copies* are key groups on their way from one executor's local store to another's.  A local
 store is a cache that may be gone, cut short, of another run, or in the middle of an epoch, and what
-arrives may be less than what was sent.
-
-Invariant: what `unpack_copies` returns is the committed state of key groups that were asked for,
-each at its version, of the run and state that were asked for, and all of it; anything else raises.
-Every byte is under a checksum, as in the checkpoint.
+arrives may be less than what was sent.  Invariant: what `unpack_copies` returns is the committed
+state of key groups that were asked for, each at its version, of the run and state that were asked
+for, and all of it; anything else raises.  Every byte is under a checksum, as in the checkpoint.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,7 +31,7 @@ from godwit.model.errors import (
     MigrationError,
     StateEncodingError,
 )
-from godwit.store.changes import Changes, sizes_of
+from godwit.store.changes import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,26 +49,6 @@ _ROWS_AT_ONCE = 1 << 18
 """More would take more memory, and the table's lock from lanes for longer."""
 
 KeyGroups = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
-    """Rows of some key groups of one block, all of one version."""
-
-    key_groups: KeyGroups
-    sizes: npt.NDArray[np.int64]
-    version: int
-    rows: StateRows
-
-    def without(self, gone: EntryRange | None) -> _Part:
-        """Leave out entries that nobody asks for any more."""
-        if gone is None:
-            return self
-        remaining = gone.rest.positions(self.rows.keys)
-        if len(remaining) == len(self.rows.hashes):
-            return self
-        ends = np.searchsorted(remaining, np.cumsum(self.sizes))
-        return replace(self, sizes=np.diff(ends, prepend=0), rows=self.rows.take(remaining))
 
 
 class Hydration:
@@ -122,15 +95,15 @@ class Hydration:
         that none falls behind for being touched seldom, and none is restored before it is needed.
         Returns shape ``(num_key_groups,)``: which of `needed` are left cold.
         """
-        asked = needed if keep_up is None else needed | keep_up
-        looked_for = np.flatnonzero(asked)
-        self.local.refresh(looked_for, self._floor[looked_for])
+        eligible = needed if keep_up is None else needed | keep_up
+        key_groups = np.flatnonzero(eligible)
+        self.local.refresh(key_groups, self._floor[key_groups])
         if self._gone is not None:
-            self.local.expire(looked_for, self._gone)
-        selected = asked & (self.local.versions >= self._floor)
+            self.local.expire(key_groups, self._gone)
+        selected = eligible & (self.local.versions >= self._floor)
         short = needed & ~selected
         if keep_up is not None:
-            selected &= needed | self._is_little()
+            selected &= needed | self._only_newest_missing()
         self._restore({g: s for g, s in self._snapshots.items() if selected[g]})
         self._apply(self._segments, selected)
         missing = short & self._load
@@ -138,8 +111,8 @@ class Hydration:
             self._load_chains(np.flatnonzero(missing))
         return short & ~missing
 
-    def _is_little(self) -> npt.NDArray[np.bool_]:
-        """Return whether bringing a key group forward only applies what was written last."""
+    def _only_newest_missing(self) -> npt.NDArray[np.bool_]:
+        """Mask of the key groups that are brought forward by the newest segments alone."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
         for segment in reversed(self._segments):
@@ -150,7 +123,7 @@ class Hydration:
         return little
 
     def _key_groups_of(self, segment: SegmentRef) -> KeyGroups:
-        """Key groups of a segment, made an array once."""
+        """Return the key groups of a segment as an array, which is cached."""
         known = self._key_groups.get(id(segment))
         if known is None:
             known = self._key_groups[id(segment)] = np.array(segment.key_groups, np.int64)
@@ -165,29 +138,29 @@ class Hydration:
         self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
     def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
-        """Put snapshots in the place of what is older."""
-        parts: list[_Part] = []
+        """Replace older contents of key groups by their snapshots."""
+        parts: list[Changes] = []
         for key_group, snapshot in sorted(snapshots.items()):
             if self.local.versions[key_group] >= snapshot.version:
                 continue
             rows = self._layout.read(read_batch(self._storage, snapshot.block), snapshot.flow)
-            part = _Part(
-                key_groups=np.array([key_group]),
-                sizes=np.array([len(rows.hashes)]),
-                version=snapshot.version,
-                rows=rows,
-            )
+            ends = np.array([len(rows.hashes)])
+            part = _changes(rows, np.array([key_group]), ends, np.array([snapshot.version]))
             parts.append(part.without(self._gone))
             if _size(parts) >= _ROWS_AT_ONCE:
-                self.local.replace(_joined(parts), self._homes)
+                self.local.replace(Changes.concat(parts), self._homes)
                 parts = []
         if parts:
-            self.local.replace(_joined(parts), self._homes)
+            self.local.replace(Changes.concat(parts), self._homes)
 
     def _apply(self, segments: Iterable[SegmentRef], selected: npt.NDArray[np.bool_]) -> None:
-        """Bring segments, in order of epochs, into the key groups that want them."""
+        """Apply segments, in order of epochs, to the selected key groups that are behind them.
+
+        Segments that change different key groups are brought in by one call, whatever their epochs:
+        in a steady run that is one call for all that the last epoch changed.
+        """
         versions = self.local.versions
-        parts: list[_Part] = []
+        parts: list[Changes] = []
         gathered = np.zeros(len(selected), np.bool_)
         for segment in segments:
             key_groups = self._key_groups_of(segment)
@@ -196,56 +169,43 @@ class Hydration:
                 continue
             some = key_groups[takes]
             if _size(parts) >= _ROWS_AT_ONCE or gathered[some].any():
-                self.local.apply(_joined(parts), self._homes)
+                self.local.apply(Changes.concat(parts), self._homes)
                 parts, gathered[:] = [], False
-            parts.append(self._part(segment, key_groups, takes))
+            rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
+            ends = np.array(segment.row_ends, np.int64)
+            epochs = np.full(len(key_groups), segment.epoch)
+            part = _changes(rows, key_groups, ends, epochs).where(takes)
+            parts.append(part.without(self._gone))
             gathered[some] = True
         if parts:
-            self.local.apply(_joined(parts), self._homes)
-
-    def _part(
-        self, segment: SegmentRef, key_groups: KeyGroups, takes: npt.NDArray[np.bool_]
-    ) -> _Part:
-        rows = self._layout.read(read_segment(self._storage, segment), segment.flow)
-        sizes = sizes_of(np.array(segment.row_ends, np.int64))
-        if not takes.all():
-            rows = rows.take(np.flatnonzero(np.repeat(takes, sizes)))
-            key_groups, sizes = key_groups[takes], sizes[takes]
-        part = _Part(key_groups=key_groups, sizes=sizes, version=segment.epoch, rows=rows)
-        return part.without(self._gone)
+            self.local.apply(Changes.concat(parts), self._homes)
 
 
-def _size(parts: Sequence[_Part]) -> int:
-    return sum(len(part.rows.hashes) for part in parts)
+def _size(parts: Sequence[Changes]) -> int:
+    return sum(len(part.hashes) for part in parts)
 
 
-def _joined(parts: Sequence[_Part]) -> Changes:
-    """Make one of the parts, which are of different key groups."""
-    rows = [part.rows for part in parts]
-    removed = None
-    if any(some.removed is not None for some in rows):
-        removed = np.concatenate(
-            [np.zeros(len(r.hashes), np.bool_) if r.removed is None else r.removed for r in rows]
-        )
+def _changes(
+    rows: StateRows,
+    key_groups: KeyGroups,
+    ends: npt.NDArray[np.int64],
+    epochs: npt.NDArray[np.int64],
+) -> Changes:
     return Changes(
-        key_groups=np.concatenate([part.key_groups for part in parts]),
-        ends=np.cumsum(np.concatenate([part.sizes for part in parts])),
-        epochs=np.concatenate([np.full(len(p.key_groups), p.version) for p in parts]),
-        hashes=np.concatenate([some.hashes for some in rows]),
-        keys=_concat([some.keys for some in rows]),
-        values=_concat([some.values for some in rows]),
-        removed=removed,
+        key_groups=key_groups,
+        ends=ends,
+        epochs=epochs,
+        hashes=rows.hashes,
+        keys=rows.keys,
+        values=rows.values,
+        removed=rows.removed,
     )
-
-
-def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def recover_chains(
     storage: CheckpointStorage, state: StateId, epoch: int, key_groups: Iterable[int]
 ) -> dict[int, KeyGroupChain]:
-    """Ask the checkpoint for the whole chains of some key groups, as of a committed epoch.
+    """Read the whole chains of some key groups from the checkpoint, as of a committed epoch.
 
     `state` goes by its names in that epoch. This reads a manifest and the records after it: for
     executors that turn out to hold less than the driver believed, and only for those.
@@ -264,7 +224,7 @@ _NOT_OURS: Final = (CorruptCheckpointError, CheckpointMismatchError, StateEncodi
 
 
 class _Pack(msgspec.Struct, frozen=True, kw_only=True):
-    """Header in front of the rows."""
+    """Header of one pack of copies, in front of their rows."""
 
     # run_id, state: whose
     run_id: str
@@ -282,11 +242,9 @@ class _Pack(msgspec.Struct, frozen=True, kw_only=True):
 def pack_copies(
     local: LocalState, key_groups: npt.NDArray[np.int64], *, run_id: str, state: str
 ) -> Iterator[bytes]:
-    """Write down what is held of some key groups; those that are not here are left out.
+    """Pack the copies of some key groups, ascending; those that are not here are left out.
 
     Lanes may go on writing them meanwhile: a key group is copied between the changes of two epochs.
-
-    `key_groups` are ascending.
     """
     present = key_groups[local.refresh(key_groups) >= 0]
     ends = np.cumsum(local.state_bytes(present))
@@ -316,46 +274,36 @@ def unpack_copies(
     state: str,
     schema: StateSchema,
 ) -> Iterator[Changes]:
-    """Return what `pack_copies` sent, to be put in the place of whatever is held.
+    """Check and decode packed copies, which replace older ones.
 
-    Raises `MigrationError` if one is damaged, of something else, or missing.  What was given until
-    then is as good as the checkpoint's.
+    Raises `MigrationError` if one is damaged, of something else, or missing.  What was returned
+    until then is as good as the checkpoint's.
     """
     layout = EntryLayout(name=state, schema=schema)
-    came, sent = 0, -1
+    received, sent = 0, -1
     for data in packs:
         try:
             pack = decode_record(data, _Pack, path=f"copies of {state}")
-            whose = (pack.run_id, pack.state)
-            if whose == (run_id, state) and pack.key_groups:
+            source = (pack.run_id, pack.state)
+            if source == (run_id, state) and pack.key_groups:
                 body = pa.py_buffer(data)[ALIGNMENT : ALIGNMENT + pack.size_bytes]
-                changes = _changes(pack, layout.read(decode_batch(body), 0), schema)
+                rows = layout.read(decode_batch(body), 0)
+                arrays = (pack.key_groups, pack.row_ends, pack.versions)
+                changes = _changes(rows, *(np.array(array, np.int64) for array in arrays))
+                changes.check(schema, f"copies of {state}")
         except _NOT_OURS as error:
             raise _refused(state, f"what came is damaged ({error.message})") from error
-        if whose != (run_id, state):
+        if source != (run_id, state):
             raise _refused(state, f"what came is of {pack.state!r} in run {pack.run_id!r}")
         if not pack.key_groups:
             sent = pack.packs
             continue
         if not np.isin(changes.key_groups, key_groups).all():
             raise _refused(state, "key groups came that nobody asked for")
-        came += 1
+        received += 1
         yield changes
-    if came != sent:
+    if received != sent:
         raise _refused(state, "not everything came that was sent")
-
-
-def _changes(pack: _Pack, rows: StateRows, schema: StateSchema) -> Changes:
-    changes = Changes(
-        key_groups=np.array(pack.key_groups, np.int64),
-        ends=np.array(pack.row_ends, np.int64),
-        epochs=np.array(pack.versions, np.int64),
-        hashes=rows.hashes,
-        keys=rows.keys,
-        values=rows.values,
-    )
-    changes.check(schema, f"copies of {pack.state}")
-    return changes
 
 
 def _refused(state: str, why: str) -> MigrationError:

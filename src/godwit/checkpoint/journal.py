@@ -1,16 +1,14 @@
 """The journal: what happened on a checkpoint, run after run, for people and for programs.
 
 Append-only and bounded: entries are gathered into numbered segments, ``journal/<number>.rec``, each
-a framed record that is replaced as a whole while it grows, so a reader sees a segment as it was
-at some moment and never half an entry.  A full segment is never touched again; of old ones, the
-oldest are deleted.  Nothing depends on the journal: whatever of it is lost, damaged or late costs a
-line of history and nothing else.
+a framed record that is replaced as a whole while it grows, so a reader never sees half an entry.  A
+full segment is never touched again; of old ones, the oldest are deleted.  Nothing depends on the
+journal: whatever of it is lost, damaged or late costs a line of history and nothing else.
 
-What an entry is: one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`),
-``{"outcome": {...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
+An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"outcome":
+{...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
 ``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, now and
-then, ``{"load": {...}}`` (what each key group cost, packed: `LoadSummary.to_dict`).  Readers take
-what they know and leave the rest.
+then, ``{"load": {...}}`` (`LoadSummary.to_dict`).  Readers take what they know and leave the rest.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _NUMBERS: Final = 10**11
 
 
 class _Segment:
-    """Entries that go into one file, which is replaced while they become more."""
+    """Entries of one file, which is rewritten whole as they grow."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -96,7 +94,7 @@ class JournalWriter:
         latest.add(entry)
 
     def flush(self) -> None:
-        """Write what has come since the last time, and delete what is too old."""
+        """Write new entries, and delete the oldest segments."""
         try:
             self._write()
         except Exception as error:  # noqa: BLE001  history is not worth a query
@@ -144,7 +142,7 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Reads the end of a journal, again and again while it grows.
+    """Reads the end of a growing journal again and again.
 
     What one look costs is bounded: it reads back from the end until it has enough, never more
     segments than a journal keeps; and a segment that has a successor is read once, since it does
@@ -193,7 +191,7 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
 def recollect(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:
-    """Decode what the last entries of a journal say, for a run that goes on from it.
+    """Decode the last entries of one kind, for a run that goes on from them.
 
     Whatever is wrong with the journal costs that history, and a warning in the log.
 

@@ -4,45 +4,42 @@ A start claims a checkpoint by its identity, which counts from the first committ
 it by having the highest number.
 
 *History*: epochs of a fork have the same numbers as those of the checkpoint that it was copied
-from.  So a record carries the digest of the record before it, and that one of its own predecessor:
-the digest of one epoch stands for everything that was committed up to there, and two checkpoints
-agree on an epoch exactly if its digests are equal.
+from.  So a record carries the digest of the record before it: the digest of one epoch stands for
+everything that was committed up to there, and two checkpoints agree on an epoch exactly if its
+digests are equal.
 
 *Lease*: a second query is refused, and the first goes on undisturbed.  Correctness does not rest on
-it (the commit log's exclusive files decide what counts); it keeps a mistake from costing the query
-that runs.  Where the checkpoint lies on a file system with locks, the lease is a lock that the
-kernel lets go of with the process, so what a crashed driver held can be taken at once.  Elsewhere
-it is a numbered record, created exclusively and renewed by a beat that its owner counts.  Whoever
-wants the checkpoint watches the record by a clock of its own: it is dead once it has stood still
-for `EXPIRY_S`, and is succeeded by the next number, which again only one can create.  Clocks of two
-machines are never compared.
+it (the commit log's exclusive files decide what counts).  Where the file system has locks, the
+lease is one, which the kernel lets go of with the process.  Elsewhere it is a numbered record,
+created exclusively and renewed by a beat that its owner counts.  Whoever wants the checkpoint
+watches the record by a clock of its own: it is dead once it has stood still for `EXPIRY_S`, and is
+succeeded by the next number.  Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from uuid import uuid4
 
 import msgspec
 
-from godwit.checkpoint.framing import decode_record, digest_of, encode_record
+from godwit.checkpoint.framing import encode_record, load_record, numbers_in
 from godwit.checkpoint.records import (
     COMMITS,
     IDENTITY,
+    LEASES,
     RUNS,
     FlowIdentity,
     RunRecord,
-    number_in,
-    numbered_path,
+    lease_path,
     run_path,
 )
 from godwit.model.errors import (
@@ -67,16 +64,12 @@ __all__ = [
     "acquire_run",
     "break_lease",
     "create_identity",
-    "create_numbered",
     "edit_problems",
     "identity_differences",
     "lease_owner",
     "link_problems",
-    "load_record",
-    "load_with_digest",
     "look_at_lease",
     "lost_ownership",
-    "numbers_in",
     "stored_identity",
 ]
 
@@ -88,7 +81,7 @@ collected (``"unknown"``)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """One epoch of one history; what a target stores to know whom it was written by."""
+    """One epoch of one history, which a target stores to know who wrote to it last."""
 
     query_id: str  # the query that committed the epoch
     # id of its checkpoint's history; a copy of the checkpoint goes on under another one
@@ -100,7 +93,7 @@ class HistoryPoint:
 def link_problems(
     identity: FlowIdentity, record: CommitRecord, *, before: CommitRecord | None, digest: str
 ) -> Iterator[str]:
-    """Explain why a record does not continue this checkpoint's history, if it does not.
+    """Report why a record does not continue this checkpoint's history.
 
     `before`: the record of the epoch before; ``None`` if there is none or it is not at hand.
     `digest`: digest of the record before, as it is here; empty if it is not known.
@@ -113,15 +106,15 @@ def link_problems(
             )
         return
     origin = identity.origin_of(record.epoch)
-    whose = f"run {record.run_id!r} of query {record.query_id or 'unknown'} committed it"
+    writer = f"run {record.run_id!r} of query {record.query_id or 'unknown'} committed it"
     if (record.history, record.query_id) != (origin.history, origin.query_id):
         yield (
-            f"it is of a fork: {whose}, in history {record.history}, and epoch {record.epoch} of "
+            f"it is of a fork: {writer}, in history {record.history}, and epoch {record.epoch} of "
             f"this checkpoint is of query {origin.query_id or 'unknown'}, history {origin.history}"
         )
     elif record.previous != digest and (digest or record.epoch == 0):
         yield (
-            f"it is of a fork: {whose}, after another epoch {record.epoch - 1} than the one that "
+            f"it is of a fork: {writer}, after another epoch {record.epoch - 1} than the one that "
             f"is here (digest {record.previous or 'none'}, not {digest or 'none'})"
         )
 
@@ -161,39 +154,6 @@ def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[
 
 
 _RUNS_KEPT = 10
-
-_T = TypeVar("_T")
-
-
-def load_record(storage: CheckpointStorage, path: str, kind: type[_T]) -> _T:
-    """Read a record's file."""
-    return load_with_digest(storage, path, kind)[0]
-
-
-def load_with_digest(storage: CheckpointStorage, path: str, kind: type[_T]) -> tuple[_T, str]:
-    """Read a record's file, and its digest."""
-    data = memoryview(storage.read(path))
-    return decode_record(data, kind, path=path), digest_of(data)
-
-
-def numbers_in(storage: CheckpointStorage, directory: str) -> list[int]:
-    """Numbers of the records in a directory, ascending."""
-    numbers = (number_in(entry.path) for entry in storage.list(directory))
-    return sorted(number for number in numbers if number is not None)
-
-
-def create_numbered(
-    storage: CheckpointStorage, directory: str, value: msgspec.Struct, *, after: int
-) -> int:
-    """Write a record under the next free number of a directory, later than `after`."""
-    number = max([after, *numbers_in(storage, directory)]) + 1
-    while True:
-        try:
-            storage.create_exclusive(numbered_path(directory, number), encode_record(value))
-        except FileExistsError:  # of another start at this moment
-            number += 1
-        else:
-            return number
 
 
 def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
@@ -263,9 +223,7 @@ RENEWAL_S: Final = 5.0
 _WATCH_S: Final = 1.0
 _LOOK_S: Final = 0.05
 _LOCK: Final = "lock"
-_LEASES: Final = "leases"
 _logger = logging.getLogger("godwit")
-_NUMBERED = re.compile(rf"{_LEASES}/(\d{{12}})\.rec")
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,25 +248,13 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a lease as seen by one look."""
+    """State of a lease, as far as it can be seen without waiting."""
 
     held: bool | None  # whether somebody holds it; ``None`` if one look cannot show it
     owner: LeaseOwner | None = None  # who does, or is said to
     # number of the lease and of its last heartbeat, where it is one: held if that moves, dead once
     # it has stood still for `EXPIRY_S`
     beat: tuple[int, int] | None = None
-
-
-class CheckpointLease(Protocol):
-    """A lease that is held until `release` or the death of the process."""
-
-    owner: LeaseOwner
-
-    def release(self) -> None:
-        """Let the next one have the checkpoint at once; again does nothing."""
-
-    def insist(self) -> None:
-        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
 
 
 def acquire_lease(
@@ -332,22 +278,22 @@ def acquire_lease(
         except BlockingIOError as error:
             raise _in_use(storage, lease_owner(storage)) from error
     if lock is not None:
-        return _LockLease(owner, storage, lock)
-    number, beat = _latest(storage)
+        return LockLease(owner, storage, lock)
+    number, beat = _latest_lease(storage)
     if beat is not None and not beat.released:
-        _watch(storage, number, beat, pause)
+        _wait_until_dead(storage, number, beat, pause)
     try:
-        lease = _HeartbeatLease(storage, number + 1, owner)
+        lease = HeartbeatLease(storage, number + 1, owner)
     except FileExistsError as error:
         raise _in_use(storage, lease_owner(storage)) from error
-    for earlier in _numbers(storage):
+    for earlier in numbers_in(storage, LEASES):
         if earlier < number:
-            storage.delete(_path(earlier))
+            storage.delete(lease_path(earlier))
     return lease
 
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Return who holds the lease (or, of a heartbeat, who did last), if known."""
+    """Return the owner of the lease (of a heartbeat, the last one), if known."""
     return look_at_lease(storage).owner
 
 
@@ -358,11 +304,11 @@ def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
             try:
                 lock = storage.lock(_LOCK, b"")
             except BlockingIOError:
-                return LeaseSight(held=True, owner=_noted(storage))
+                return LeaseSight(held=True, owner=_lock_note(storage))
             if lock is not None:
                 lock.release()
                 return LeaseSight(held=False)
-        number, beat = _latest(storage)
+        number, beat = _latest_lease(storage)
     except GodwitError:
         return LeaseSight(held=None)
     if beat is None or beat.released:
@@ -370,32 +316,32 @@ def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
     return LeaseSight(held=None, owner=beat.owner, beat=(number, beat.beat))
 
 
-def _noted(storage: CheckpointStorage) -> LeaseOwner | None:
+def _lock_note(storage: CheckpointStorage) -> LeaseOwner | None:
     with suppress(GodwitError, msgspec.DecodeError):
         return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
     return None
 
 
 def break_lease(storage: CheckpointStorage) -> None:
-    """Take the lease from whoever has it; for owners that are surely dead.
+    """Take the lease from its owner, which must surely be dead.
 
     One that is alive after all commits nothing more once another run has begun.
     """
     storage.delete(_LOCK)
-    number, beat = _latest(storage)
+    number, beat = _latest_lease(storage)
     if beat is not None and not beat.released:
         released = msgspec.structs.replace(beat, released=True)
         with suppress(FileExistsError):  # somebody else has just succeeded it
-            storage.create_exclusive(_path(number + 1), encode_record(released))
+            storage.create_exclusive(lease_path(number + 1), encode_record(released))
 
 
-def _watch(
+def _wait_until_dead(
     storage: CheckpointStorage, number: int, beat: _Beat, pause: Callable[[float], None]
 ) -> None:
     """Wait until a heartbeat is surely dead; raise as soon as it proves to be alive."""
     for _ in range(round(EXPIRY_S / _WATCH_S)):
         pause(_WATCH_S)
-        latest, seen = _latest(storage)
+        latest, seen = _latest_lease(storage)
         if latest != number:
             raise _in_use(storage, None if seen is None else seen.owner)
         if seen is not None and seen.released:
@@ -414,7 +360,7 @@ def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointI
     )
 
 
-def _taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
+def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
     owner = lease_owner(storage)
     by = f"by {owner}" if owner is not None and owner != lease else "from outside"
     return CheckpointInUseError(
@@ -426,33 +372,45 @@ def _taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseErro
     )
 
 
-class _LockLease:
+class LockLease:
+    """A lease that is a lock of the file system."""
+
     def __init__(self, owner: LeaseOwner, storage: CheckpointStorage, lock: StorageLock) -> None:
         self.owner = owner
         self._storage, self._lock = storage, lock
 
     def insist(self) -> None:
+        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
         if not self._lock.held:
-            raise _taken(self._storage, self.owner)
+            raise _lease_taken(self._storage, self.owner)
 
     def release(self) -> None:
+        """Let the next one have the checkpoint at once; again does nothing."""
         self._lock.release()
 
 
-class _HeartbeatLease:
+class HeartbeatLease:
+    """A lease that a thread renews until it is released or its process dies."""
+
     def __init__(self, storage: CheckpointStorage, number: int, owner: LeaseOwner) -> None:
         self.owner = owner
         self._storage, self._number = storage, number
         self._beat = 0
         self._overtaken = False
         self._released = threading.Event()
-        storage.create_exclusive(_path(number), self._record())
+        storage.create_exclusive(lease_path(number), self._record())
         self._thread = threading.Thread(
             target=self._renew, name="godwit-checkpoint-lease", daemon=True
         )
         self._thread.start()
 
+    def insist(self) -> None:
+        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
+        if self._overtaken:
+            raise _lease_taken(self._storage, self.owner)
+
     def release(self) -> None:
+        """Let the next one have the checkpoint at once; again does nothing."""
         if self._released.is_set():
             return
         self._released.set()
@@ -467,16 +425,13 @@ class _HeartbeatLease:
 
     def _look(self) -> None:
         with suppress(GodwitError, OSError):  # as of `_write`
-            self._overtaken = max(_numbers(self._storage), default=-1) > self._number
-
-    def insist(self) -> None:
-        if self._overtaken:
-            raise _taken(self._storage, self.owner)
+            numbers = numbers_in(self._storage, LEASES)
+            self._overtaken = max(numbers, default=-1) > self._number
 
     def _write(self) -> None:
         # A store that is away for a moment is tried again at the next beat.
         try:
-            self._storage.write_atomic(_path(self._number), self._record())
+            self._storage.write_atomic(lease_path(self._number), self._record())
         except (GodwitError, OSError) as error:
             _logger.warning(
                 "The lease on %r could not be renewed: %s. It is tried again every %.0f s, and is "
@@ -492,19 +447,10 @@ class _HeartbeatLease:
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
 
 
-def _latest(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
+CheckpointLease: TypeAlias = LockLease | HeartbeatLease
+
+
+def _latest_lease(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
     """Return number and record of the last lease; ``(-1, None)`` if there never was one."""
-    number = max(_numbers(storage), default=-1)
-    if number < 0:
-        return -1, None
-    path = _path(number)
-    return number, decode_record(memoryview(storage.read(path)), _Beat, path=path)
-
-
-def _numbers(storage: CheckpointStorage) -> list[int]:
-    matches = (_NUMBERED.fullmatch(entry.path) for entry in storage.list(_LEASES))
-    return sorted(int(match[1]) for match in matches if match is not None)
-
-
-def _path(number: int) -> str:
-    return f"{_LEASES}/{number:012d}.rec"
+    number = max(numbers_in(storage, LEASES), default=-1)
+    return number, None if number < 0 else load_record(storage, lease_path(number), _Beat)

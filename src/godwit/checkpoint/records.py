@@ -1,4 +1,4 @@
-"""Records of a checkpoint, and the names of its files.
+"""What a checkpoint is: its files, its records, and the rule that makes a commit atomic.
 
 The checkpoint is a directory of files that are written once and never changed::
 
@@ -8,6 +8,7 @@ The checkpoint is a directory of files that are written once and never changed::
     plans/<number>.rec                      which operators made a component, from some epoch on
     edits/<number>.rec                      what the next flow version is to rename and drop
     runs/<number>.rec                       who opened it to write; the last one owns it
+    lock, leases/<number>.rec               who runs on it now, so that a second query is refused
     commits/<epoch>.rec                     the one record that makes an epoch's files count
     manifests/<epoch>.rec                   all chains as of that epoch, so that few records do
     journal/<number>.rec                    what happened, for people; nothing depends on it
@@ -15,21 +16,20 @@ The checkpoint is a directory of files that are written once and never changed::
     diverted/<epoch>-<sink>.rec             rows that a target refused when it got the epoch
     carried/<file>.parquet                  of a copy: what lanes wrote for another query's target
 
-A record is framed by its length and a checksum of every byte (`godwit.checkpoint.framing`).  Small
-blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in ``data``); once
-written, they have an address in the record's file like any other block.
+*The rule*: an epoch is committed by the exclusive creation of one file, ``commits/<epoch>.rec``,
+after every file that it names is durable.  Whatever fails before leaves files that no record names;
+whatever fails afterwards finds the epoch decided.  A record names its predecessor by a digest, the
+flow version and the physical plan that it ran under by their numbers and digests, and these count
+from the first record that names them: a start that fails before its first epoch claims nothing.
 
 Invariant: the record of epoch *e* names only block files whose names carry *e* or a later epoch.
 So a file of a committed epoch that no record names will never be named, and may be collected.
 
-A *flow version* says what the operators' states and the sinks' rows look like
-(`godwit.checkpoint.evolution`).  It counts from the first commit record that names it, so a start
-that fails before its first epoch claims nothing.  Every reference carries the version that it was
-written under, and the operator's name at that time: bytes are read as what they were written.
-
-A *physical plan* says which operators make a component: they share an assignment, and hence where
-their state is, what moves together and what waits together.  It may change from one epoch to the
-next while no state does, so it is a version of its own, named by every commit record under it.
+A record is framed by its length and a checksum of every byte (`godwit.checkpoint.framing`).  Small
+blocks travel inside the commit record (``BlockRef.file`` empty, the bytes in ``data``); once
+written, they have an address in the record's file like any other block.  Every reference carries
+the flow version (`godwit.checkpoint.evolution`) that it was written under, and the operator's name
+at that time: bytes are read as what they were written.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ __all__ = [
     "FORMAT",
     "IDENTITY",
     "JOURNAL",
+    "LEASES",
     "MANIFESTS",
     "PLANS",
     "PLAYED",
@@ -79,6 +80,7 @@ __all__ = [
     "edit_path",
     "flow_path",
     "journal_path",
+    "lease_path",
     "manifest_path",
     "number_in",
     "numbered_path",
@@ -100,6 +102,7 @@ RUNS: Final = "runs"
 COMMITS: Final = "commits"
 MANIFESTS: Final = "manifests"
 BLOCKS: Final = "blocks"
+LEASES: Final = "leases"
 JOURNAL: Final = "journal"
 DIVERTED: Final = "diverted"
 CARRIED: Final = "carried"
@@ -119,10 +122,11 @@ edit_path = partial(numbered_path, EDITS)
 flow_path = partial(numbered_path, FLOWS)
 plan_path = partial(numbered_path, PLANS)
 run_path = partial(numbered_path, RUNS)
+lease_path = partial(numbered_path, LEASES)
 journal_path = partial(numbered_path, JOURNAL)  # by segment
 
 _NUMBERED = re.compile(
-    rf"(?:{RUNS}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
+    rf"(?:{RUNS}|{LEASES}|{FLOWS}|{PLANS}|{EDITS}|{COMMITS}|{MANIFESTS}|{JOURNAL})"
     rf"/(\d{{12}})\.rec(\.[0-9a-f]+\.tmp)?"
     rf"|{BLOCKS}/(\d{{12}})-[\w.+-]+\.blk"
 )
@@ -158,7 +162,7 @@ class BlockRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StateId(msgspec.Struct, frozen=True, order=True):
-    """One state of one operator: what has chains, copies and versions of its own."""
+    """One state of one operator; it has chains, copies and versions of its own."""
 
     operator: str  # name of the operator
     # name of the state, unique within the operator; made of lower-case letters, digits and ``_``
@@ -241,7 +245,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sink as the rows of an epoch were staged for it."""
+    """One sink, as it was when the rows of an epoch were staged for it."""
 
     writer: str  # name that its target knows it by, whatever the program calls it today
     target: str = ""  # where it writes, without anything confidential; empty if only the sink knows
@@ -350,7 +354,7 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(named, digest_size=16).hexdigest()
 
     def origin_of(self, epoch: int) -> Origin:
-        """Query and history that the record of `epoch` is of."""
+        """Return the query and history to which the record of `epoch` belongs."""
         own = Origin(query_id=self.query_id, history=self.history_id, epoch=epoch)
         return next((origin for origin in self.origins if epoch <= origin.epoch), own)
 
@@ -379,7 +383,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """Some entries of the journal that follow each other."""
+    """Consecutive entries of the journal."""
 
     number: int  # of the segment
     run_id: str  # the run that wrote it
@@ -439,6 +443,9 @@ class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhysicalPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All components of a flow."""
+    """All components of a flow: their operators share an assignment, and move and wait together.
+
+    It may change from one epoch to the next while no state does.
+    """
 
     components: tuple[ComponentPlan, ...] = ()  # in the order in which they run

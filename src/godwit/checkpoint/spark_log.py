@@ -1,14 +1,13 @@
 """Spark's own log of a query, as files of the checkpoint.
 
 Spark writes ``offsets/<micro-batch>`` (its version, its settings, then a line for every place where
-the plan reads a source), ``commits/<micro-batch>``, and ``sources/<number>/<entry>`` for sources
-that keep a log of their own. Of these, entries are merged into ``<entry>.compact`` now and then:
-Spark reads the last of those, and every entry behind it.
+the plan reads a source, without a name), ``commits/<micro-batch>``, and
+``sources/<number>/<entry>`` for sources that keep a log of their own. Of these, entries are merged
+into ``<entry>.compact`` now and then: Spark reads the last of those, and every entry behind it.
 
-*Offset layout*: which lines of Spark's offset log are of which source. Spark's offset log has a
-line for every place where the plan reads a source, without a name, and a start takes them by their
-order. A flow reads a source once for each of the ways that it is mapped, so operators that come and
-go would leave Spark with too many lines, or give a source another's offsets.
+A start takes the lines by their order. A flow reads a source once for each of the ways that it is
+mapped, so operators that come and go would leave Spark with too many lines, or give a source
+another's offsets.
 
 Invariant: the checkpoint says of every line which of Spark's numbered sources (``sources/<n>``) it
 is of, and of every number what it reads. A start whose plan has other lines writes the entries that
@@ -21,17 +20,19 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.evolution import unfit
+from godwit.checkpoint.framing import encode_record, load_record
 from godwit.model.errors import CheckpointError, CheckpointMismatchError, CorruptCheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "SPARK",
     "OffsetLayout",
     "Reading",
+    "copy_spark_log",
     "entries_in",
     "files_read",
     "insist_on_no_query",
@@ -115,7 +117,7 @@ def offsets_in(entry: bytes) -> list[bytes]:
 
 
 def log_offset(line: bytes) -> int | None:
-    """Read the number of an entry in the source's own log, if that is what an offset is (files)."""
+    """Return the entry of a source's own log that an offset names, as those of files do."""
     try:
         offset: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -160,7 +162,7 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
 def lacking_files(
     storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
 ) -> list[str]:
-    """Name the files that are missing of the sources' logs that an entry of offsets counts on."""
+    """Name the missing files of the sources' logs that an entry of offsets counts on."""
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
         end = log_offset(line)
@@ -222,7 +224,7 @@ def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
 
 
 def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
-    """Let Spark's log be that of the plan which is going to run."""
+    """Rewrite Spark's log for the sources of the plan that is going to run."""
     stored = load_layout(storage)
     problems = [] if stored is None else list(_differences(stored, layout))
     if not committed and (stored is None or problems):
@@ -230,15 +232,14 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
         forget_sparks_progress(storage)
         stored, problems = None, []
     if problems:
-        raise CheckpointMismatchError(
-            f"The checkpoint {storage.uri!r} does not fit this flow: {'; '.join(problems)}. How "
-            "far a source was read means nothing of other data: rows would be left out or come "
+        raise unfit(
+            storage.uri,
+            problems,
+            "How far a source was read means nothing of other data: rows would be left out or come "
             "twice.",
             remedy="Give the sources the DataFrames that they had; other data needs a flow and a "
             "checkpoint of its own. If it is the same data under another name, and what was read "
             "of it counts there as well, say so: godwit checkpoint keep-offsets PATH SOURCE.",
-            uri=storage.uri,
-            differences=problems,
         )
     entries, changed = _entries(storage, stored, layout)
     lacking = [
@@ -266,7 +267,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Entries that Spark reads at a start as they must be, and whether one of them is not yet."""
+    """Return the entries that Spark must read at a start, and whether one has to be rewritten."""
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -295,7 +296,7 @@ def _entries(
 
 
 def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
-    """Say whose lines those of an entry are that was written before layouts were.
+    """Derive the sources of an entry's lines where no layout was stored yet.
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
 
@@ -312,7 +313,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
-    """Report which sources would go on from the offsets of something else."""
+    """Report the sources that would go on from the offsets of other data."""
     names = _sources(today)
     if len(names) == len(_sources(stored)) == 1:  # it may have been renamed
         (name,) = names
@@ -393,3 +394,106 @@ def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
 
 def _write(storage: CheckpointStorage, layout: OffsetLayout) -> None:
     storage.write_atomic(OFFSETS, encode_record(layout))
+
+
+_ATTEMPTS: Final = 20
+
+
+def copy_spark_log(
+    source: CheckpointStorage,
+    target: CheckpointStorage,
+    batches: Iterable[BatchRef],
+    last: BatchRef | None,
+    spark_id: str | None,
+) -> dict[str, int]:
+    """Copy Spark's log as of the last micro-batch that is committed; return path → bytes.
+
+    Of its progress log, these are the micro-batch and the one before it, which is what Spark reads
+    at a start, and all that its sources noted, which is never ahead of what they can be asked for
+    again. A micro-batch that was planned after it is planned anew by the copy.
+
+    Spark clears away what is a hundred micro-batches old, and merges what sources noted, while this
+    goes on. So offsets come from the commit records, as far as these carry them.
+
+    `batches`: of the retained epochs.
+    `spark_id`: another id for the copy's query; ``None`` keeps the one there is.
+    """
+    copied: dict[str, int] = {}
+
+    def write(path: str, data: bytes) -> None:
+        target.create_exclusive(path, data)
+        copied[path] = len(data)
+
+    if last is not None:
+        layout = load_layout(source)
+        if layout is not None:
+            write(OFFSETS, encode_record(msgspec.structs.replace(layout, pending={})))
+        recorded = {batch.number: batch for batch in (last, *batches)}
+        offsets = b""
+        # Spark resumes from the last entry, and reads the one before it as well.
+        for number in range(max(last.number - 1, 0), last.number + 1):
+            offsets = _offsets(source, number, recorded.get(number), layout)
+            write(f"{SPARK}/offsets/{number}", offsets)
+            commit_entry = read_entry(source, f"commits/{number}")
+            if commit_entry is not None:  # otherwise Spark offers it again, and it is known
+                write(f"{SPARK}/commits/{number}", commit_entry)
+        lines = offsets_in(offsets)
+        places = range(len(lines)) if layout is None else layout.lines
+        interval = DEFAULT_INTERVAL if layout is None else layout.interval
+        ends = dict(zip(places, map(log_offset, lines), strict=False))
+        for number in source_numbers(source, len(ends)):
+            end = ends.get(number) if layout is not None or len(ends) == 1 else None
+            for path, data in _source_log(source, number, end, interval).items():
+                write(path, data)
+    metadata = read_entry(source, "metadata")
+    if metadata is not None:
+        own = None if spark_id is None else json.dumps({"id": spark_id}).encode()
+        write(f"{SPARK}/metadata", metadata if own is None else own)
+    return copied
+
+
+def _offsets(
+    source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
+) -> bytes:
+    """Entry of the offset log of a micro-batch, in the lines of a layout."""
+    if batch is not None and batch.offsets:
+        if layout is None:
+            return batch.offsets
+        lines = batch.lines or lines_of(batch.offsets, layout)
+        converted = None if lines is None else relined(batch.offsets, lines, layout.lines)
+        if converted is not None:
+            return converted
+    entry = None if layout is None else layout.pending.get(number)
+    entry = read_entry(source, f"offsets/{number}") if entry is None else entry
+    if entry is None:
+        raise _incomplete(source, f"{SPARK}/offsets/{number}")
+    return entry
+
+
+def _source_log(
+    source: CheckpointStorage, number: int, end: int | None, interval: int
+) -> dict[str, bytes]:
+    """Read a source's log, at least up to an entry, while Spark may merge entries."""
+    files: dict[str, bytes] = {}
+    for _ in range(_ATTEMPTS):
+        for entry in source.list(f"{SPARK}/sources/{number}"):
+            # Not the checksums of a file system of Hadoop's, nor what was never finished.
+            if entry.path not in files and not entry.path.rpartition("/")[2].startswith((".", "_")):
+                with suppress(CorruptCheckpointError):  # merged, and cleared away
+                    files[entry.path] = source.read(entry.path).to_pybytes()
+        names = {path.rpartition("/")[2] for path in files}
+        needed = [] if end is None else files_read(names, end, interval)
+        lacking = [name for name in needed if name not in names]
+        if not lacking:
+            return files
+    raise _incomplete(source, f"{SPARK}/sources/{number}/{lacking[0]}")
+
+
+def _incomplete(source: CheckpointStorage, path: str) -> CheckpointError:
+    return CheckpointError(
+        f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",
+        remedy="Remove the incomplete copy and copy again. If it fails while no query runs, "
+        "`godwit checkpoint repair` says whether the file can be put back.",
+        uri=source.uri,
+        file=path,
+    )

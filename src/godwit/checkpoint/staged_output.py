@@ -4,11 +4,10 @@
 block.  What a delivery names, links or removes comes from here, so a path that leads out of the
 target is refused when it is read, whoever wrote it.
 
-*Diverted rows*: only the server knows that it refuses a row, so it says so in delivery, after the
-commit, which therefore cannot name the row.  The sink of rejected rows must get it all the same,
-once, and again whenever the epoch is delivered again.  Invariant: the rows are durable here before
-the target commits the others, and stay until the epoch cannot be delivered again.  So wherever the
-driver dies, the sink of rejected rows gets the same: what lanes staged for it, then what is here.
+*Diverted rows*: a server may refuse a row only in delivery, after the commit, which therefore
+cannot name it.  Invariant: the rows are durable here before the target commits the others, and stay
+until the epoch cannot be delivered again.  So wherever the driver dies, the sink of rejected rows
+gets the same: what lanes staged for it, then what is here.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import decode_batch, encode_batch
-from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import DIVERTED
 from godwit.model.errors import CorruptCheckpointError
 

@@ -1,31 +1,20 @@
 """The directory of a checkpoint: on a local disk, or on any file system that ``pyarrow.fs`` opens.
 
-The checkpoint needs little of a file system, and little can be had everywhere: whole files that
-appear at once or not at all, files that are streamed and then durable, reading a range, listing a
-directory, deleting, and creating a file only if there is none.  No file that counts is ever changed
-in place.
-
 Invariants: when a method that writes returns, what it wrote survives a loss of power; a file
 created by `CheckpointStorage.create_exclusive` or `CheckpointStorage.write_atomic` is never seen
 half-written; and of any number of writers that create one file exclusively, one succeeds.  Where
 the last cannot be had, such a file is not created at all (decision 0008).
 
-*Local disks*, also those mounted on every machine: crash safety comes from a temporary file,
-``fsync``, a second name, and an ``fsync`` of the directory (Pillai et al., OSDI 2014, on why each
-of them is needed).  The second name is a hard link, which the kernel gives to one writer only.
-File systems without hard links are asked for a lock on the directory instead, under which looking
-and renaming are one step; where there are no locks either, nothing is created exclusively.  Crash
-safety is a claim about the order of the few calls that change a disk, and about what is lost if the
-machine stops between two of them; they stand behind a port (`Disk`), so that a test can stop it
-between any two.
+*Local disks*: crash safety comes from a temporary file, ``fsync``, a second name, and an ``fsync``
+of the directory (Pillai et al., OSDI 2014, on why each of them is needed).  The second name is a
+hard link, which the kernel gives to one writer only; without hard links, a rename under a lock on
+the directory.
 
 *Remote file systems*: whole files come into being by a single PUT on object stores, and by a rename
 on HDFS.  Creating a file only if there is none is beyond ``pyarrow.fs`` on all of them: its PUT
 overwrites, and its rename on HDFS deletes a target that exists; looking first and comparing after
 would let two drivers commit one epoch.  So this one request (``If-None-Match: *``,
-``ifGenerationMatch=0``) goes through another client, `obstore`_, and before the first claim, the
-store has refused one of two creations of the same name: some stores that speak S3 accept the
-condition and ignore it.
+``ifGenerationMatch=0``) goes through another client, `obstore`_.
 
 .. _obstore: https://developmentseed.org/obstore/
 """
@@ -44,7 +33,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 from weakref import WeakSet
@@ -61,7 +50,7 @@ from godwit.model.errors import (
 from godwit.model.secrets import Secrets, shown_uri, unless_confidential
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -151,20 +140,38 @@ class FileEntry:
     size_bytes: int
 
 
-class OutputFile(ABC):
-    """A file being written. Leaving the context closes it, or drops it after an exception."""
+class OutputFile:
+    """A file being written. Leaving the context closes it, or drops it after an exception.
 
-    @abstractmethod
+    `write`, `close`, `abort`: what they do on the file system of the checkpoint.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        path: str,
+        *,
+        write: Callable[[Any], object],
+        close: Callable[[], None],
+        abort: Callable[[], None],
+    ) -> None:
+        self._uri, self._path = uri, path
+        self._write, self._close, self._abort = write, close, abort
+
     def write(self, data: bytes | memoryview | pa.Buffer) -> None:
         """Append `data`."""
+        with translated(self._uri, self._path, "writing"):
+            self._write(data)
 
-    @abstractmethod
     def close(self) -> None:
         """Make everything written durable."""
+        with translated(self._uri, self._path, "writing"):
+            self._close()
 
-    @abstractmethod
     def abort(self) -> None:
         """Give up: remove what was written, as far as that is possible."""
+        with translated(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
+            self._abort()
 
     def __enter__(self) -> Self:
         return self
@@ -179,17 +186,6 @@ class OutputFile(ABC):
             self.close()
         else:
             self.abort()
-
-
-class StorageLock(Protocol):
-    """A lock that the kernel lets go of with the process."""
-
-    @property
-    def held(self) -> bool:
-        """Return whether the lock still counts: nobody has broken it by removing its file."""
-
-    def release(self) -> None:
-        """Release it; again does nothing."""
 
 
 class CheckpointStorage(ABC):
@@ -287,45 +283,8 @@ Access = Literal["owner", "umask"]
 _MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
 
 
-class Disk(Protocol):
-    """The calls that change a disk; they fail with `OSError`."""
-
-    def create(self, path: Path) -> int:
-        """Create a file that does not exist yet, for writing; return its descriptor."""
-
-    def write(self, descriptor: int, data: memoryview) -> int:
-        """Append some or all of `data`; return how many bytes."""
-
-    def sync(self, descriptor: int) -> None:
-        """Make what was written durable."""
-
-    def close(self, descriptor: int) -> None:
-        """Close the descriptor."""
-
-    def link(self, source: Path, target: Path) -> None:
-        """Give the file `source` the second name `target`, which must not exist."""
-
-    def replace(self, source: Path, target: Path) -> None:
-        """Rename `source` to `target`, whether or not `target` exists."""
-
-    def lock(self, path: Path, *, wait: bool) -> int:
-        """Take the lock of a file, which is created if need be; closing the descriptor lets go.
-
-        Raises `BlockingIOError` if somebody else has it and `wait` is false.
-        """
-
-    def unlink(self, path: Path) -> None:
-        """Remove a name."""
-
-    def make_directory(self, path: Path) -> None:
-        """Create a directory."""
-
-    def sync_directory(self, path: Path) -> None:
-        """Make the names in a directory durable."""
-
-
 class PosixDisk:
-    """The disk of this machine.
+    """The calls that change a disk; a test may stop the machine between any two of them.
 
     `access`: who may read what is created.
     """
@@ -361,7 +320,11 @@ class PosixDisk:
         source.replace(target)
 
     def lock(self, path: Path, *, wait: bool) -> int:
-        """Take the lock of a file; of the descriptor, not of the process, so threads compete."""
+        """Take the lock of a file, which is created if need be; closing the descriptor lets go.
+
+        It is of the descriptor, not of the process, so threads compete. Raises `BlockingIOError` if
+        somebody else has it and `wait` is false.
+        """
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, self._file_mode)
         try:
@@ -388,7 +351,7 @@ class PosixDisk:
             os.close(descriptor)
 
 
-def create_file(disk: Disk, path: Path) -> int:
+def create_file(disk: PosixDisk, path: Path) -> int:
     """Create a file, and durably the directories above it that are missing."""
     try:
         return disk.create(path)
@@ -397,8 +360,8 @@ def create_file(disk: Disk, path: Path) -> int:
         return disk.create(path)
 
 
-def create_directory(disk: Disk, path: Path) -> None:
-    """Create a directory, and durably those above it that are missing; nothing if it is there."""
+def create_directory(disk: PosixDisk, path: Path) -> None:
+    """Create a directory, unless it is there, and durably those above it that are missing."""
     if path.is_dir():
         return
     create_directory(disk, path.parent)
@@ -407,7 +370,7 @@ def create_directory(disk: Disk, path: Path) -> None:
     disk.sync_directory(path.parent)
 
 
-def append(disk: Disk, descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
+def append(disk: PosixDisk, descriptor: int, data: bytes | memoryview | pa.Buffer) -> None:
     """Write all of `data`, however many calls that takes."""
     rest = memoryview(data).cast("B")
     while rest:
@@ -422,13 +385,13 @@ _LOCK = ".lock"
 class LocalStorage(CheckpointStorage):
     """A checkpoint on a file system that the kernel mounts."""
 
-    def __init__(self, root: str | Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, root: str | Path, *, disk: PosixDisk | None = None) -> None:
         self._root = Path(root).absolute()
-        self.disk: Disk = PosixDisk() if disk is None else disk
+        self.disk = PosixDisk() if disk is None else disk
         self.uri = str(self._root)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_local, (self.uri, self.disk)
+        return partial(LocalStorage, disk=self.disk), (self.uri,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """See `CheckpointStorage.create_exclusive`."""
@@ -473,8 +436,23 @@ class LocalStorage(CheckpointStorage):
 
     def open_output(self, path: str) -> OutputFile:
         """See `CheckpointStorage.open_output`."""
+        full = self._root / path
         with translated(self.uri, path, "writing"):
-            return _LocalOutput(self.disk, self._root / path, uri=self.uri, path=path)
+            descriptor = create_file(self.disk, full)
+
+        def close() -> None:
+            try:
+                self.disk.sync(descriptor)
+            finally:
+                self.disk.close(descriptor)
+            self.disk.sync_directory(full.parent)
+
+        def abort() -> None:
+            self.disk.close(descriptor)
+            self.disk.unlink(full)
+
+        write = partial(append, self.disk, descriptor)
+        return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
         """See `CheckpointStorage.read`."""
@@ -498,7 +476,7 @@ class LocalStorage(CheckpointStorage):
     def list(self, directory: str) -> tuple[FileEntry, ...]:
         """See `CheckpointStorage.list`."""
         prefix = f"{directory}/" if directory else ""
-        found = []
+        files = []
         with translated(self.uri, directory, "listing"):
             try:
                 entries = os.scandir(self._root / directory)
@@ -510,8 +488,8 @@ class LocalStorage(CheckpointStorage):
                     with suppress(FileNotFoundError):
                         if entry.is_file(follow_symlinks=False):
                             size = entry.stat().st_size
-                            found.append(FileEntry(path=prefix + entry.name, size_bytes=size))
-        return tuple(sorted(found))
+                            files.append(FileEntry(path=prefix + entry.name, size_bytes=size))
+        return tuple(sorted(files))
 
     def delete(self, path: str) -> None:
         """See `CheckpointStorage.delete`."""
@@ -537,7 +515,7 @@ class LocalStorage(CheckpointStorage):
                 os.close(descriptor)
             os.ftruncate(descriptor, 0)
             os.write(descriptor, note)
-        return _FileLock(descriptor, full)
+        return StorageLock(descriptor, full)
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
@@ -557,12 +535,11 @@ class LocalStorage(CheckpointStorage):
         self.disk.sync_directory(target.parent)
 
 
-def _reopen_local(root: str, disk: Disk) -> LocalStorage:
-    return LocalStorage(root, disk=disk)
+class StorageLock:
+    """A lock that the kernel lets go of with the process.
 
-
-class _FileLock:
-    """A lock belongs to the open file, which a forked child would hold on to."""
+    It belongs to the open file, which a forked child would hold on to.
+    """
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor: int | None = descriptor
@@ -571,6 +548,7 @@ class _FileLock:
 
     @property
     def held(self) -> bool:
+        """Return whether the lock still counts: nobody has broken it by removing its file."""
         if self._descriptor is None:
             return False
         try:
@@ -581,11 +559,13 @@ class _FileLock:
             return True
 
     def release(self) -> None:
+        """Release it; again does nothing."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.close()
 
     def close(self) -> None:
+        """Close the file; in a forked child, the parent keeps the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -594,7 +574,7 @@ class _FileLock:
         self.close()
 
 
-_locks: WeakSet[_FileLock] = WeakSet()
+_locks: WeakSet[StorageLock] = WeakSet()
 
 
 def _close_in_child() -> None:
@@ -605,51 +585,23 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class _LocalOutput(OutputFile):
-    def __init__(self, disk: Disk, full: Path, *, uri: str, path: str) -> None:
-        self._disk = disk
-        self._full = full
-        self._names = (uri, path)
-        self._descriptor = create_file(disk, full)
-
-    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
-        with translated(*self._names, "writing"):
-            append(self._disk, self._descriptor, data)
-
-    def close(self) -> None:
-        with translated(*self._names, "writing"):
-            try:
-                self._disk.sync(self._descriptor)
-            finally:
-                self._disk.close(self._descriptor)
-            self._disk.sync_directory(self._full.parent)
-
-    def abort(self) -> None:
-        with translated(*self._names, "deleting"), suppress(FileNotFoundError):
-            self._disk.close(self._descriptor)
-            self._disk.unlink(self._full)
-
-
 _SCHEMES = frozenset({"s3", "gs", "gcs", "abfs", "abfss"})
 _PROBE = "claims/probe-"
 
 
-class Claims(Protocol):
-    """Creates files that do not exist yet, one writer each."""
-
-    def create(self, path: str, data: bytes) -> None:
-        """Create a file; raise `FileExistsError` if there is one, `OSError` if the store fails."""
-
-
 class ObjectStoreClaims:
-    """Conditional puts by ``obstore``."""
+    """Conditional puts by ``obstore``: create files that do not exist yet, one writer each.
+
+    Before the first one, the store has to refuse one of two creations of the same name: some stores
+    that speak S3 accept the condition and ignore it.
+    """
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._probed = False
 
     def create(self, path: str, data: bytes) -> None:
-        """See `Claims.create`."""
+        """Create a file; raise `FileExistsError` if there is one, `OSError` if the store fails."""
         if not self._probed:
             self._probe()
             self._probed = True
@@ -681,7 +633,7 @@ class ObjectStoreClaims:
         return True
 
 
-def claims_for(uri: str) -> Claims | None:
+def claims_for(uri: str) -> ObjectStoreClaims | None:
     """Conditional puts for the object store at `uri`.
 
     ``None`` if there are none for it, or its client is not installed.
@@ -707,7 +659,7 @@ def claims_for(uri: str) -> Claims | None:
 
 
 def _configuration(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Describe what the parameters of Arrow's URI mean for the other client."""
+    """Translate the parameters of Arrow's URI to settings of the store and of its client."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     if scheme != "s3":
@@ -734,7 +686,7 @@ class RemoteStorage(CheckpointStorage):
         uri: str,
         renames: bool,
         single_driver: bool = False,
-        claims: Claims | None = None,
+        claims: ObjectStoreClaims | None = None,
     ) -> None:
         self.uri = shown_uri(uri)
         self._location = uri
@@ -786,8 +738,16 @@ class RemoteStorage(CheckpointStorage):
 
     def open_output(self, path: str) -> OutputFile:
         """See `CheckpointStorage.open_output`."""
+        full = self._full(path)
         with translated(self.uri, path, "writing"):
-            return _RemoteOutput(self._filesystem, self._full(path), uri=self.uri, path=path)
+            file = _open_remote(self._filesystem, full)
+
+        def abort() -> None:
+            # Arrow has no way to drop a stream, so the file is completed and then deleted.
+            file.close()
+            self._filesystem.delete_file(full)
+
+        return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
         """See `CheckpointStorage.read`."""
@@ -814,8 +774,8 @@ class RemoteStorage(CheckpointStorage):
 
     def delete(self, path: str) -> None:
         """See `CheckpointStorage.delete`."""
-        with translated(self.uri, path, "deleting"):
-            _delete_remote(self._filesystem, self._full(path))
+        with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
+            self._filesystem.delete_file(self._full(path))
 
     def lock(self, path: str, note: bytes) -> None:
         """See `CheckpointStorage.lock`: there are none."""
@@ -836,32 +796,3 @@ def _open_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> pa.NativeFile:
         # file in one.
         filesystem.create_dir(full.rpartition("/")[0], recursive=True)
         return filesystem.open_output_stream(full)
-
-
-def _delete_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> None:
-    with suppress(FileNotFoundError):
-        filesystem.delete_file(full)
-
-
-class _RemoteOutput(OutputFile):
-    def __init__(
-        self, filesystem: pyarrow.fs.FileSystem, full: str, *, uri: str, path: str
-    ) -> None:
-        self._filesystem = filesystem
-        self._full = full
-        self._names = (uri, path)
-        self._file = _open_remote(filesystem, full)
-
-    def write(self, data: bytes | memoryview | pa.Buffer) -> None:
-        with translated(*self._names, "writing"):
-            self._file.write(data)
-
-    def close(self) -> None:
-        with translated(*self._names, "writing"):
-            self._file.close()
-
-    def abort(self) -> None:
-        with translated(*self._names, "deleting"):
-            # Arrow has no way to drop a stream, so the file is completed and then deleted.
-            self._file.close()
-            _delete_remote(self._filesystem, self._full)

@@ -1,28 +1,40 @@
-"""Verification: every byte, reference, row and chain that a retained epoch needs.
+"""Verification of a checkpoint, and repair of its records without guessing.
 
-`verify` checks every byte of every record and block against its checksum, every reference against
-the file it names, every row against the key group it is filed under, every chain of records for
-gaps, every manifest against the records it sums up.  It finds as much as it can in one go and never
-raises because of what it finds.
+`verify` checks every byte of every record and block that a retained epoch needs against its
+checksum, every reference against the file it names, every row against the key group it is filed
+under, every chain of records for gaps, every manifest against the records it sums up.  It finds as
+much as it can in one go and never raises because of what it finds.  `start_problems` looks only at
+what would keep a checkpoint from being started: it opens it as a start does.
+
+`plan_record_repair`: after a power failure, or a mishap with the directory, a checkpoint can be
+whole in all that counts and still be unusable, and the plan, which is shown before it is carried
+out, mends that.  Invariant: a step only adds what the records say, or sets aside what they do not
+count on.  Nothing that an epoch needs is removed or changed, and what is set aside stays in
+``set-aside/``.  Where a record between others is gone, the epochs after it cannot be read by
+anybody: they are taken back, by name, and only if everything that the epoch before needs is still
+there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import replace
 
 from godwit.checkpoint.blocks import read_batch, read_block
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.collection import collected_since
+from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import is_entries_of
 from godwit.checkpoint.evolution import FlowVersion, columns_of
-from godwit.checkpoint.ownership import edit_problems, link_problems, load_with_digest
+from godwit.checkpoint.framing import encode_record, load_record, load_with_digest
+from godwit.checkpoint.ownership import edit_problems, link_problems
 from godwit.checkpoint.records import (
+    BLOCKS,
     COMMITS,
     EDITS,
     FLOWS,
@@ -45,6 +57,7 @@ from godwit.checkpoint.records import (
     flow_path,
     manifest_path,
     number_in,
+    padded,
     plan_path,
 )
 from godwit.checkpoint.staged_output import decode_files
@@ -52,11 +65,19 @@ from godwit.model.errors import GodwitError
 from godwit.model.key_groups import key_groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["Finding", "VerificationReport", "verify"]
+__all__ = [
+    "Finding",
+    "RepairStep",
+    "VerificationReport",
+    "carry_out",
+    "plan_record_repair",
+    "start_problems",
+    "verify",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -96,8 +117,6 @@ _ONE_HISTORY = (
 _SPARK_COMMITS = "spark/commits"
 _REPORT = "This is an error in Godwit: please report it with this text."
 
-IntArray = npt.NDArray[np.int64]
-
 _T = TypeVar("_T")
 
 
@@ -122,15 +141,17 @@ class _Verification:
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
-        identity = self.identity = self.load(IDENTITY, FlowIdentity)
-        self.num_key_groups = None if identity is None else identity.num_key_groups
-        for _, path in self.numbered(RUNS):
-            self.load(path, RunRecord)
-        self.flows = {n: self.load(path, FlowVersion) for n, path in self.numbered(FLOWS)}
-        self.plans = {n: self.load(path, PhysicalPlan) for n, path in self.numbered(PLANS)}
-        edits = [self.load(path, EditRecord) for _, path in self.numbered(EDITS)]
-        commits = {n: self.load(path, CommitRecord) for n, path in self.numbered(COMMITS)}
-        manifests = {n: self.load(path, Manifest) for n, path in self.numbered(MANIFESTS)}
+        try:
+            self.identity = load_record(self.storage, IDENTITY, FlowIdentity)
+            self.num_key_groups = self.identity.num_key_groups
+            self.records += 1
+        except GodwitError as error:
+            self.find_error(IDENTITY, error)
+        self.all_in(RUNS, RunRecord)
+        edits = self.all_in(EDITS, EditRecord).values()
+        self.flows = self.all_in(FLOWS, FlowVersion)
+        self.plans = self.all_in(PLANS, PhysicalPlan)
+        commits, manifests = self.all_in(COMMITS, CommitRecord), self.all_in(MANIFESTS, Manifest)
         epochs = self.check_epochs(commits, manifests)
         readable = [record for _, record in sorted(commits.items()) if record is not None]
         if readable:
@@ -150,22 +171,18 @@ class _Verification:
     def find(self, file: str, problem: str, remedy: str) -> None:
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
-    def numbered(self, directory: str) -> list[tuple[int, str]]:
-        try:
-            paths = [entry.path for entry in self.storage.list(directory)]
-        except GodwitError as error:
-            self.find(directory, error.message, error.remedy)
-            return []
-        return [(n, path) for path in paths if (n := number_in(path)) is not None]
+    def find_error(self, file: str, error: GodwitError) -> None:
+        self.find(file, error.message, error.remedy)
 
-    def load(self, path: str, kind: type[_T]) -> _T | None:
+    def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
+        """Return number → record; ``None`` where it cannot be read, which is then found."""
         try:
-            value, self.digests[path] = load_with_digest(self.storage, path, kind)
+            records = _load_all(self.storage, directory, kind, self.digests, self.find_error)
         except GodwitError as error:
-            self.find(path, error.message, error.remedy)
-            return None
-        self.records += 1
-        return value
+            self.find_error(directory, error)
+            return {}
+        self.records += sum(record is not None for record in records.values())
+        return records
 
     def check_epochs(
         self, commits: dict[int, CommitRecord | None], manifests: dict[int, Manifest | None]
@@ -200,7 +217,6 @@ class _Verification:
                 self.check_snapshots(chains.snapshots())
             if epoch >= floor and record is not None:
                 self.check_named(record)
-                self.check_plan(record)
                 self.check_segments(record.segments)
                 self.check_snapshots(record.snapshots)
                 self.check_outputs(record.outputs)
@@ -251,14 +267,14 @@ class _Verification:
         try:
             names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
-            self.find(_SPARK_COMMITS, error.message, error.remedy)
+            self.find_error(_SPARK_COMMITS, error)
             return
         if any(name.isdecimal() for name in names):
             problem = "No record is there, though Spark has noted that micro-batches were done."
             self.find(COMMITS, problem, _RESTORE)
 
     def check_named(self, record: CommitRecord) -> None:
-        """Find flow versions and plans of another history than the record that names them."""
+        """Find flow versions and plans that are of another history than the record, or missing."""
         for path, digest, what in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
@@ -266,8 +282,6 @@ class _Verification:
             if digest and self.digests.get(path, digest) != digest:
                 problem = f"It is another {what} than the one that retained epochs ran under."
                 self.find(path, problem, _ONE_HISTORY)
-
-    def check_plan(self, record: CommitRecord) -> None:
         if record.plan not in self.plans:
             problem = f"It is missing; epoch {record.epoch} ran under it."
             self.find(plan_path(record.plan), problem, _RESTORE)
@@ -351,7 +365,7 @@ class _Verification:
                 _RESTORE,
             )
             return None
-        if chains.manifest() != msgspec.structs.replace(manifest, record="", retained_from=0):
+        if chains.manifest() != replace(manifest, record="", retained_from=0):
             self.find(
                 manifest_path(manifest.epoch),
                 f"The manifest of epoch {manifest.epoch} does not agree with the records.",
@@ -370,7 +384,7 @@ class _Verification:
         try:
             batch = read_batch(self.storage, ref)
         except GodwitError as error:
-            self.find(ref.file, error.message, error.remedy)
+            self.find_error(ref.file, error)
             return None
         self.checked[ref] = batch.schema.remove_metadata()
         self.checked_bytes += ref.length
@@ -378,75 +392,49 @@ class _Verification:
 
     def check_segments(self, segments: Iterable[SegmentRef]) -> None:
         for segment in segments:
-            batch = self.batch(segment.block)
-            if batch is None:
-                continue
-            ends = (0, *segment.row_ends)
             where = (
                 f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
                 f"{segment.lane}, at {segment.block.offset}"
             )
-            if ends[-1] != batch.num_rows:
-                problem = f"{where} has {batch.num_rows} rows, not {ends[-1]}."
-                self.find(segment.block.file, problem, _REPORT)
-            elif segment.kind == "changes" and self.has_hashes(segment.block, batch, where):
-                filed = np.repeat(np.array(segment.key_groups, np.int64), np.diff(ends))
-                self.check_hashes(segment.block, batch, filed, where)
+            filed_under = segment.key_groups if segment.kind == "changes" else None
+            self.check_rows(segment.block, where, segment.row_ends, filed_under)
 
     def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
         for snapshot in snapshots:
-            batch = self.batch(snapshot.block)
-            if batch is None:
-                continue
             where = (
                 f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
                 f"{snapshot.block.offset}"
             )
-            if snapshot.rows != batch.num_rows:
-                problem = f"{where} has {batch.num_rows} rows, not {snapshot.rows}."
-                self.find(snapshot.block.file, problem, _REPORT)
-            if self.has_hashes(snapshot.block, batch, where):
-                filed = np.full(batch.num_rows, snapshot.key_group, np.int64)
-                self.check_hashes(snapshot.block, batch, filed, where)
+            self.check_rows(snapshot.block, where, (snapshot.rows,), (snapshot.key_group,))
 
-    def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
-        for output in outputs:
-            if output.kind == "files":
-                rows = self.rows_in_files(output.block)
-            else:
-                batch = self.batch(output.block)
-                rows = None if batch is None else batch.num_rows
-            if rows is not None and rows != output.rows:
-                self.find(
-                    output.block.file,
-                    f"The output for {output.sink!r} at {output.block.offset} has {rows} rows, "
-                    f"not {output.rows}.",
-                    _REPORT,
-                )
+    def check_rows(
+        self, ref: BlockRef, where: str, row_ends: Sequence[int], filed_under: Sequence[int] | None
+    ) -> None:
+        """Compare the rows of a block, and the key group of each hash, with what refers to them.
 
-    def rows_in_files(self, ref: BlockRef) -> int | None:
-        """Rows in files that a block describes; ``None`` if it does not, which is then found."""
-        try:
-            return sum(file.rows for file in decode_files(read_block(self.storage, ref)).files)
-        except GodwitError as error:
-            self.find(ref.file, error.message, error.remedy)
-            return None
-
-    def has_hashes(self, ref: BlockRef, batch: pa.RecordBatch, where: str) -> bool:
-        """Return whether the first column is one of hashes."""
+        `filed_under`: the key group of the rows up to each of `row_ends`; ``None`` where the rows
+        have no hashes.
+        """
+        batch = self.batch(ref)
+        if batch is None:
+            return
+        ends = (0, *row_ends)
+        if ends[-1] != batch.num_rows:
+            problem = f"{where} has {batch.num_rows} rows, not {ends[-1]}."
+            self.find(ref.file, problem, _REPORT)
+            if len(row_ends) > 1:  # whose the rows are is not known
+                return
+            ends = (0, batch.num_rows)
+        if filed_under is None:
+            return
         column = batch.column(0) if batch.num_columns else None
         if column is None or column.type != pa.int64() or column.null_count:
             self.find(ref.file, f"{where} has no column of hashes.", _REPORT)
-            return False
-        return True
-
-    def check_hashes(
-        self, ref: BlockRef, batch: pa.RecordBatch, filed: IntArray, where: str
-    ) -> None:
-        """Compare the key group of each row's hash with the one it is filed under."""
+            return
         if self.num_key_groups is None:
             return
-        actual = key_groups_of(batch.column(0).to_numpy(), self.num_key_groups)
+        filed = np.repeat(np.array(filed_under, np.int64), np.diff(ends))
+        actual = key_groups_of(column.to_numpy(), self.num_key_groups)
         wrong = np.flatnonzero(actual != filed)
         if len(wrong):
             self.find(
@@ -456,6 +444,26 @@ class _Verification:
                 f"{actual[wrong[0]]}.",
                 _REPORT,
             )
+
+    def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
+        for output in outputs:
+            if output.kind == "files":
+                try:
+                    block = read_block(self.storage, output.block)
+                    rows = sum(file.rows for file in decode_files(block).files)
+                except GodwitError as error:
+                    self.find_error(output.block.file, error)
+                    continue
+            else:
+                batch = self.batch(output.block)
+                rows = output.rows if batch is None else batch.num_rows
+            if rows != output.rows:
+                self.find(
+                    output.block.file,
+                    f"The output for {output.sink!r} at {output.block.offset} has {rows} rows, "
+                    f"not {output.rows}.",
+                    _REPORT,
+                )
 
     def check_columns(self, chains: Chains) -> None:
         """Find state whose blocks do not have the columns that their flow version describes."""
@@ -481,3 +489,312 @@ class _Verification:
                     f"{flow} says: {schema.names}, or their types differ.",
                     _REPORT,
                 )
+
+
+def _load_all(
+    storage: CheckpointStorage,
+    directory: str,
+    kind: type[_T],
+    digests: dict[str, str],
+    refused: Callable[[str, GodwitError], None],
+) -> dict[int, _T | None]:
+    """Read all records of a directory, and note their digests; ``None`` for one that is refused."""
+    records: dict[int, _T | None] = {}
+    for entry in storage.list(directory):
+        number = number_in(entry.path)
+        if number is not None:
+            records[number] = None
+            try:
+                records[number], digests[entry.path] = load_with_digest(storage, entry.path, kind)
+            except GodwitError as error:
+                refused(entry.path, error)
+    return records
+
+
+def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
+    """Find what would keep the checkpoint from being started, if anything.
+
+    Reads the records that a start reads, and lists directories; blocks are not read.
+    """
+    try:
+        log = CommitLog.open_read_only(storage)
+        if log.latest is None:
+            return ()
+        chains, _ = log.chains, log.physical_plan
+        log.versions_since(min(chains.written_under()))
+        log.edits()
+        blocks = {*chains.blocks(), *log.latest.blocks()}
+        return tuple(
+            Finding(file=block.file, problem=problem, remedy=_RESTORE)
+            for block, problem in _lacking_blocks(storage, blocks)
+        )
+    except GodwitError as error:
+        finding = Finding(
+            file=str(error.context.get("file", "")), problem=error.message, remedy=error.remedy
+        )
+        return (finding,)
+
+
+def _lacking_blocks(
+    storage: CheckpointStorage, blocks: Iterable[BlockRef]
+) -> Iterator[tuple[BlockRef, str]]:
+    """Yield each block whose file is missing or too short, and what is wrong, once a file."""
+    sizes = {
+        entry.path: entry.size_bytes
+        for directory in (BLOCKS, COMMITS)
+        for entry in storage.list(directory)
+    }
+    seen: set[str] = set()
+    for block in sorted(blocks, key=lambda block: (block.file, -block.offset)):
+        if block.file in seen:
+            continue
+        seen.add(block.file)
+        size = sizes.get(block.file)
+        if size is None:
+            yield block, "It is missing, though the latest epoch needs it."
+        elif size < block.offset + padded(block.length):
+            yield block, f"It has {size} bytes, fewer than the latest epoch needs of it."
+
+
+_SET_ASIDE = "set-aside"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairStep:
+    """One thing that is wrong with one file, and what is done about it."""
+
+    path: str  # the file, within the checkpoint
+    problem: str  # what is wrong with it
+    # ``"write"``: `content` is put there; ``"set aside"``: it is moved to ``set-aside/``;
+    # ``"none"``: nothing can be done about it here
+    action: Literal["write", "set aside", "none"]
+    content: bytes = b""  # what to write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRepair:
+    """Plan to repair Godwit's own records."""
+
+    steps: tuple[RepairStep, ...]  # in the order in which they are done
+    # the committed records that stay, in order of epochs; empty if none can be read
+    records: tuple[CommitRecord, ...]
+    # Epochs that were committed, and whose output was delivered, and that do not stay: what is
+    # between them and the rest is lost. Spark reads their rows again.
+    taken_back: tuple[int, ...] = ()
+
+
+def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
+    """Find what keeps the records of a checkpoint from being opened, and what would mend it."""
+    identity = load_record(storage, IDENTITY, FlowIdentity)
+    return _RecordPlan(storage, identity).plan()
+
+
+def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
+    """Do what a plan says; it may be done again after a crash in between."""
+    for step in steps:
+        if step.action == "none":
+            continue
+        # Hadoop keeps a checksum beside a local file; it is not that of what is written here.
+        folder, _, name = step.path.rpartition("/")
+        storage.delete(f"{folder}/.{name}.crc" if folder else f".{name}.crc")
+        if any(entry.path == step.path for entry in storage.list(folder)):
+            previous = storage.read(step.path).to_pybytes()
+            storage.write_atomic(f"{_SET_ASIDE}/{step.path}", previous)
+        if step.action == "write":
+            storage.write_atomic(step.path, step.content)
+        else:
+            storage.delete(step.path)
+
+
+class _RecordPlan:
+    def __init__(self, storage: CheckpointStorage, identity: FlowIdentity) -> None:
+        self.storage = storage
+        self.identity = identity
+        self.num_key_groups = identity.num_key_groups
+        self.digests: dict[str, str] = {}
+        self.steps: list[RepairStep] = []
+        load = partial(_load_all, storage, digests=self.digests, refused=lambda *_: None)
+        self.commits: dict[int, CommitRecord | None] = load(COMMITS, CommitRecord)
+        self.manifests: dict[int, Manifest | None] = load(MANIFESTS, Manifest)
+
+    def plan(self) -> RecordRepair:
+        last, chains = self._farthest()
+        genuine = [n for n, record in self.commits.items() if n > last and self._is_ours(record)]
+        taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
+        problem = self._cannot_end_at(last, chains, taken_back)
+        if problem is not None:
+            self._step(*problem, "none")
+            return RecordRepair(steps=tuple(self.steps), records=())
+        if chains is None:
+            return RecordRepair(steps=tuple(self.steps), records=())
+        above = f"It stands above epoch {last}, the last one that leads up from what is there."
+        for path_of, numbers in ((commit_path, self.commits), (manifest_path, self.manifests)):
+            for number in sorted(number for number in numbers if number > last):
+                self._step(path_of(number), above, "set aside")
+        records = [r for n, r in sorted(self.commits.items()) if n <= last and r is not None]
+        unreadable = {
+            n
+            for n, manifest in self.manifests.items()
+            if n <= last and (manifest is None or not self._sums_up(manifest))
+        }
+        named = {records[-1].manifest} - {-1, *self.manifests}
+        for number in sorted(unreadable | named):
+            self._give_again(number)
+        self._note_retained(chains, records[-1])
+        return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
+
+    def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
+        """Note in a manifest of the latest epoch what the epochs that are taken back let go of."""
+        later = (record for number, record in self.commits.items() if number > latest.epoch)
+        retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
+        noted = self.manifests.get(latest.epoch)
+        if retained_from <= max(latest.retained_from, 0 if noted is None else noted.retained_from):
+            return
+        path = manifest_path(latest.epoch)
+        self.steps = [step for step in self.steps if step.path != path]
+        self.steps.insert(
+            0,  # before the records that say so are set aside
+            RepairStep(
+                path=path,
+                problem=f"Epochs before {retained_from} can be read no more: the epochs that are "
+                "taken back had let go of them.",
+                action="write",
+                content=encode_record(
+                    replace(
+                        chains.manifest(),
+                        record=self.digests[commit_path(latest.epoch)],
+                        retained_from=min(retained_from, latest.epoch),
+                    )
+                ),
+            ),
+        )
+
+    def _farthest(self) -> tuple[int, Chains | None]:
+        """Return the last epoch that records and manifests lead up to; -1 if there is none."""
+        anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
+        reached = [c for anchor in (*anchors, -1) if (c := self._from(anchor)) is not None]
+        chains = max(reached, key=lambda chains: chains.epoch, default=None)
+        if chains is None or chains.epoch < 0:
+            return -1, None
+        return chains.epoch, chains
+
+    def _cannot_end_at(
+        self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
+    ) -> tuple[str, str] | None:
+        """Return the file and the problem by which the checkpoint cannot go on after that epoch."""
+        following = last + 1
+        if last >= 0 and self.commits.get(last) is None:
+            return commit_path(last), self._ailment(last)
+        if chains is None:
+            problem = "No manifest, and no epoch 0, from which the records could be followed."
+            return (COMMITS, problem) if self.commits else None
+        if not taken_back:
+            if self.commits.get(following, ...) is None:
+                return commit_path(following), self._ailment(following)
+            return None
+        gone = [block.file for block, _ in _lacking_blocks(self.storage, chains.blocks())]
+        for file in (*gone, *self._collected_records(chains)):
+            problem = (
+                f"{self._ailment(following)} To go back to epoch {last} is impossible: "
+                f"{file} has been collected."
+            )
+            return commit_path(following), problem
+        return None
+
+    def _collected_records(self, chains: Chains) -> Iterator[str]:
+        """Yield the plan and flow versions that an epoch is read by, where they are gone."""
+        record = self.commits[chains.epoch]
+        if record is not None:
+            try:
+                load_record(self.storage, plan_path(record.plan), PhysicalPlan)
+            except GodwitError:
+                yield plan_path(record.plan)
+        number, first = chains.flow, min(chains.written_under())
+        while number >= max(first, 0):
+            try:
+                number = load_record(self.storage, flow_path(number), FlowVersion).previous
+            except GodwitError:
+                yield flow_path(number)
+                return
+
+    def _ailment(self, epoch: int) -> str:
+        if epoch not in self.commits:
+            return "It is missing, and what its epoch committed is known nowhere else."
+        if self.commits[epoch] is None:
+            return "It is damaged, and what its epoch committed is known nowhere else."
+        return "It does not continue the epochs before it."
+
+    def _is_ours(self, record: CommitRecord | None) -> bool:
+        """Return whether a record is of an epoch that this checkpoint has committed."""
+        if record is None:
+            return False
+        origin = self.identity.origin_of(record.epoch)
+        return record.history in {"", origin.history}
+
+    def _give_again(self, number: int) -> None:
+        chains = self._replayed(number, before=number)
+        path = manifest_path(number)
+        problem = "It is missing."
+        if number in self.manifests:
+            damaged = self.manifests[number] is None
+            problem = "It is damaged." if damaged else "It sums up a record of another history."
+        if chains is None:
+            self._step(path, f"{problem} The records before it are not there any more.", "none")
+            return
+        self.steps.append(
+            RepairStep(
+                path=path,
+                problem=problem,
+                action="write",
+                content=encode_record(
+                    replace(chains.manifest(), record=self.digests[commit_path(number)])
+                ),
+            )
+        )
+
+    def _replayed(self, epoch: int, *, before: int) -> Chains | None:
+        """Return the chains as of `epoch`, from the latest manifest below `before`."""
+        usable = [
+            n for n, manifest in self.manifests.items() if manifest is not None and n < before
+        ]
+        for anchor in sorted((n for n in (*usable, -1) if n <= epoch), reverse=True):
+            chains = self._from(anchor, until=epoch)
+            if chains is not None and chains.epoch == epoch:
+                return chains
+        return None
+
+    def _sums_up(self, manifest: Manifest) -> bool:
+        """Return whether a manifest is of the record that is here, as far as that is known."""
+        digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
+        return manifest.record in {"", digest}
+
+    def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
+        """Follow the records from a manifest on, as far as they lead; ``None`` if not at all."""
+        manifest = self.manifests.get(anchor)
+        chains = Chains(self.num_key_groups)
+        if manifest is not None:
+            if manifest.num_key_groups != self.num_key_groups or not self._sums_up(manifest):
+                return None
+            chains = Chains.restore(manifest)
+        before: CommitRecord | None = None
+        while until is None or chains.epoch < until:
+            record = self.commits.get(chains.epoch + 1)
+            if record is None:
+                return chains
+            if record.flow != chains.flow:
+                try:
+                    version = load_record(self.storage, flow_path(record.flow), FlowVersion)
+                except GodwitError:
+                    return chains
+                chains.become(record.flow, version)
+            noted = manifest.record if manifest is not None and before is None else ""
+            digest = self.digests.get(commit_path(chains.epoch), noted)
+            links = link_problems(self.identity, record, before=before, digest=digest)
+            if any(True for _ in (*links, *chains.problems(record))):
+                return chains
+            chains.apply(record)
+            before = record
+        return chains
+
+    def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
+        self.steps.append(RepairStep(path=path, problem=problem, action=action))

@@ -22,17 +22,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from godwit.checkpoint.collection import CheckpointSummary, inspect
+from godwit.checkpoint.collection import CheckpointSummary, copy_checkpoint, inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.edits import drop_operator, remove_key, rename_operator
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import IDENTITY, padded
-from godwit.checkpoint.repair import carry_out, plan_record_repair, start_problems
 from godwit.checkpoint.spark_log import keep_offsets
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.checkpoint.verification import Finding, verify
+from godwit.checkpoint.verification import (
+    Finding,
+    carry_out,
+    plan_record_repair,
+    start_problems,
+    verify,
+)
 from godwit.cli.console import figures_table, tell, wide_console
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 from godwit.columns.python_values import rows_as_tuples
@@ -49,8 +53,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.checkpoint.repair import RepairStep
-    from godwit.checkpoint.verification import VerificationReport
+    from godwit.checkpoint.verification import RepairStep, VerificationReport
 
 __all__ = [
     "VerificationDisplay",

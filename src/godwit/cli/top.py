@@ -26,8 +26,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from godwit.checkpoint.framing import load_record
 from godwit.checkpoint.journal import JournalReader
-from godwit.checkpoint.ownership import EXPIRY_S, load_record, look_at_lease
+from godwit.checkpoint.ownership import EXPIRY_S, look_at_lease
 from godwit.checkpoint.records import IDENTITY, FlowIdentity
 from godwit.cli.checkpoint import opened_checkpoint
 from godwit.cli.console import Symbols, symbols_for

@@ -242,7 +242,7 @@ def rows_left_out(
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
     """Shape ``(num_key_groups,)``: bytes read to bring an empty copy to the committed version."""
-    sizes = [chains.snapshot_bytes(s) + chains.changelog_bytes(s) for s in states]
+    sizes = [chains.of(s).snapshot_bytes + chains.of(s).changelog_bytes for s in states]
     total: npt.NDArray[np.int64] = np.sum(sizes, axis=0, dtype=np.int64)
     return total
 

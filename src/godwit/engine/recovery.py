@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.flow_changes import FlowChanges, changes_to
+from godwit.checkpoint.evolution import FlowChanges, changes_to
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.evolution import StateUpgrade, WrittenState
-    from godwit.checkpoint.flow_changes import FlowChanges
+    from godwit.checkpoint.evolution import FlowChanges, StateUpgrade, WrittenState
     from godwit.checkpoint.records import SegmentRef
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow

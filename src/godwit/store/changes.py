@@ -1,4 +1,4 @@
-"""Changes and contents of tables: rows of many key groups, in their order."""
+"""Entries of many key groups at once, in the order of their key groups."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from godwit.model.errors import StateEncodingError
 from godwit.store.image import TableImage, Upserts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from godwit.store.columns import StateSchema
 
-__all__ = ["Changes", "Contents", "EntryRange", "sizes_of"]
+__all__ = ["Changes", "EntryRange"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,29 +53,71 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changes:
-    """Changed entries of some key groups, of one epoch each."""
+    """Entries of some key groups: changed ones of one epoch each, or all that a version has."""
 
     key_groups: npt.NDArray[np.int64]  # shape ``(G,)``, int64, distinct
     # shape ``(G,)``: rows of group i are ``ends[i - 1]:ends[i]`` (from 0 for the first)
     ends: npt.NDArray[np.int64]
-    epochs: npt.NDArray[np.int64]  # shape ``(G,)``: becomes the version of each key group
+    # shape ``(G,)``: the version of each key group with these changes, or of this content
+    epochs: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the hash that chooses a key's key group
     keys: pa.RecordBatch  # n distinct keys
     values: pa.RecordBatch  # n rows of state columns: the new state of each key
     # shape ``(n,)``: keys that have no state any more (their row of `values` is ignored)
     removed: npt.NDArray[np.bool_] | None = None
 
+    @staticmethod
+    def concat(parts: Sequence[Changes]) -> Changes:
+        """Join changes of different key groups."""
+        if len(parts) == 1:
+            return parts[0]
+        removed = None
+        if any(part.removed is not None for part in parts):
+            removed = np.concatenate(
+                [
+                    np.zeros(len(p.hashes), np.bool_) if p.removed is None else p.removed
+                    for p in parts
+                ]
+            )
+        return Changes(
+            key_groups=np.concatenate([part.key_groups for part in parts]),
+            ends=np.cumsum(np.concatenate([_sizes(part.ends) for part in parts])),
+            epochs=np.concatenate([part.epochs for part in parts]),
+            hashes=np.concatenate([part.hashes for part in parts]),
+            keys=pa.concat_batches([part.keys for part in parts]),
+            values=pa.concat_batches([part.values for part in parts]),
+            removed=removed,
+        )
+
     def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
         """Return the changes of the key groups where `mask` is set."""
         if mask.all():
             return self
-        sizes = sizes_of(self.ends)
+        sizes = _sizes(self.ends)
         rows = np.flatnonzero(np.repeat(mask, sizes))
+        return self._taken(rows, self.key_groups[mask], np.cumsum(sizes[mask]), self.epochs[mask])
+
+    def without(self, gone: EntryRange | None) -> Changes:
+        """Leave out entries of a range, which nobody asks for any more."""
+        if gone is None:
+            return self
+        rows = gone.rest.positions(self.keys)
+        if len(rows) == len(self.hashes):
+            return self
+        return self._taken(rows, self.key_groups, np.searchsorted(rows, self.ends), self.epochs)
+
+    def _taken(
+        self,
+        rows: npt.NDArray[np.int64],
+        key_groups: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        epochs: npt.NDArray[np.int64],
+    ) -> Changes:
         which = pa.array(rows)
         return Changes(
-            key_groups=self.key_groups[mask],
-            ends=np.cumsum(sizes[mask]),
-            epochs=self.epochs[mask],
+            key_groups=key_groups,
+            ends=ends,
+            epochs=epochs,
             hashes=self.hashes[rows],
             keys=self.keys.take(which),
             values=self.values.take(which),
@@ -82,10 +126,9 @@ class Changes:
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
         """Return what is to be written, and what is to be removed, as columns store it."""
-        sizes = sizes_of(self.ends)
         upserts = Upserts(
             hashes=self.hashes,
-            key_groups=np.repeat(self.key_groups.astype(np.uint16), sizes),
+            key_groups=np.repeat(self.key_groups.astype(np.uint16), _sizes(self.ends)),
             keys=image.encode_keys(self.keys),
             values=image.encode_values(self.values),
         )
@@ -109,20 +152,8 @@ class Changes:
             raise _mismatch(count, f"{rows} rows of {groups} key groups", path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Contents:
-    """Whole key groups, ordered by key group."""
-
-    # hashes, key_groups: shape ``(n,)``
-    hashes: npt.NDArray[np.int64]
-    key_groups: npt.NDArray[np.uint16]
-    # keys, values: n rows of key columns and of state columns
-    keys: pa.RecordBatch
-    values: pa.RecordBatch
-
-
-def sizes_of(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the number of rows of each key group, from where its rows end."""
+def _sizes(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of rows of each key group."""
     sizes = ends.copy()
     sizes[1:] -= ends[:-1]
     return sizes

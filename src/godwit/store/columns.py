@@ -47,14 +47,12 @@ __all__ = [
 ]
 
 
+_VARIABLE_WIDTH = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
+
+
 def is_variable_width(dtype: pa.DataType) -> bool:
     """Return whether values of `dtype` have different lengths: strings and binary, large or not."""
-    return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-    )
+    return dtype in _VARIABLE_WIDTH
 
 
 def is_fixed_width(dtype: pa.DataType) -> bool:

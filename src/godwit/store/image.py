@@ -14,14 +14,23 @@ nobody changes the rows of a key group that is not marked.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from godwit.store.columns import ENTRIES, HEAP, LIVE, Column, Encoded, Rows, column_class
+from godwit.store.columns import (
+    ENTRIES,
+    HEAP,
+    LIVE,
+    Column,
+    Encoded,
+    Rows,
+    column_class,
+    offsets_of,
+)
 from godwit.store.index import HashIndex
-from godwit.store.key_hash import KeyHasher
 from godwit.store.layout import (
     DAMAGED,
     LIVE_ROWS,
@@ -39,15 +48,17 @@ from godwit.store.layout import (
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from godwit.store.columns import StateSchema
 
-__all__ = ["TableImage", "Upserts"]
+__all__ = ["KeyHasher", "TableImage", "Upserts"]
 
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
+UInt64Array = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +168,7 @@ class TableImage:
 
     @property
     def damaged(self) -> bool:
-        """Return whether somebody found the table damaged."""
+        """Return whether a reader has found the table damaged."""
         return self._head[DAMAGED] != 0
 
     @damaged.setter
@@ -194,16 +205,15 @@ class TableImage:
         """Turn a batch of state into what the state columns store."""
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
-    def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, Found]:
+    def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, UInt64Array, Rows]:
         """Find rows, live or dead, by keys that are compared value for value.
 
-        Returns rows: shape ``(count,)``: -1 where there is none; found: where the searches ended,
-        for `write`.
+        Returns rows: shape ``(count,)``: -1 where there is none; hashes of the keys, and the slots
+        of the index where the searches ended, both for `write`.
         Raises `IndexError` if something leads out of the table: the file is damaged.
         """
         hashes = self._hasher.hash(keys, count)
-        slots, used = self.slots, self.used
-        index = self._index(slots)
+        used, index = self.used, self._index(self.slots)
         rows, at = index.first(hashes)
         if used:
             self._check_blocks(rows)
@@ -217,7 +227,7 @@ class TableImage:
                 wrong = wrong[self._differing(rows[wrong], some)]
             if wrong.size:
                 raise IndexError("The index leads to the same rows again and again.")
-        return rows, Found(hashes=hashes, at=at, slots=slots)
+        return rows, hashes, at
 
     def _check_blocks(self, rows: Rows) -> None:
         """Raise if a slot of a damaged file names a row without blocks, which may not be read."""
@@ -228,7 +238,7 @@ class TableImage:
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
-        """Return where a row was found whose key is another one."""
+        """Return the positions whose row has another key."""
         same = np.ones(len(rows), np.bool_)
         for column, encoded in zip(self.keys, keys, strict=True):
             same &= column.equal(rows, encoded)
@@ -246,7 +256,7 @@ class TableImage:
         return np.flatnonzero(self._live[:used] & selected.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
-        """Copy rows out, in the form in which another image takes them."""
+        """Copy rows out, as another image can append them."""
         return Upserts(
             hashes=self._hashes.take(rows),
             key_groups=self._key_groups.take(rows),
@@ -255,13 +265,23 @@ class TableImage:
         )
 
     def enlarge_index(self, slots: int) -> None:
-        """Go on with an index of so many slots, for which there are blocks."""
+        """Move to an index of so many slots, whose blocks are allocated."""
         if self.slots:
             self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
         self._head[SLOTS] = slots
 
-    def write(self, upserts: Upserts, rows: Rows, found: Found, fresh: Upserts | None) -> None:
-        """Write the state of keys that `search` found in `rows`, or not."""
+    def write(
+        self,
+        upserts: Upserts,
+        fresh: Upserts | None,
+        rows: Rows,
+        hashes: UInt64Array,
+        at: Rows | None,
+    ) -> None:
+        """Write the state of keys after a `search` for them; `fresh` are those that have no row.
+
+        `at`: where the searches ended; ``None`` if the index was enlarged since.
+        """
         head = self._head
         if head[LIVE_ROWS] != head[USED]:
             dead = rows[(rows >= 0) & ~self._live.take(rows)]
@@ -287,9 +307,7 @@ class TableImage:
         self._put_values(rows, upserts)
         self._live[first : first + count] = True
         # Last, so that a reader of other key groups follows no slot to a row half written.
-        # Where the index was enlarged since, the searches begin at home again.
-        at = found.at[new] if found.slots == self.slots else None
-        self._index(self.slots).insert(found.hashes[new], added, at)
+        self._index(self.slots).insert(hashes[new], added, None if at is None else at[new])
         head[USED] = first + count
         head[LIVE_ROWS] += count
 
@@ -309,12 +327,8 @@ class TableImage:
             if lengths is not None:
                 np.add.at(self._heap_bytes, key_groups, lengths)
 
-    def copy_rows(self, source: TableImage, rows: Rows) -> None:
-        """Append live rows of another table; keys, bytes and versions come along."""
-        self._append(source.gather(rows))
-
     def rewrite(self, upserts: Upserts) -> None:
-        """Hold nothing but these rows, in the blocks that there are.
+        """Replace all rows by these, in the blocks that are allocated.
 
         Nobody may be reading any of its key groups, all of which must be marked.
         """
@@ -326,18 +340,16 @@ class TableImage:
         for column in self.columns:
             column.clear(self.used)
         head[USED] = head[LIVE_ROWS] = 0
-        self._append(upserts)
+        self.append(upserts)
 
-    def _append(self, upserts: Upserts) -> None:
+    def append(self, upserts: Upserts) -> None:
         """Write rows whose keys have none."""
         count = len(upserts.hashes)
         nowhere = np.full(count, -1, np.int64)
-        hashes = self._hasher.hash(upserts.keys, count)
-        found = Found(hashes=hashes, at=_NONE, slots=-1)
-        self.write(upserts, nowhere, found, upserts)
+        self.write(upserts, upserts, nowhere, self._hasher.hash(upserts.keys, count), None)
 
     def remove(self, rows: Rows) -> None:
-        """Let live rows die."""
+        """Mark live rows as dead."""
         key_groups = self._key_groups.take(rows)
         sizes = [column.lengths(rows) for column in self.columns]
         self._count(key_groups, -1, [None if size is None else -size for size in sizes])
@@ -347,13 +359,125 @@ class TableImage:
         self._head[LIVE_ROWS] -= len(rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """End of the searches for some keys in an index of so many slots."""
-
-    hashes: npt.NDArray[np.uint64]
-    at: Rows
-    slots: int
-
-
 _NONE: Rows = np.empty(0, np.int64)
+
+
+_LOW = np.uint64(0xFFFF_FFFF)
+_HALF = np.uint64(32)
+_BYTES = np.uint64(8)
+_FEW_WORDS = 64
+_BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
+
+
+class KeyHasher:
+    """The hash by which a table finds the row of a key, with a secret that each table draws itself.
+
+    The hash that chooses a key's key group is known to everybody, so whoever sends keys can choose
+    them to share it, and one chain of equal hashes makes every search as long as the chain. So rows
+    are found by another hash, over the bits of the key and the secret.
+
+    Invariant: for two different keys chosen without knowing the secret, the upper halves of the
+    sums are equal with probability 2^-32; equal keys have equal hashes, whether or not other keys
+    of the batch are null.
+
+    Source: pair-multiply-shift over 32-bit words (M. Thorup, "High Speed Hashing for Integers and
+    Strings", 2015, on vectors and strings); the last mixing steps are those of MurmurHash3's
+    finalizer, since linear probing wants more than the independence of pairs.
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: tuple[int, int]) -> None:
+        self._secret = secret
+
+    def hash(self, keys: Sequence[Encoded], count: int) -> UInt64Array:
+        """Hash `count` keys, column by column.
+
+        Returns shape ``(count,)``; every bit depends on all bits of the key.
+        """
+        hashes = np.full(count, self._multipliers(0, 1)[0], np.uint64)
+        for first in range(0, count, _BLOCK):
+            block = slice(first, first + _BLOCK)
+            sums = hashes[block]
+            for number, column in enumerate(keys, start=1):
+                if isinstance(column.values, np.ndarray):
+                    self._add_fixed(sums, number, column.values[block])
+                else:
+                    self._add_strings(sums, number, column.values[block])
+                if column.nulls is not None:  # a flag: nothing is added where nothing is null
+                    sums += column.nulls[block] * self._multipliers(number, 1)[0]
+            _mix(sums)
+        return hashes
+
+    def _multipliers(self, column: int, words: int) -> UInt64Array:
+        """Two secret numbers for each of the first `words` words of a column, and one before."""
+        count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
+        return _multipliers(self._secret, column, count)
+
+    def _add_fixed(self, sums: UInt64Array, number: int, values: npt.NDArray[Any]) -> None:
+        if values.ndim == 1:
+            values = values[:, None]
+        elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
+            padded = np.zeros((len(values), -(-values.shape[1] // 8) * 8), np.uint8)
+            padded[:, : values.shape[1]] = values
+            values = padded.view(np.uint64)
+        multipliers = self._multipliers(number, values.shape[1])
+        for word in range(values.shape[1]):
+            sums += _product(values[:, word].astype(np.uint64), multipliers, word)
+
+    def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
+        offsets = offsets_of(values)
+        starts = offsets[:-1].astype(np.int64)
+        lengths = np.diff(offsets).astype(np.int64)
+        longest = int(lengths.max())
+        multipliers = self._multipliers(number, 1 + -(-longest // 8))
+        sums += _product(lengths.view(np.uint64), multipliers, 0)
+        if not longest:
+            return
+        data = np.frombuffer(values.buffers()[2], np.uint8)
+        if len(data) < 8:
+            data = np.concatenate((data, np.zeros(8, np.uint8)))
+        words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        rows: Any = slice(None)
+        for word in range(-(-longest // 8)):
+            remaining = lengths - 8 * word
+            if remaining.min() <= 0:
+                rows = np.flatnonzero(remaining > 0)
+                remaining = remaining[rows]
+            at = starts[rows] + 8 * word
+            if at[-1] < len(words):
+                chunk = words[at]
+            else:  # the last bytes of the buffer are read by stepping back, and shifted into place
+                readable = np.minimum(at, len(words) - 1)
+                chunk = words[readable] >> ((at - readable).view(np.uint64) * _BYTES)
+            if remaining.min() < 8:
+                missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
+                chunk = (chunk << missing) >> missing
+            sums[rows] += _product(chunk, multipliers, 1 + word)
+
+
+def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
+    high = words >> _HALF
+    high += multipliers[1 + 2 * word]
+    low = words & _LOW
+    low += multipliers[2 + 2 * word]
+    high *= low
+    return high
+
+
+def _mix(sums: UInt64Array) -> None:
+    sums ^= sums >> np.uint64(33)
+    sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
+    sums ^= sums >> np.uint64(33)
+    sums *= np.uint64(0xC4CE_B9FE_1A85_EC53)
+    sums ^= sums >> np.uint64(33)
+
+
+@lru_cache(maxsize=256)
+def _multipliers(secret: tuple[int, int], column: int, words: int) -> UInt64Array:
+    seed = np.random.SeedSequence([*secret, column])
+    drawn = np.random.Generator(np.random.Philox(seed)).integers(
+        0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True
+    )
+    drawn.setflags(write=False)
+    return drawn

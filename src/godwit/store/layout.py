@@ -69,7 +69,7 @@ _DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Places in a file."""
+    """Numbers of places in a file, for rows and for each column."""
 
     rows: int  # places for rows; the last is never used
     # for every column, key columns first: places for its entries (variable-width state columns
@@ -77,7 +77,7 @@ class Capacity:
     columns: tuple[tuple[int, int], ...]
 
     def places(self, per: Per, column: int) -> int:
-        """Places for what an array of a column counts."""
+        """Return the number of places of an array of a column."""
         if per == "row":
             return self.rows
         return self.columns[column][0 if per == "entry" else 1]
@@ -137,7 +137,7 @@ class Layout:
         ]
 
     def fixed_extents(self) -> Iterator[tuple[int, int]]:
-        """(start, length) of what has blocks from the beginning.
+        """Yield (start, length) of each part whose blocks are allocated from the beginning.
 
         These are the header, the directory, the last row, which is read as row -1, and the last
         offset of entries, which Arrow reads when it is given an array.
@@ -156,7 +156,7 @@ class Layout:
         return self.index + 8 * slots, 8 * slots
 
     def extents(self, old: Capacity | None, new: Capacity) -> Iterator[tuple[int, int]]:
-        """(start, length) of what needs blocks when the room grows from `old` to `new`."""
+        """Yield (start, length) of each part to allocate where the room grows to `new`."""
         for array in self._arrays:
             start = array.start if old is None else array.end(old)
             length = array.end(new) - start
@@ -219,12 +219,12 @@ def write_header(
 
 
 def read_room(head: memoryview, columns: int) -> Capacity:
-    """Read what there are blocks for."""
+    """Read the room of a table from its header."""
     return _read_capacity(head.tolist(), _ROOM, _COLUMN_ROOM, columns)
 
 
 def write_room(head: memoryview, room: Capacity) -> None:
-    """Note what there are blocks for."""
+    """Write the room of a table to its header."""
     head[_ROOM] = room.rows
     for i, places in enumerate(room.columns):
         _put_pair(head, i, _COLUMN_ROOM, places)

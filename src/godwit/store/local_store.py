@@ -1,8 +1,5 @@
 """The local store: all tables of one run on one executor, in one directory.
 
-Problem: lanes run in whichever Python process Spark picks, several at a time, and each must find
-the key groups that any of them left behind.
-
 Invariants: the store is a cache: whatever is missing or not whole here is brought back from the
 checkpoint.  A table is one file at a path that follows from its number; who writes it holds its
 lock, one byte of a lock file, and the kernel lets go of the locks of a process that dies.
@@ -28,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.store.changes import Changes, Contents, EntryRange
+from godwit.store.changes import Changes, EntryRange
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
@@ -41,47 +38,6 @@ __all__ = ["LocalState", "LocalStore"]
 _SUFFIX = ".table"
 
 
-class TableDirectory:
-    """Directory of the tables of one operator; created when the first is written."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd: int | None = None
-        self._close: weakref.finalize[[int], TableDirectory] | None = None
-
-    def path_of(self, number: int) -> Path:
-        """Path of a table's file."""
-        return self.path / f"{number:06d}{_SUFFIX}"
-
-    def numbers(self) -> list[int]:
-        """Numbers of the tables that exist, ascending."""
-        try:
-            names = [path.stem for path in self.path.iterdir() if path.suffix == _SUFFIX]
-        except FileNotFoundError:
-            return []
-        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
-
-    @contextmanager
-    def locked(self, number: int) -> Iterator[None]:
-        """Be the only process on this executor to write a table."""
-        fd = self._lock_file()
-        fcntl.lockf(fd, fcntl.LOCK_EX, 1, number)
-        try:
-            yield
-        finally:
-            fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
-
-    def _lock_file(self) -> int:
-        if self._fd is not None and os.fstat(self._fd).st_nlink:
-            return self._fd
-        if self._close is not None:  # the whole directory was removed, and the lock file with it
-            self._close()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._close = weakref.finalize(self, os.close, self._fd)
-        return self._fd
-
-
 KeyGroups = npt.NDArray[np.int64]
 
 
@@ -92,9 +48,11 @@ class LocalState:
     that named it.
     """
 
-    def __init__(self, directory: TableDirectory, schema: StateSchema, num_key_groups: int) -> None:
+    def __init__(self, path: Path, schema: StateSchema, num_key_groups: int) -> None:
         self.schema, self.num_key_groups = schema, num_key_groups
-        self._directory = directory
+        self._path = path  # directory of the tables; created when the first is written
+        self._fd: int | None = None  # of the file of locks
+        self._close: weakref.finalize[[int], LocalState] | None = None
         self._tables: dict[int, StateTable] = {}
         self._table_of = np.full(num_key_groups, -1, np.int32)
         self.versions = np.full(num_key_groups, -1, np.int64)
@@ -104,7 +62,7 @@ class LocalState:
     def refresh(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
-        """Look where key groups are by now, and drop what is not whole.
+        """Find the tables that hold key groups now, and drop those that are not whole.
 
         Returns the version of each of `key_groups`: -1 where there is none here.
         """
@@ -117,7 +75,7 @@ class LocalState:
                 self._look(number, key_groups, known == number, versions, tables)
             missing = versions < enough
         if missing.any():
-            for number in self._directory.numbers():
+            for number in self._numbers():
                 self._look(number, key_groups, missing, versions, tables)
         self.versions[key_groups], self._table_of[key_groups] = versions, tables
         return versions
@@ -130,11 +88,11 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Look for some key groups in one table, and note where it has them newer."""
+        """Look for key groups in one table; note those that it holds at a newer version."""
         at = np.flatnonzero(which)
-        held = self._table(number).refresh(key_groups[at])
-        newer = held > versions[at]
-        versions[at[newer]], tables[at[newer]] = held[newer], number
+        present = self._table(number).refresh(key_groups[at])
+        newer = present > versions[at]
+        versions[at[newer]], tables[at[newer]] = present[newer], number
 
     def prior(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
@@ -153,29 +111,27 @@ class LocalState:
             return rows >= 0, table.read(rows)
         known = np.zeros(keys.num_rows, np.bool_)
         nowhere = np.flatnonzero(self._table_of[key_groups] < 0)
-        order, found = [nowhere], [self._no_table().read(np.full(len(nowhere), -1))]
+        order, values = [nowhere], [self._new_table(0).read(np.full(len(nowhere), -1))]
         for table, which in parts:
             rows = table.find(keys.take(pa.array(which)))
             known[which] = rows >= 0
             order.append(which)
-            found.append(table.read(rows))
+            values.append(table.read(rows))
         back = np.empty(keys.num_rows, np.int64)
         back[np.concatenate(order)] = np.arange(keys.num_rows)
-        return known, pa.concat_batches(found).take(pa.array(back))
+        return known, pa.concat_batches(values).take(pa.array(back))
 
-    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
-        """Copy key groups out, or a part of them; one after the other, but in no other order."""
-        parts = [
-            table.scan(key_groups[which], part)
-            for table, which in self._by_table(self._table_of[key_groups])
-        ]
-        if not parts:
-            return self._none()
-        return Contents(
-            hashes=np.concatenate([part.hashes for part in parts]),
-            key_groups=np.concatenate([part.key_groups for part in parts]),
-            keys=pa.concat_batches([part.keys for part in parts]),
-            values=pa.concat_batches([part.values for part in parts]),
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
+        """Copy key groups out, each at its version, or a part of their entries.
+
+        `key_groups`: which, ascending. One that is not here is left out.
+        """
+        return Changes.concat(
+            [
+                table.scan(key_groups[which], part)
+                for table, which in self._by_table(self._table_of[key_groups])
+            ]
+            or [self._new_table(0).scan(np.empty(0, np.int64))]
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
@@ -210,7 +166,7 @@ class LocalState:
             self._note(changes.key_groups[mask], number)
 
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
-        """Hold exactly these rows of some key groups, where no newer version is in already.
+        """Replace the contents of some key groups, unless a newer version is here already.
 
         Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
@@ -220,7 +176,7 @@ class LocalState:
 
     def drop(self, key_groups: KeyGroups) -> None:
         """Forget key groups, wherever they are; their space is free sooner or later."""
-        for number in self._directory.numbers():
+        for number in self._numbers():
             self._table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
 
@@ -233,7 +189,7 @@ class LocalState:
         return min(minima, default=2**61)
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
-        """Forget the part of some key groups that nobody asks for any more.
+        """Forget a range of entries of some key groups, which nobody asks for any more.
 
         What stays or comes back does no harm, so this is done once for every part and key group:
         of a process's lanes each has its own.
@@ -243,7 +199,7 @@ class LocalState:
         key_groups = key_groups[~self._without[key_groups]]
         self._without[key_groups] = True
         for table, which in self._by_table(self._table_of[key_groups]):
-            table.expire(key_groups[which], part)
+            table.drop(key_groups[which], part)
 
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]
@@ -254,14 +210,14 @@ class LocalState:
             yield number, tables == number
 
     def _note(self, key_groups: KeyGroups, number: int) -> None:
-        """Note what a table holds, now that it was written."""
+        """Note the table and versions of key groups that were just written."""
         self._table_of[key_groups] = number
         self.versions[key_groups] = self._table(number).versions(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
-        """Each table with the positions at which `tables` has its number, where it has one."""
+        """Yield each table that is named in `tables`, and the positions at which it is."""
         for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
             yield self._table(number), np.flatnonzero(tables == number)
 
@@ -271,20 +227,42 @@ class LocalState:
             table = self._tables[number] = self._new_table(number)
         return table
 
-    def _no_table(self) -> StateTable:
-        """Make a table that holds nothing, since nobody looks whether it has a file."""
-        return self._new_table(0)
-
     def _new_table(self, number: int) -> StateTable:
+        """Make a table that holds nothing until it is refreshed or written."""
         return StateTable(
-            self._directory.path_of(number),
+            self._path / f"{number:06d}{_SUFFIX}",
             self.schema,
             self.num_key_groups,
-            lambda: self._directory.locked(number),
+            lambda: self._locked(number),
         )
 
-    def _none(self) -> Contents:
-        return self._no_table().scan(np.empty(0, np.int64))
+    def _numbers(self) -> list[int]:
+        """Numbers of the tables that exist, ascending."""
+        try:
+            names = [path.stem for path in self._path.iterdir() if path.suffix == _SUFFIX]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    @contextmanager
+    def _locked(self, number: int) -> Iterator[None]:
+        """Lock a table against other writers on this executor."""
+        fd = self._lock_file()
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, number)
+        try:
+            yield
+        finally:
+            fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
+
+    def _lock_file(self) -> int:
+        if self._fd is not None and os.fstat(self._fd).st_nlink:
+            return self._fd
+        if self._close is not None:  # the whole directory was removed, and the lock file with it
+            self._close()
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._path / "locks", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._close = weakref.finalize(self, os.close, self._fd)
+        return self._fd
 
 
 _MAX_NAME = 200  # file systems take names of up to 255 bytes
@@ -307,8 +285,8 @@ class LocalStore:
         """
         state = self._states.get(operator)
         if state is None or (state.schema, state.num_key_groups) != (schema, num_key_groups):
-            directory = TableDirectory(self.root / _file_name(operator))
-            state = self._states[operator] = LocalState(directory, schema, num_key_groups)
+            path = self.root / _file_name(operator)
+            state = self._states[operator] = LocalState(path, schema, num_key_groups)
         return state
 
 

@@ -1,9 +1,5 @@
 """One file of the local store: the state of some key groups of one operator, each at its version.
 
-Problem: every epoch, a lane finds the prior state of the keys it touches and brings in the changes
-of the last committed epoch, for thousands of key groups.  With a table for each, the calls alone
-would cost more than the work; here one call handles all key groups of a lane.
-
 Invariants: what a table holds of a key group is exactly the state at its version.  A key group
 whose writer was killed is dropped, and all of them if the file is damaged or was cut short; the
 checkpoint brings them back.  Changes of an epoch enter once, whoever brings them and however often.
@@ -17,42 +13,53 @@ lock nobody alive writes, so a key group that is marked as being written has los
 goes; what was read counts only if the file is still whole afterwards, and was not rewritten
 meanwhile: else `EpochFailedError` is raised.
 
+*Room*: a table that runs out of it grows in place, unless with its garbage it would be larger than
+a new one: then what is alive is copied into a new file.  Either way the work is a constant factor
+of what was written since the last time.  Files are created sparse and keep the size that they were
+made with; blocks are allocated before anything is written to them, so a full disk is an error here
+and not a signal in the middle of a write.
+
 Source: "apply on next", so that an attempt never meets its own half-done work, and the store as a
 cache of a committed version, are this project's own.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+import stat
+import weakref
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.model.errors import EpochFailedError
-from godwit.store.changes import Changes, Contents
-from godwit.store.index import slots_for
-from godwit.store.table_file import (
-    TableFile,
-    blank_image,
-    capacity_for,
-    create_file,
-    grown_room,
-    identity_of,
-    open_file,
-    room_for,
+from godwit.model.errors import (
+    EpochFailedError,
+    LocalStoreError,
+    StateEncodingError,
+    StorageFullError,
 )
+from godwit.store.changes import Changes
+from godwit.store.columns import is_variable_width
+from godwit.store.image import TableImage
+from godwit.store.index import slots_for
+from godwit.store.layout import MAX_ROWS, Capacity, capacity_in, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from godwit.store.changes import EntryRange
     from godwit.store.columns import Rows, StateSchema
-    from godwit.store.image import TableImage, Upserts
+    from godwit.store.image import Upserts
 
-__all__ = ["StateTable"]
+__all__ = ["StateTable", "TableFile", "blank_image", "create_file", "open_file"]
 
 _T = TypeVar("_T")
 KeyGroups = npt.NDArray[np.int64]
@@ -89,11 +96,11 @@ class StateTable:
     def _map(self) -> bool:
         """Map the file that is there now; return whether it is whole."""
         try:
-            stat = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
             self._file = None
             return True
-        if self._file is None or identity_of(stat) != self._file.identity:
+        if self._file is None or identity_of(status) != self._file.identity:
             opened = open_file(self._path, self.schema, self.num_key_groups)
             if opened is None or opened[0] is None:
                 return opened is None and self._map()
@@ -101,7 +108,7 @@ class StateTable:
         return self._file.is_whole and not self._file.image.damaged
 
     def _drop_unfinished(self) -> None:
-        """Under the lock: nobody alive writes, so what is marked or not whole goes."""
+        """Drop marked key groups, and a file that is not whole; only under the lock."""
         if not self._map():
             self._discard()
         image = self._image
@@ -110,14 +117,11 @@ class StateTable:
                 self._discard()
                 return
             nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copied(nothing, None)))
+            self._publish(self._guarded(lambda: self._copy_alive(nothing, None)))
 
     def _discard(self) -> None:
         self._path.unlink(missing_ok=True)
         self._file = None
-
-    def _is_marked(self, key_groups: KeyGroups) -> bool:
-        return bool(self._image.marks[key_groups].any())
 
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
         """Versions as the file that is mapped has them; see `refresh`."""
@@ -129,7 +133,7 @@ class StateTable:
         return mask
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
-        """Do `work`; if the file was damaged or cut short, see that nothing of it counts."""
+        """Return the result of `work`; raise if the file was damaged or rewritten meanwhile."""
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
@@ -155,11 +159,11 @@ class StateTable:
         ) from cause
 
     def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Look what the table holds by now; drop what is not whole.
+        """Map the file that is there now; drop what is not whole.
 
         Returns the version of each of `key_groups`: -1 where the table does not hold it.
         """
-        if not self._map() or self._is_marked(key_groups):
+        if not self._map() or self._image.marks[key_groups].any():
             with self._lock():  # whoever writes may be alive
                 self._drop_unfinished()
         return self.versions(key_groups)
@@ -187,8 +191,8 @@ class StateTable:
             schema=self.schema.values,
         )
 
-    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Contents:
-        """Copy key groups out, ordered by key group; keys that were added earlier first.
+    def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
+        """Copy key groups, which are ascending, out; keys that were added earlier first.
 
         `part`: which of their entries; ``None`` for all.
         """
@@ -197,33 +201,25 @@ class StateTable:
         def gather() -> Upserts:
             rows = image.rows_of(self._mask(key_groups))
             gathered = image.gather(rows if part is None else part.rows_of(image, rows))
-            order = np.argsort(gathered.key_groups, kind="stable")
-            return gathered.take(order)
+            return gathered.take(np.argsort(gathered.key_groups, kind="stable"))
 
-        all_ = self._guarded(gather)
-        keys = [c.decode(e) for c, e in zip(image.keys, all_.keys, strict=True)]
-        values = [c.decode(e) for c, e in zip(image.values, all_.values, strict=True)]
-        return Contents(
-            hashes=all_.hashes,
-            key_groups=all_.key_groups,
+        rows = self._guarded(gather)
+        keys = [c.decode(e) for c, e in zip(image.keys, rows.keys, strict=True)]
+        values = [c.decode(e) for c, e in zip(image.values, rows.values, strict=True)]
+        return Changes(
+            key_groups=key_groups,
+            ends=np.searchsorted(rows.key_groups, key_groups, side="right"),
+            epochs=self.versions(key_groups),
+            hashes=rows.hashes,
             keys=pa.RecordBatch.from_arrays(keys, schema=schema.keys),
             values=pa.RecordBatch.from_arrays(values, schema=schema.values),
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
-        """Copy key groups that are held out whole, between two lanes' changes of them."""
+        """Copy key groups that are here out, between two lanes' changes of them."""
         with self._lock():
             self._drop_unfinished()
-            present = key_groups[self.versions(key_groups) >= 0]
-            contents, versions = self.scan(present), self.versions(present)
-        return Changes(
-            key_groups=present,
-            ends=np.searchsorted(contents.key_groups, present, side="right"),
-            epochs=versions,
-            hashes=contents.hashes,
-            keys=contents.keys,
-            values=contents.values,
-        )
+            return self.scan(key_groups[self.versions(key_groups) >= 0])
 
     def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Least value after `after` in a column of integers, key columns counted first."""
@@ -261,10 +257,10 @@ class StateTable:
                     version=int(before[first]),
                     epoch=int(changes.epochs[first]),
                 )
-            self._bring_in(changes.where(changes.epochs > now))
+            self._write(changes.where(changes.epochs > now))
 
     def replace(self, contents: Changes) -> None:
-        """Hold exactly these rows of some key groups, where no newer version is in already.
+        """Replace the contents of some key groups, unless a newer version is here already.
 
         Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
@@ -272,10 +268,14 @@ class StateTable:
         with self._lock():
             self._drop_unfinished()
             newer = contents.where(contents.epochs > self.versions(contents.key_groups))
-            self._bring_in(newer, whole=True)
+            self._write(newer, whole=True)
 
-    def drop(self, key_groups: KeyGroups) -> None:
-        """Forget key groups; their space is free once they are a good part of the table."""
+    def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
+        """Forget key groups, or a part of their entries, which nobody else reads.
+
+        Their space is free once they are a good part of the table. Where only a part goes, the
+        versions stay.
+        """
         if not self._path.exists():
             return
         with self._lock():
@@ -285,51 +285,41 @@ class StateTable:
             if file is None or not present.size:
                 return
             image = file.image
+
+            def search() -> Rows:
+                rows = image.rows_of(self._mask(present))
+                return rows if part is None else part.rows_of(image, rows)
+
+            rows = self._guarded(search)
+            if part is not None and not rows.size:
+                return
             image.marks[present] = 1
-            self._guarded(lambda: image.remove(image.rows_of(self._mask(present))))
-            image.versions[present] = -1
+            self._guarded(lambda: image.remove(rows))
+            if part is None:
+                image.versions[present] = -1
             image.marks[present] = 0
             if (image.versions < 0).all():
                 self._discard()
             else:
-                self._compact(image)
-
-    def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
-        """Forget a part of some key groups, which nobody else reads; their versions stay."""
-        if not self._path.exists():
-            return
-        with self._lock():
-            self._drop_unfinished()
-            file = self._file
-            present = key_groups[self.versions(key_groups) >= 0]
-            if file is None or not present.size:
-                return
-            image = file.image
-            rows = self._guarded(lambda: part.rows_of(image, image.rows_of(self._mask(present))))
-            if not rows.size:
-                return
-            image.marks[present] = 1
-            self._guarded(lambda: image.remove(rows))
-            image.marks[present] = 0
-            self._compact(image, own=present)
+                self._compact(image, own=None if part is None else present)
 
     # -- writing ------------------------------------------------------------------------------
 
-    def _bring_in(self, changes: Changes, *, whole: bool = False) -> None:
+    def _write(self, changes: Changes, *, whole: bool = False) -> None:
         """Write changes; whole: in place of all that the table has of their key groups."""
         if changes.key_groups.size:
-            self._guarded(lambda: self._write(changes, whole=whole))
+            self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
-    def _write(self, changes: Changes, *, whole: bool) -> None:
+    def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
         image = self._image
         upserts, removals = changes.encode(image)
         if self._file is not None and self._put(
             self._file, changes, upserts, removals, whole=whole
         ):
             return
-        rows, _ = image.search(upserts.keys, len(upserts.hashes))
+        rows = image.search(upserts.keys, len(upserts.hashes))[0]
         fresh = upserts.where(image.live_only(rows) < 0)
-        new = self._copied(upserts, fresh, changes.key_groups if whole else None)
+        new = self._copy_alive(upserts, fresh, changes.key_groups if whole else None)
         try:
             written = self._put(new, changes, upserts, removals, whole=whole)
             assert written, "a new table has room for what it is made for"
@@ -349,12 +339,12 @@ class StateTable:
     ) -> bool:
         """Write in place; return whether the table had, or could be given, the room."""
         image, key_groups = file.image, changes.key_groups
-        rows, hits = image.search(upserts.keys, len(upserts.hashes))
+        rows, hashes, at = image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(rows < 0)
         room = grown_room(image, upserts, fresh)
         if room is None:
             return False
-        needed = image.used + (0 if fresh is None else len(fresh.hashes))
+        slots, needed = image.slots, image.used + (0 if fresh is None else len(fresh.hashes))
         file.grow(room, slots_for(needed + needed // 2) if 2 * needed > image.slots else 0)
         image.marks[key_groups] = 1
         if whole:
@@ -364,7 +354,7 @@ class StateTable:
         if removals is not None:
             gone = image.live_only(image.search(removals.keys, len(removals.hashes))[0])
             image.remove(gone[gone >= 0])
-        image.write(upserts, rows, hits, fresh)
+        image.write(upserts, fresh, rows, hashes, at if image.slots == slots else None)
         image.versions[key_groups] = changes.epochs
         image.marks[key_groups] = 0
         return True
@@ -372,7 +362,7 @@ class StateTable:
     # -- made anew ----------------------------------------------------------------------------
 
     def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
-        """Leave dead rows behind, once they are a good part of the table.
+        """Rewrite the table without dead rows, once they are a good part of it.
 
         Where all that the table holds is the caller's `own`, nobody reads it, and it is rewritten
         where it lies: a new file's pages would all be touched for the first time.
@@ -382,14 +372,14 @@ class StateTable:
         present = image.versions >= 0
         if own is None or image.live > _COPIED_ROWS or np.any(present & ~self._mask(own)):
             nothing = _nothing(image)
-            self._publish(self._guarded(lambda: self._copied(nothing, None)))
+            self._publish(self._guarded(lambda: self._copy_alive(nothing, None)))
             return
         alive = self._guarded(lambda: image.gather(image.rows_of(present)))
         image.marks[present] = 1
         image.rewrite(alive)
         image.marks[present] = 0
 
-    def _copied(
+    def _copy_alive(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
         """Copy what is alive into a new file with room for `upserts`, leaving key groups out."""
@@ -409,7 +399,7 @@ class StateTable:
             rows = source.rows_of(copied)
             new.grow(room, slots_for(max(len(rows) + len(upserts.hashes), 1)))
             for first in range(0, len(rows), _COPIED_ROWS):
-                new.image.copy_rows(source, rows[first : first + _COPIED_ROWS])
+                new.image.append(source.gather(rows[first : first + _COPIED_ROWS]))
             new.image.versions[copied] = source.versions[copied]
         except BaseException:
             new.path.unlink(missing_ok=True)
@@ -422,6 +412,271 @@ class StateTable:
 
 
 def _nothing(image: TableImage) -> Upserts:
-    """Return no rows."""
+    """Return an empty set of rows."""
     none = np.empty(0, np.int64)
     return image.gather(none)
+
+
+# -- the file ------------------------------------------------------------------------------
+
+FileIdentity = tuple[int, int]
+"""Device and inode: two files at one path differ in it while either of them is mapped."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FEWEST_SLOTS = 512
+
+
+@lru_cache(maxsize=256)
+def blank_image(schema: StateSchema, num_key_groups: int) -> TableImage:
+    """Return an empty table that has no file and no room; it is shared and never written."""
+    columns = ((0, 0),) * len(schema.keys) + ((2, 0),) * len(schema.values)
+    capacity = Capacity(rows=1, columns=columns)
+    memory = bytearray(layout_of(schema, num_key_groups, capacity).file_bytes)
+    image = TableImage(schema, num_key_groups, memory, capacity, secret=(0, 0))
+    image.enlarge_index(2)
+    return image
+
+
+class TableFile:
+    """The mapped file of a table."""
+
+    def __init__(self, path: Path, fd: int, image: TableImage) -> None:
+        self.path, self.image = path, image
+        self.identity = identity_of(os.fstat(fd))  # which file it is
+        self._fd = fd
+        self._close = weakref.finalize(self, os.close, fd)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the file still has its size."""
+        return os.fstat(self._fd).st_size == self.image.layout.file_bytes
+
+    def grow(self, room: Capacity, slots: int) -> None:
+        """Give the table more room, and its index at least so many slots."""
+        image = self.image
+        if room != image.room:
+            self.allocate(image.layout.extents(image.room, room))
+            image.room = room
+        if slots > image.slots:
+            self.allocate([image.layout.index_extent(slots)])
+            image.enlarge_index(slots)
+
+    def allocate(self, extents: Iterable[tuple[int, int]]) -> None:
+        """Allocate blocks for each (start, length)."""
+        at = needed = 0
+        try:
+            for start, length in extents:
+                at, needed = start, length
+                os.posix_fallocate(self._fd, at, needed)
+        except OSError as error:
+            raise _storage_full(error, self.path, needed) from error
+
+
+def create_file(
+    path: Path, schema: StateSchema, num_key_groups: int, capacity: Capacity, room: Capacity
+) -> TableFile:
+    """Create the file of an empty table and map it."""
+    layout = layout_of(schema, num_key_groups, capacity)
+    slots = min(_FEWEST_SLOTS, layout.slots)
+    # Before anything is mapped: on a tmpfs even reading a place without a block takes one.
+    extents = [*layout.fixed_extents(), *layout.extents(None, room), layout.index_extent(slots)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What a killed process left here may still be mapped by nobody but it: never reuse it.
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, layout.file_bytes)
+            for start, length in extents:
+                os.posix_fallocate(fd, start, length)
+            memory = mmap.mmap(fd, layout.file_bytes)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise _storage_full(error, path, sum(length for _, length in extents)) from error
+    secret = tuple(int.from_bytes(os.urandom(8), "little") >> 1 for _ in range(2))
+    image = TableImage(schema, num_key_groups, memory, capacity, secret=(secret[0], secret[1]))
+    image.room = room
+    image.enlarge_index(slots)
+    return TableFile(path, fd, image)
+
+
+def open_file(
+    path: Path, schema: StateSchema, num_key_groups: int
+) -> tuple[TableFile | None, FileIdentity] | None:
+    """Map the file at `path`.
+
+    Returns the file, or ``None`` if it is no whole table of `schema`; and which file it was.
+    ``None`` instead of both where there is no file.
+    Raises `LocalStoreError` if something else than a file is there, such as a directory.
+    """
+    try:
+        # A pipe would make an open wait without O_NONBLOCK, which means nothing for files.
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if path.is_file() and not path.is_symlink():
+            raise
+        raise _no_file(path) from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise _no_file(path)
+        image = _mapped(fd, status.st_size, schema, num_key_groups)
+        if image is not None:
+            file = TableFile(path, os.dup(fd), image)
+            return file, file.identity
+        return None, identity_of(status)
+    finally:
+        os.close(fd)
+
+
+def _no_file(path: Path) -> LocalStoreError:
+    return LocalStoreError(
+        f"The local store expects a table at {path}, and something else than a file is there.",
+        remedy="Somebody put it there while the query was running: remove it. State is in the "
+        "checkpoint and is restored from it.",
+        path=str(path),
+    )
+
+
+def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> TableImage | None:
+    if size == 0:
+        return None
+    memory = mmap.mmap(fd, size)
+    capacity = capacity_in(memory, schema, num_key_groups)
+    if capacity is None:
+        return None
+    try:
+        return TableImage(schema, num_key_groups, memory, capacity)
+    except pa.ArrowInvalid:  # offsets of entries lead out of the file
+        return None
+
+
+def identity_of(status: os.stat_result) -> FileIdentity:
+    """Return the identity of a file, unlike that of its successor at the same path."""
+    return status.st_dev, status.st_ino
+
+
+def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
+    if error.errno not in _FULL:
+        return error
+    return StorageFullError(
+        f"The local store needs {size} bytes for {path}, and there is no room for them.",
+        remedy="Free space there, or put the local store on a larger file system.",
+        path=str(path),
+        needed_bytes=size,
+    )
+
+
+# -- its room ------------------------------------------------------------------------------
+
+_MIN_ROWS = 256
+_MIN_CAPACITY_ROWS = 1 << 20
+_MIN_CAPACITY_BYTES = 1 << 26
+_HEADROOM = 16  # places in a file, which is sparse, per place that has blocks
+_SPARE_EPOCHS = 16  # changes like these that a table has room for
+_SPARE_ENTRIES = 8192
+_SPARE_BYTES = 128 * 2**10
+_MIN_HEAP_BYTES = 4096
+_MAX_ENTRIES = (1 << 32) - 2
+_MAX_HEAP_BYTES = 1 << 42
+
+
+def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
+    """Room in which a table takes `upserts`, of which `fresh` have no row yet.
+
+    Returns what the table has, or more; ``None`` where it is to be made anew.
+    """
+    columns = []
+    for number, (entries, heap) in enumerate(_needed_places(image, upserts, fresh)):
+        used_entries, used_bytes, _ = image.entries(number)
+        columns.append((used_entries + entries, used_bytes + heap))
+    rows = image.used + (0 if fresh is None else len(fresh.hashes))
+    needed_room, room = Capacity(rows=rows, columns=tuple(columns)), image.room
+    if _covers(room, needed_room):
+        return room
+    new = room_for(image, upserts, fresh)
+    if not _covers(new, needed_room) or not _covers(image.layout.capacity, new, spare_rows=1):
+        return None
+    pairs = zip(room.columns, new.columns, strict=True)
+    return Capacity(
+        rows=max(room.rows, new.rows),
+        columns=tuple((max(a, c), max(b, d)) for (a, b), (c, d) in pairs),
+    )
+
+
+def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
+    """Room of a new table for what is alive and `upserts`, of which `fresh` are not alive.
+
+    Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
+    no size.
+    """
+    rows = image.live + (0 if fresh is None else len(fresh.hashes))
+    _check_limit(rows, MAX_ROWS, "keys")
+    alive = image.live + len(upserts.hashes)
+    _check_limit(2 * alive, _MAX_ENTRIES, "versions of state")
+    spare = min(_SPARE_EPOCHS * len(upserts.hashes), _SPARE_ENTRIES)
+    entries = min(max(3 * alive, alive + spare) + _MIN_ROWS, _MAX_ENTRIES)
+    columns = []
+    for number, (_, added) in enumerate(_needed_places(image, upserts, fresh)):
+        column, needed = image.columns[number], image.entries(number)[2] + added
+        _check_limit(needed, _MAX_HEAP_BYTES, "bytes in one column")
+        if not is_variable_width(column.dtype):
+            columns.append((0, 0))
+        elif number < len(image.keys):
+            columns.append((0, max(needed + needed // 2, _MIN_HEAP_BYTES)))
+        else:
+            spare_bytes = max(2 * needed, min(_SPARE_EPOCHS * added, _SPARE_BYTES))
+            columns.append((entries, max(needed + spare_bytes, _MIN_HEAP_BYTES)))
+    return Capacity(rows=min(max(rows + rows // 2, _MIN_ROWS), MAX_ROWS), columns=tuple(columns))
+
+
+def capacity_for(room: Capacity) -> Capacity:
+    """Places of a new file that is to have `room`."""
+    rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
+    return Capacity(
+        rows=rows + 1,
+        columns=tuple(
+            (
+                min(max(_HEADROOM * entries, rows), _MAX_ENTRIES) if entries else 0,
+                max(_HEADROOM * heap, _MIN_CAPACITY_BYTES) if heap else 0,
+            )
+            for entries, heap in room.columns
+        ),
+    )
+
+
+def _needed_places(
+    image: TableImage, upserts: Upserts, fresh: Upserts | None
+) -> list[tuple[int, int]]:
+    """Entries (of variable-width state) and bytes that each column gets."""
+    keys = [0] * len(image.keys) if fresh is None else [k.heap_bytes() for k in fresh.keys]
+    count = len(upserts.hashes)
+    return [(0, size) for size in keys] + [
+        (count if is_variable_width(column.dtype) else 0, encoded.heap_bytes())
+        for column, encoded in zip(image.values, upserts.values, strict=True)
+    ]
+
+
+def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
+    return room.rows >= needed.rows + spare_rows and all(
+        entries >= needed_entries and heap >= needed_heap
+        for (entries, heap), (needed_entries, needed_heap) in zip(
+            room.columns, needed.columns, strict=True
+        )
+    )
+
+
+def _check_limit(needed: int, limit: int, what: str) -> None:
+    if needed > limit:
+        raise StateEncodingError(
+            f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",
+            remedy="Spread the key groups over more lanes.",
+            needed=needed,
+            limit=limit,
+        )

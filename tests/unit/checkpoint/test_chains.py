@@ -107,7 +107,7 @@ def test_asking_for_an_operator_does_not_make_it_exist() -> None:
     chains = Chains(4)
     chains.chain(StateId("typo", "state"), 0)
     chains.versions(StateId("typo", "state"))
-    assert chains.operators == ()
+    assert chains.states == ()
 
 
 def test_the_version_is_the_last_epoch_with_changes() -> None:
@@ -198,9 +198,9 @@ def test_bytes_are_shared_out_by_rows() -> None:
         record(0, segment(0, 0, 1, 2, 3)),
         record(1, segment(1, 1), snapshots=(snapshot(2, 0, length=70),)),
     )
-    assert chains.changelog_bytes(STATE).tolist() == [25, 125, 0, 25]
-    assert chains.snapshot_bytes(STATE).tolist() == [0, 0, 70, 0]
-    assert chains.num_segments(STATE).tolist() == [1, 2, 0, 1]
+    assert chains.of(STATE).changelog_bytes.tolist() == [25, 125, 0, 25]
+    assert chains.of(STATE).snapshot_bytes.tolist() == [0, 0, 70, 0]
+    assert chains.of(STATE).num_segments.tolist() == [1, 2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -249,10 +249,9 @@ def test_a_manifest_holds_everything() -> None:
         for version in range(-1, 5):
             expected = chains.since(STATE, key_group, version)
             assert restored.since(STATE, key_group, version) == expected
-    for figures in ("versions", "snapshot_bytes", "changelog_bytes", "num_segments"):
-        assert (
-            getattr(restored, figures)(STATE).tolist() == getattr(chains, figures)(STATE).tolist()
-        )
+    for figures in ("version", "snapshot_bytes", "changelog_bytes", "num_segments"):
+        now, before = (getattr(of.of(STATE), figures).tolist() for of in (restored, chains))
+        assert now == before
 
 
 def test_a_segment_is_in_a_manifest_once_and_not_at_all_when_nobody_needs_it() -> None:

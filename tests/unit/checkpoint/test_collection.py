@@ -20,9 +20,8 @@ from godwit.checkpoint.records import (
     StateId,
     flow_path,
 )
-from godwit.checkpoint.repair import start_problems
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.checkpoint.verification import verify
+from godwit.checkpoint.verification import start_problems, verify
 from godwit.model.errors import CheckpointError, CorruptCheckpointError, EpochCollectedError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.records import FlowIdentity
-from godwit.checkpoint.storage import CheckpointStorage, RemoteStorage
+from godwit.checkpoint.storage import CheckpointStorage, ObjectStoreClaims, RemoteStorage
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.model.wording import printable
@@ -60,7 +60,7 @@ class Broken(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]
     open_input_stream = open_input_file = open_output_stream = open_append_stream = _fail
 
 
-class FailingClaims:
+class FailingClaims(ObjectStoreClaims):
     """Conditional puts of a client whose errors repeat the location."""
 
     def __init__(self, uri: str) -> None:

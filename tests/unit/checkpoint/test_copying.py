@@ -15,9 +15,8 @@ from tests.oracles.checkpoint_model import (
     run_epoch,
 )
 
-from godwit.checkpoint.collection import collect
+from godwit.checkpoint.collection import collect, copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.records import BatchRef, CommitRecord
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, files_read, update_layout
 from godwit.checkpoint.storage import CheckpointStorage

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 from tests.support.flow_versions import flow, operator
 
-from godwit.checkpoint.evolution import FlowVersion
-from godwit.checkpoint.flow_changes import FlowChanges, changes_to
+from godwit.checkpoint.evolution import FlowChanges, FlowVersion, changes_to
 from godwit.checkpoint.records import EditRecord
 from godwit.model.errors import CheckpointMismatchError
 

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from godwit.checkpoint import framing
+from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.evolution import FlowVersion
-from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.ownership import HistoryPoint, load_record
+from godwit.checkpoint.framing import encode_record, load_record
+from godwit.checkpoint.ownership import HistoryPoint
 from godwit.checkpoint.records import (
     IDENTITY,
     CommitRecord,

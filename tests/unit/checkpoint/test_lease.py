@@ -125,7 +125,7 @@ def test_whoever_has_lost_the_lease_to_another_is_told(storage: CheckpointStorag
 
 def test_whoever_has_lost_a_heartbeat_to_another_is_told() -> None:
     storage = remote()
-    hung = cast("leases._HeartbeatLease", acquire_lease(storage, "hung"))
+    hung = cast("leases.HeartbeatLease", acquire_lease(storage, "hung"))
     hung._look()
     hung.insist()
     break_lease(storage)
@@ -140,7 +140,7 @@ def test_a_heartbeat_that_cannot_be_written_is_told_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = remote()
-    lease = cast("leases._HeartbeatLease", acquire_lease(storage, "a"))
+    lease = cast("leases.HeartbeatLease", acquire_lease(storage, "a"))
     with monkeypatch.context() as patch:
 
         def away(_path: str, _data: bytes) -> None:
@@ -180,7 +180,7 @@ def test_a_look_tells_a_lease_that_is_held_from_one_that_is_free(
     assert look_at_lease(storage).held is False
     beating = remote()
     lease = acquire_lease(beating, "far", pause=never)
-    assert isinstance(lease, leases._HeartbeatLease)
+    assert isinstance(lease, leases.HeartbeatLease)
     seen = look_at_lease(beating)
     assert (seen.held, seen.owner, seen.beat) == (None, lease.owner, (0, 0))
     beat(lease)
@@ -203,7 +203,7 @@ def test_where_there_are_no_locks_the_lease_is_a_heartbeat(tmp_path: Path) -> No
 def test_a_heartbeat_that_goes_on_refuses_a_second_run_as_soon_as_it_is_seen() -> None:
     storage = remote()
     first = acquire_lease(storage, "first", pause=never)
-    assert isinstance(first, leases._HeartbeatLease)
+    assert isinstance(first, leases.HeartbeatLease)
     time = Passing(at=4, happens=lambda: beat(first))
     with pytest.raises(CheckpointInUseError, match="'first'"):
         acquire_lease(storage, "second", pause=time)
@@ -254,6 +254,6 @@ def test_leases_of_the_past_are_cleared_away() -> None:
     assert len(storage.list("leases")) <= 3
 
 
-def beat(lease: leases._HeartbeatLease) -> None:
+def beat(lease: leases.HeartbeatLease) -> None:
     lease._beat += 1
     lease._write()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from godwit.checkpoint.collection import collect, inspect
+from godwit.checkpoint.collection import collect, copy_checkpoint, inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
 from godwit.checkpoint.framing import decode_record, encode_record
 from godwit.checkpoint.records import (
     PLANS,

@@ -192,9 +192,13 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "rows for no key group": (with_segment(row_ends=(1, 2, 3)), commit_path(5), "3 ends"),
     "segment of another epoch": (with_segment(epoch=4), commit_path(5), "segment is of epoch 4"),
     "snapshot of the future": (with_snapshot(version=6), commit_path(5), "version is 6"),
-    "snapshot of no key group": (with_snapshot(key_group=-1), commit_path(5), "key group is -1"),
+    "snapshot of no key group": (with_snapshot(key_group=-1), commit_path(5), "key_group is -1"),
     "snapshot with negative rows": (with_snapshot(rows=-1), commit_path(5), "rows is -1"),
-    "retained from the future": (replace(COMMIT, retained_from=6), commit_path(5), "epoch is 6"),
+    "retained from the future": (
+        replace(COMMIT, retained_from=6),
+        commit_path(5),
+        "retained_from is 6",
+    ),
     "manifest of the future": (replace(COMMIT, manifest=5), commit_path(5), "manifest is 5"),
     "consumed of no key group": (
         replace(COMMIT, consumed={"op": [2**40]}),
@@ -214,7 +218,7 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "entry of no key group": (
         with_state(entries=(KeyGroupEntry(key_group=8, version=1, base=0),)),
         manifest_path(5),
-        "key group is 8",
+        "key_group is 8",
     ),
     "entry of the future": (
         with_state(entries=(KeyGroupEntry(key_group=1, version=6, base=0),)),
@@ -229,7 +233,7 @@ HOSTILE: dict[str, tuple[Any, str, str]] = {
     "consumed in a manifest": (
         replace(MANIFEST, waiting=(WaitingManifest(operator="op", segments=(), consumed={9: 1}),)),
         manifest_path(5),
-        "key group is 9",
+        "key group that does not exist",
     ),
     "flow that follows itself": (
         replace(with_type(None), previous=2),

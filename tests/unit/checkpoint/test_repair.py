@@ -9,15 +9,12 @@ from msgspec.structs import replace as replace_record
 from tests.oracles.checkpoint_model import assert_equals as assert_state
 from tests.oracles.checkpoint_model import make_history, models, open_log, run_epoch
 
-from godwit.checkpoint.collection import collect
+from godwit.checkpoint.collection import collect, copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.copying import copy_checkpoint
-from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import Manifest, commit_path, flow_path, manifest_path, plan_path
-from godwit.checkpoint.repair import carry_out, plan_record_repair, start_problems
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage
-from godwit.checkpoint.verification import verify
+from godwit.checkpoint.verification import carry_out, plan_record_repair, start_problems, verify
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:

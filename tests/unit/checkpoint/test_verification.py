@@ -9,8 +9,7 @@ import pytest
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion, OperatorVersion, StateDescription
-from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.ownership import load_record
+from godwit.checkpoint.framing import encode_record, load_record
 from godwit.checkpoint.records import (
     BlockRef,
     CommitRecord,

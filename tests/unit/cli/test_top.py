@@ -270,7 +270,7 @@ def test_far_away_a_lease_that_beats_is_alive_and_one_that_stands_still_is_dead(
     storage.write_atomic(IDENTITY, encode_record(FlowIdentity(name="far", num_key_groups=4)))
     written(storage, [{"event": told(events.QueryStarted, name="far")}])
     lease = acquire_lease(storage, "some-run")
-    assert isinstance(lease, leases._HeartbeatLease)
+    assert isinstance(lease, leases.HeartbeatLease)
     now_s = 60.0
     looking = Viewer(storage, now_s=lambda: NOW_S + now_s, monotonic_s=lambda: now_s)
     assert looking.look().state == "silent"

@@ -12,7 +12,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.flow_changes import FlowChanges
+from godwit.checkpoint.evolution import FlowChanges
 from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.engine.cluster import Executor

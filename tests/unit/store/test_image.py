@@ -10,16 +10,16 @@ import pytest
 from tests.support.key_tables import BLOBS, COUNTS, batch, hashes_of
 
 from godwit.model.errors import StateEncodingError
-from godwit.store import table_file
+from godwit.store import table as tables
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage, Upserts
 from godwit.store.index import slots_for
-from godwit.store.table_file import blank_image, capacity_for, create_file, grown_room, room_for
+from godwit.store.table import blank_image, capacity_for, create_file, grown_room, room_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from godwit.store.table_file import TableFile
+    from godwit.store.table import TableFile
 
 
 def file_for(path: Path, schema: StateSchema, upserts: Upserts) -> TableFile:
@@ -43,8 +43,8 @@ def upserts_of(state: dict[str, tuple[int, float]], key_group: int = 1) -> Upser
 def filled(path: Path, *parts: Upserts) -> TableImage:
     image = file_for(path, COUNTS, parts[0]).image
     for upserts in parts:
-        rows, found = image.search(upserts.keys, len(upserts.hashes))
-        image.write(upserts, rows, found, upserts.where(rows < 0))
+        rows, hashes, at = image.search(upserts.keys, len(upserts.hashes))
+        image.write(upserts, upserts.where(rows < 0), rows, hashes, at)
     return image
 
 
@@ -58,9 +58,9 @@ def test_a_filled_table_finds_every_key(tmp_path: Path) -> None:
 def test_an_enlarged_index_finds_what_the_smaller_one_did(tmp_path: Path) -> None:
     upserts = upserts_of({f"k{i}": (i, i / 2) for i in range(1000)})
     file = file_for(tmp_path, COUNTS, upserts)
-    rows, found = file.image.search(upserts.keys, 1000)
+    rows, hashes, _ = file.image.search(upserts.keys, 1000)
     file.grow(file.image.room, 4 * file.image.slots)
-    file.image.write(upserts, rows, found, upserts)  # searched in the smaller one
+    file.image.write(upserts, upserts, rows, hashes, None)  # searched in the smaller one
     assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
     file.grow(file.image.room, 2 * file.image.slots)
     assert file.image.search(upserts.keys, 1000)[0].tolist() == list(range(1000))
@@ -74,10 +74,10 @@ def test_a_dead_row_comes_back_with_its_key(tmp_path: Path) -> None:
     image.remove(np.array([0]))
     assert image.rows_of(whole).tolist() == [1]
     again = upserts.take(np.array([0]))
-    rows, found = image.search(again.keys, 1)
+    rows, hashes, at = image.search(again.keys, 1)
     assert rows.tolist() == [0]
     assert image.live_only(rows).tolist() == [-1]
-    image.write(again, rows, found, None)
+    image.write(again, None, rows, hashes, at)
     assert image.rows_of(whole).tolist() == [0, 1]
     assert image.state_bytes(one) == size
 
@@ -124,7 +124,7 @@ def test_a_table_whose_rows_are_mostly_dead_is_made_anew(tmp_path: Path) -> None
 def test_what_no_table_can_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int], what: str
 ) -> None:
-    monkeypatch.setattr(table_file, *limit)
+    monkeypatch.setattr(tables, *limit)
     blank = blank_image(BLOBS, 4)
     upserts = Upserts(
         hashes=np.array([1, 2]),
@@ -146,8 +146,8 @@ def test_a_table_without_key_columns_has_one_key(tmp_path: Path) -> None:
         values=blank.encode_values(batch(schema.values, [5])),
     )
     image = file_for(tmp_path, schema, one).image
-    rows, found = image.search((), 1)
-    image.write(one, rows, found, one)
+    rows, hashes, at = image.search((), 1)
+    image.write(one, one, rows, hashes, at)
     assert image.search((), 1)[0].tolist() == [0]
 
 

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.store.test_columns import EVERY_TYPE, IDS
 
 from godwit.store.columns import StateSchema
-from godwit.store.key_hash import KeyHasher
-from godwit.store.table_file import blank_image
+from godwit.store.image import KeyHasher
+from godwit.store.table import blank_image
 
 SECRET = (1234567890123456789, 987654321)
 

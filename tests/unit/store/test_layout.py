@@ -20,7 +20,7 @@ from godwit.store.layout import (
     capacity_in,
     layout_of,
 )
-from godwit.store.table_file import create_file
+from godwit.store.table import create_file
 
 if TYPE_CHECKING:
     from pathlib import Path

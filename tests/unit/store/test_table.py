@@ -21,8 +21,7 @@ from tests.support.key_tables import (
 )
 
 from godwit.model.errors import EpochFailedError, StateEncodingError, StorageFullError
-from godwit.store import table as table_module
-from godwit.store import table_file
+from godwit.store import table as tables
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.store.image import TableImage
@@ -254,13 +253,13 @@ def test_what_was_read_stays_as_it_was(path: Path) -> None:
 
 def made_anew(table: OneKeyGroup, epoch: int) -> None:
     """Apply an epoch that leaves the table in another file."""
-    before, refusals = table.table._file, [None]
+    before, refusals, real = table.table._file, [None], tables.grown_room
 
     def grown_room(*arguments: Any) -> Any:
-        return refusals.pop() if refusals else table_file.grown_room(*arguments)
+        return refusals.pop() if refusals else real(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_module, "grown_room", grown_room)
+        patch.setattr(tables, "grown_room", grown_room)
         put(table, epoch, {"k0": (0, 0.0)})
     assert table.table._file is not before
 
@@ -387,7 +386,7 @@ def test_a_table_whose_entries_are_mostly_gone_goes_on_in_the_room_that_it_has(p
     put(table, 1, {f"k{i}": (i, 0.5) for i in range(0, 1000, 7)})
     inode, blocks = path.stat().st_ino, path.stat().st_blocks
     for epoch in range(2, 40):
-        table.table.expire(np.array([5]), gone)
+        table.table.drop(np.array([5]), gone)
         expected = {f"k{i}": (i, 0.5) for i in range(900, 1000)}
         assert contents(table) == expected
         assert contents(open_table(path)) == expected
@@ -402,10 +401,10 @@ def test_a_table_that_others_read_leaves_entries_behind_in_a_new_file(path: Path
     put(other, 0, {"a": (1, 1.0)})
     rows = other.find(batch(COUNTS.keys, ["a"]))
     inode = path.stat().st_ino
-    table.table.expire(np.array([5]), gone)
+    table.table.drop(np.array([5]), gone)
     assert path.stat().st_ino != inode
     assert other.read(rows).to_pylist() == [{"count": 1, "total": 1.0}]
-    table.table.expire(np.array([5, 6]), EntryRange(column=1, end=1000))
+    table.table.drop(np.array([5, 6]), EntryRange(column=1, end=1000))
     other.refresh()
     assert contents(table) == contents(other) == {}
 
@@ -420,7 +419,7 @@ def test_what_is_read_while_a_table_is_rewritten_does_not_count_and_is_no_damage
     def overtaken(*arguments: Any) -> Any:
         found = search(*arguments)
         monkeypatch.undo()
-        table.table.expire(np.array([5]), gone)
+        table.table.drop(np.array([5]), gone)
         return found
 
     monkeypatch.setattr(TableImage, "search", overtaken)
@@ -441,7 +440,7 @@ def test_a_kill_while_a_table_is_rewritten_leaves_none(
     with monkeypatch.context() as patch:
         patch.setattr(TableImage, "write", dies)
         with pytest.raises(KeyboardInterrupt):
-            table.table.expire(np.array([5]), gone)
+            table.table.drop(np.array([5]), gone)
     again = open_table(path)
     assert (again.version, contents(again)) == (-1, {})
 
@@ -481,9 +480,9 @@ def test_a_table_of_another_schema_is_discarded(path: Path) -> None:
 @pytest.fixture
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files with few places, so that they are quickly written whole."""
-    monkeypatch.setattr(table_file, "_HEADROOM", 1)
-    monkeypatch.setattr(table_file, "_MIN_CAPACITY_ROWS", 1)
-    monkeypatch.setattr(table_file, "_MIN_CAPACITY_BYTES", 1)
+    monkeypatch.setattr(tables, "_HEADROOM", 1)
+    monkeypatch.setattr(tables, "_MIN_CAPACITY_ROWS", 1)
+    monkeypatch.setattr(tables, "_MIN_CAPACITY_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_files")

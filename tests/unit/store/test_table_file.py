@@ -14,7 +14,7 @@ from tests.support.key_tables import BLOBS, COUNTS
 
 from godwit.model.errors import LocalStoreError, StorageFullError
 from godwit.store.layout import Capacity, layout_of
-from godwit.store.table_file import TableFile, blank_image, create_file, open_file
+from godwit.store.table import TableFile, blank_image, create_file, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

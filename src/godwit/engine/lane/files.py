@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import LaneReport
-    from godwit.store.changes import Contents
+    from godwit.store.changes import Changes
 
     _Segment = tuple[str, str, Literal["changes", "waiting"], list[int], list[int]]
 
@@ -73,21 +73,18 @@ class LaneFiles:
         self._writers["changelog"].add(encode_batch(batch, self._compression))
         self._segments.append((operator, state, kind, key_groups[starts].tolist(), ends.tolist()))
 
-    def snapshots(self, state: StateId, versions: dict[int, int], contents: Contents) -> None:
+    def snapshots(self, state: StateId, contents: Changes) -> None:
         """Write the whole state of some key groups, each at its version."""
         batch = pack_entries(
             StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
         )
-        key_groups, starts, counts = np.unique(
-            contents.key_groups, return_index=True, return_counts=True
-        )
-        ends = (starts + counts).tolist()
-        rows = dict(zip(key_groups.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
-        for key_group, version in versions.items():
-            start, end = rows.get(key_group, (0, 0))
+        start = 0
+        arrays = (contents.key_groups, contents.epochs, contents.ends)
+        for key_group, version, end in zip(*(a.tolist() for a in arrays), strict=True):
             part = batch.slice(start, end - start)
             self._writers["snapshots"].add(encode_batch(part, self._compression))
             self._snapshots.append((state, key_group, version, end - start))
+            start = end
 
     def stage(self, sink: str, table: pa.Table) -> None:
         """Stage rows for a sink."""

@@ -283,10 +283,8 @@ class _Lane:
         for state, hydration in hydrations.items():
             key_groups = np.flatnonzero(snapshots[state] & ~cold)
             if key_groups.size:
-                versions = hydration.local.versions[key_groups]
-                of = dict(zip(key_groups.tolist(), versions.tolist(), strict=True))
                 live = hydration.local.scan(key_groups, None if gone is None else gone.rest)
-                self.files.snapshots(state, of, live)
+                self.files.snapshots(state, live)
         at_s = lap("snapshot", at_s)
 
         waits = suspended | cold

@@ -119,7 +119,7 @@ class StoredState(ABC):
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
             self.describe(),
-            found=["it was kept with timers"] if "timers" in dict(stored.columns) else (),
+            problems=["it was kept with timers"] if "timers" in dict(stored.columns) else (),
             remedy="Give the state a name of its own, under which it starts empty, and leave the "
             "other one declared as it was.",
             operator=self.operator,

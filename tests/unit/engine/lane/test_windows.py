@@ -17,7 +17,7 @@ from godwit.model.events import RowsLeftOut
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import hopping, session, tumbling
 from godwit.store.local_store import LocalState
-from godwit.store.table_file import open_file
+from godwit.store.table import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def test_nothing_grows_over_ten_thousand_windows(tmp_path: Path, way: str) -> No
             held.append(sum(len(run.run.held(index)) for index in range(len(states))))
             local.append(sum(f.stat().st_blocks for f in (tmp_path / "local").rglob("*.table")))
             chains = run.run.log.chains
-            segments.append(sum(int(chains.changelog_bytes(state).sum()) for state in states))
+            segments.append(sum(int(chains.of(state).changelog_bytes.sum()) for state in states))
     assert out > 9_700
     assert max(held[5:]) <= max(held[:5]) + 1000  # what five epochs write
     assert max(local[5:]) <= max(local[:5])

@@ -21,7 +21,6 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from godwit.checkpoint.repair import RepairStep
 from godwit.checkpoint.spark_log import (
     DEFAULT_INTERVAL,
     OFFSETS,
@@ -36,6 +35,7 @@ from godwit.checkpoint.spark_log import (
     offsets_in,
     relined,
 )
+from godwit.checkpoint.verification import RepairStep
 from godwit.model.errors import CorruptCheckpointError, GodwitError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from godwit.checkpoint.records import BatchRef, CommitRecord
-from godwit.checkpoint.repair import carry_out
 from godwit.checkpoint.spark_log import OffsetLayout, Reading, update_layout
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import carry_out
 from godwit.cluster.spark.run.log_repair import plan_log_repair
 
 LAST = 12
