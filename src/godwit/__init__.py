@@ -56,11 +56,14 @@ from godwit.operators.aggregates import (
     top_k,
     variance,
 )
+from godwit.operators.calls import FiredTimer, TimedRows, Timers
 from godwit.operators.process import KeyRows
 from godwit.operators.states.declared import ListState, MapState, ValueState
-from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
-from godwit.operators.timers import FiredTimer, TimedRows, Timers
-from godwit.operators.windows.calls import Window
+from godwit.operators.states.lists import ListOfKey
+from godwit.operators.states.maps import MapOfKey
+from godwit.operators.states.operator import States
+from godwit.operators.states.values import ValueOfKey
+from godwit.operators.windows.process import Window
 from godwit.operators.windows.rows import rows
 from godwit.operators.windows.spec import hopping, session, tumbling
 from godwit.values.codec import State

@@ -62,7 +62,10 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
-from godwit.operators.states.of_key import ListOfKey, MapOfKey, States, ValueOfKey
+from godwit.operators.states.lists import ListOfKey
+from godwit.operators.states.maps import MapOfKey
+from godwit.operators.states.operator import States
+from godwit.operators.states.values import ValueOfKey
 from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
 from godwit.sinks.rows import last_of_each_key
@@ -78,7 +81,7 @@ if TYPE_CHECKING:
     from godwit.migration import EndMigration, EpochOutcome, Policy
     from godwit.model.durations import Duration
     from godwit.model.events import Event, RowsLeftOut
-    from godwit.operators.firing import TimerClock
+    from godwit.operators.calls import TimerClock
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.plan.compiled import CompiledFlow, Output
 

@@ -17,7 +17,7 @@ from tests.oracles import aggregates as oracle
 from tests.oracles.lane import Lane
 
 from godwit.operators import aggregates as gw
-from godwit.operators.aggregates.conditional import counted_where
+from godwit.operators.aggregates.conditions import counted_where
 from godwit.operators.compute import ComputeOperator
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -172,7 +172,7 @@ def test_windows_built_of_one_another_hold_what_plain_python_says(
     oracle.epoch(rows)
     with (
         tempfile.TemporaryDirectory() as root,
-        patch("godwit.operators.windows.consolidation._WORTH_A_SEARCH", 0),
+        patch("godwit.operators.windows.closing._WORTH_A_SEARCH", 0),
     ):
         run = WindowedRun(build, Path(root), num_key_groups=GROUPS)
         found = run.epoch(rows)

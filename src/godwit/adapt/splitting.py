@@ -414,7 +414,7 @@ class SplitOrCombine:
         announce: Announce,
     ) -> None:
         self._settings, self._overrides, self._announce = settings, overrides, announce
-        self._flow, self._parts = flow, {part.compute: part for part in _measured(flow)}
+        self._flow, self._parts = flow, {part.part_of: part for part in _measured(flow)}
         self._meters = {
             name: LayoutMeter(part, exchange, period_us=settings.period_us, epochs=settings.epochs)
             for name, part in self._parts.items()

@@ -45,7 +45,7 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.operators.states.declared import check_states
-from godwit.operators.states.of_key import States
+from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
 from godwit.plan.nodes import (
     ComputeNode,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.firing import TimerClock
+    from godwit.operators.calls import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec

@@ -112,7 +112,7 @@ class EventTimes:
         self._due = {operator.name: unknown for operator in self._timed}
         # operator → what its windows cost, of those that may share panes or not, and which they do
         self.sharing = {
-            o.name: PaneMeter(windows.grid, windows.share)
+            o.name: PaneMeter(*windows)
             for o in self._windowed
             if (windows := o.shared_windows) is not None and o.name not in self._follows
         }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.operators.windows.consolidation import SHARES, plan_of
+from godwit.operators.windows.closing import SHARES, plan_of
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.planning.windows import WindowCosts, WindowCounts
 

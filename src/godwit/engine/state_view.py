@@ -19,11 +19,11 @@ from godwit.checkpoint.evolution import described
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
+from godwit.operators.process import columns_beside_state
 from godwit.operators.states.declared import TIMERS
 from godwit.operators.states.stored import PAGE
-from godwit.operators.timers import shown as beside_state
-from godwit.operators.windows.description import gone_before
 from godwit.operators.windows.grid import BEGINNING
+from godwit.operators.windows.operator import gone_before
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.values import state_as_json
@@ -204,7 +204,7 @@ class _Shown:
                 [pa.array([], f.type) for f in stored.values], schema=stored.values
             )
             first = [] if timers else [pa.field(stored.values[0].name, pa.string())]
-            values = [*first, *(field for field, _ in beside_state(none))]
+            values = [*first, *(field for field, _ in columns_beside_state(none))]
         return cls(
             schema=pa.schema([pa.field("key_group", pa.int32()), *keys, *values]),
             readable=readable,
@@ -223,7 +223,7 @@ class _Shown:
             del keys[self.page]
         values: list[Any] = rows.values.columns
         if self.readable or self.timers:
-            values = [array for _, array in beside_state(rows.values)]
+            values = [array for _, array in columns_beside_state(rows.values)]
         if self.readable:
             blobs = rows.values.column(0).to_pylist()
             texts = [None if blob is None else state_as_json(blob) for blob in blobs]

@@ -11,8 +11,10 @@ gives: exactly, except that sums of floats depend on their order in the last bit
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +22,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import StateRows
-from godwit.checkpoint.evolution import StateDescription, columns_of, refuse
+from godwit.checkpoint.evolution import (
+    StateDescription,
+    columns_of,
+    differences,
+    refuse,
+    without_zones,
+)
 from godwit.columns.arrays import column_of
 from godwit.columns.groups import group_rows
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import (
+    EpochFailedError,
+    GodwitError,
+    InvalidFlowError,
+    UserFunctionError,
+)
+from godwit.model.frames import user_traceback
+from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
 from godwit.operators.aggregates.ordering import pairing
+from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.slots import Slot, check_distinct, key_named, slots_of
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
@@ -45,28 +60,12 @@ IntArray = npt.NDArray[np.int64]
 class ComputeOperator(KeyedOperator):
     """Aggregates of the rows of each key.
 
-    State columns are named after their aggregate: ``total`` if it has one, ``mean__sum`` and
-    ``mean__count`` if it has several.
-
-    Parameters
-    ----------
-    name
-        The operator's name.
-    keys
-        Key columns.
-    inputs
-        Columns that the aggregates read.
-    aggregates
-        Name of the result → aggregate.
-    complete
-        Whether every epoch puts out all keys.
-
-    Raises
-    ------
-    InvalidFlowError
-        If there are no aggregates, a column is missing or of a type that its aggregate cannot
-        take, or two columns would have one name.
+    State columns are named after their result: ``total`` if its aggregate has one, ``mean__sum``
+    and ``mean__count`` if it has several.
     """
+
+    kind = "compute"
+    mergeable = True
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class ComputeOperator(KeyedOperator):
         keys: pa.Schema,
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
-        complete: bool = False,
+        complete: bool = False,  # whether every epoch puts out all keys
     ) -> None:
         if not aggregates:
             raise InvalidFlowError(
@@ -86,34 +85,29 @@ class ComputeOperator(KeyedOperator):
         self.name = name
         self.inputs = inputs
         self.complete = complete
-        self._slots = tuple(slots_of(name, inputs, aggregates))
-        state = pa.schema([field for slot in self._slots for field in slot.fields])
+        self._results = _bind_results(name, inputs, aggregates)
+        state = pa.schema([field for result in self._results for field in result.fields])
         self.schema = StateSchema(keys=keys, values=state)
-        results = [pa.field(slot.name, slot.aggregate.output) for slot in self._slots]
+        results = [pa.field(result.name, result.aggregate.output) for result in self._results]
         self.output = pa.schema([*keys, *results])
-        check_distinct(name, [*keys.names, *(slot.name for slot in self._slots)])
-        check_distinct(name, [*keys.names, *state.names])
+        _check_distinct(name, [*keys.names, *(result.name for result in self._results)])
+        _check_distinct(name, [*keys.names, *state.names])
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
         """The key has one row."""
         return (tuple(self.keys.names),)
 
-    @property
-    def partials(self) -> ComputeOperator:
-        """Its state is made of partial states."""
-        return self
-
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
-        with key_named(lambda: keys.select(self.keys.names)):
+        with _key_named(lambda: keys.select(self.keys.names)):
             return self._joined(
-                self._update(slot, slot.create(groups.count), groups, rows, None)
-                for slot in self._slots
+                result.update(result.create(groups.count), groups, rows, None)
+                for result in self._results
             )
 
     def combined(self, data: OperatorInput) -> StateRows:
-        """Give what arrived as partial states: raw rows as one an entry."""
+        """Return an epoch's rows as partial states: raw rows as one an entry."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -142,17 +136,17 @@ class ComputeOperator(KeyedOperator):
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Merge states row by row, the earlier ones first."""
-        return self._merge(left, right, None)
+        return self._merged(left, right, None)
 
     @property
     def commutative(self) -> bool:
-        """Whether rows may be seen in any order."""
-        return all(slot.aggregate.commutative for slot in self._slots)
+        """True if rows may be seen in any order."""
+        return all(result.aggregate.commutative for result in self._results)
 
     @property
     def idempotent(self) -> bool:
-        """Whether a row may be seen twice."""
-        return all(slot.aggregate.idempotent for slot in self._slots)
+        """True if a row may be seen twice."""
+        return all(result.aggregate.idempotent for result in self._results)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Update the states of an epoch's keys with its rows or partial states."""
@@ -178,7 +172,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _of_all_keys(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
-        """Output of every key; of an entry that is there twice, the later one counts."""
+        """Return the output of every key; of an entry that is there twice, the later one counts."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
@@ -193,58 +187,47 @@ class ComputeOperator(KeyedOperator):
         *,
         are_partial: bool,
     ) -> pa.RecordBatch:
-        """State of G entries after an epoch's rows (N) or partial states (G); prior where known."""
+        """Return G states after N rows or G partial states, from `prior` where known."""
         if are_partial and not known.any():
             return rows
         before = self._before(known, prior)
         if are_partial:
-            return self._merge(before, rows, keys)
+            return self._merged(before, rows, keys)
         return self._joined(
-            self._update(slot, slot.of(before), groups, rows, keys) for slot in self._slots
+            result.update(result.of(before), groups, rows, keys) for result in self._results
         )
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Output rows for `keys` with `state`."""
+        """Return the output rows for `keys` with `state`."""
         return pa.RecordBatch.from_arrays(
             [*keys.columns, *self.results(keys, state)], schema=self.output
         )
 
     def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
-        """Results of every aggregate for `keys` with `state`."""
-        return [self._finish(slot, slot.of(state), keys) for slot in self._slots]
-
-    @property
-    def kind(self) -> str:
-        """The call that makes one."""
-        return "compute"
+        """Return the column of every result for `keys` with `state`."""
+        return [result.finish(result.of(state), keys) for result in self._results]
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Say what the state columns are, and what each aggregate says of itself."""
+        """Describe the state columns, and each aggregate as it describes itself."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec="arrow",
-            type={slot.name: slot.description for slot in self._slots},
+            type={result.name: result.description for result in self._results},
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Leave the columns of aggregates that are the same as they are.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If an aggregate of the same name was another one.
-        """
+        """Return the upgrade of aggregates that changed; refuse another one of the same name."""
         stored = written.description
         results = stored.type if isinstance(stored.type, dict) else {}
         changed: list[str] = []
-        upgrades: dict[str, StateUpgrade] = {}
-        for slot in self._slots:
-            found = list(slot.differences(stored)) if slot.name in results else []
-            upgrade = slot.upgrade_from(stored) if found else None
+        upgrades: dict[tuple[str, ...], StateUpgrade] = {}
+        for result in self._results:
+            differs = list(result.differences(stored)) if result.name in results else []
+            upgrade = result.upgrade_from(stored) if differs else None
             if upgrade is None:
-                changed += found
+                changed += differs
             else:
-                upgrades[slot.name] = upgrade
+                upgrades[tuple(field.name for field in result.fields)] = upgrade
         if changed:
             raise refuse(
                 f"The state of operator {self.name!r}",
@@ -253,19 +236,14 @@ class ComputeOperator(KeyedOperator):
                 "empty, or undo the change.",
                 operator=self.name,
             )
-        if not upgrades:
-            return None
-        columns = {slot.name: tuple(f.name for f in slot.fields) for slot in self._slots}
-        return _ResultsBroughtForward(
-            upgrades={columns[name]: upgrade for name, upgrade in upgrades.items()}
-        )
+        return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Give the states of keys that have seen no row."""
-        return self._joined(slot.create(count) for slot in self._slots)
+        """Return the states of keys that have seen no row."""
+        return self._joined(result.create(count) for result in self._results)
 
     def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """State of each key before the epoch; that of keys without state is newly created."""
+        """Return the state of each key before the epoch: a new one where it has none."""
         if known.all():
             return prior
         created = self.new_columns("", len(known))
@@ -278,38 +256,11 @@ class ComputeOperator(KeyedOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
-    def _update(
-        self,
-        slot: Slot,
-        states: pa.RecordBatch,
-        groups: Groups,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch | None,
-    ) -> pa.RecordBatch:
-        columns = [rows.column(name) for name in slot.columns]
-        return slot.call(
-            "update",
-            lambda: slot.aggregate.update(states, groups.of_row, *columns),
-            count=groups.count,
-            keys=keys,
-        )
-
-    def _merge(
+    def _merged(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        def merge(slot: Slot) -> pa.RecordBatch:
-            return slot.call(
-                "merge",
-                lambda: slot.aggregate.merge(slot.of(left), slot.of(right)),
-                count=left.num_rows,
-                keys=keys,
-            )
-
-        return self._joined(merge(slot) for slot in self._slots)
-
-    def _finish(self, slot: Slot, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
-        return slot.call(
-            "finish", lambda: slot.aggregate.finish(states), count=states.num_rows, keys=keys
+        return self._joined(
+            result.merge(result.of(left), result.of(right), keys) for result in self._results
         )
 
     def _joined(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
@@ -317,22 +268,218 @@ class ComputeOperator(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ResultsBroughtForward:
-    """A `StateUpgrade` of some aggregates.
+def _upgrade_results(
+    upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
+    values: pa.RecordBatch,
+) -> pa.RecordBatch:
+    for names, upgrade in upgrades.items():
+        upgraded = upgrade(values.select(list(names)))
+        for name, column in zip(names, upgraded.columns, strict=True):
+            values = values.set_column(values.schema.get_field_index(name), name, column)
+    return values
 
-    Attributes
-    ----------
-    upgrades
-        Names of an aggregate's columns → brings these forward.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """A result of an operator: its aggregate, with its columns, and calls of its functions.
+
+    An aggregate may be the user's: what its functions return is checked, and what they raise is
+    reported with the operator, the result and the user's own line.
     """
 
-    upgrades: Mapping[tuple[str, ...], StateUpgrade]
+    operator: str
+    name: str
+    aggregate: BoundAggregate
+    columns: tuple[str, ...]  # names of its columns among the operator's inputs
+    first: int  # position of its first column among the operator's state columns
+    fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
 
-    def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many states."""
-        for names, upgrade in self.upgrades.items():
-            upgraded = upgrade(values.select(list(names)))
-            for name, column in zip(names, upgraded.columns, strict=True):
-                values = values.set_column(values.schema.get_field_index(name), name, column)
-        return values
+    def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the aggregate's own columns, by its own names."""
+        columns = [state.column(self.first + i) for i in range(len(self.fields))]
+        return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
+
+    @property
+    def description(self) -> dict[str, object]:
+        """What the checkpoint keeps of it."""
+        return {
+            "state": [field.name for field in self.fields],
+            "aggregate": without_zones(self.aggregate.describe()),
+        }
+
+    def differences(self, stored: StateDescription) -> Iterator[str]:
+        """Yield every way in which the aggregate is not the one that was stored."""
+        where = f"result {self.name!r}: "
+        of_aggregate = list(differences(where, stored.type[self.name], self.description))
+        yield from of_aggregate
+        types = dict(stored.columns)
+        for name, dtype in () if of_aggregate else columns_of(self.fields):
+            if types.get(name) != dtype:
+                yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
+
+    def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
+        """Return the upgrade of the aggregate's columns, if it is not the one that was stored."""
+        if not isinstance(self.aggregate, BuiltIn):
+            return None
+        return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
+
+    def create(self, count: int) -> pa.RecordBatch:
+        """Return new states."""
+        return self._call("create", count, None, count)
+
+    def update(
+        self,
+        states: pa.RecordBatch,
+        groups: Groups,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch | None,
+    ) -> pa.RecordBatch:
+        """Return the states once they have seen rows; errors name one of the `keys`."""
+        columns = [rows.column(name) for name in self.columns]
+        return self._call("update", groups.count, keys, states, groups.of_row, *columns)
+
+    def merge(
+        self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
+    ) -> pa.RecordBatch:
+        """Merge states row by row, the earlier ones first."""
+        return self._call("merge", left.num_rows, keys, left, right)
+
+    def finish(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:
+        """Return the result of each state."""
+        return self._call("finish", states.num_rows, keys, states)
+
+    def _call(self, method: str, count: int, keys: pa.RecordBatch | None, *arguments: Any) -> Any:
+        """Call one of the aggregate's functions, which returns `count` rows."""
+        try:
+            result = getattr(self.aggregate, method)(*arguments)
+        except SumOverflowError as error:
+            raise self._overflow(error, keys) from error
+        except GodwitError:
+            raise
+        except (Exception, SystemExit) as error:
+            if not isinstance(self.aggregate, Aggregator):
+                raise
+            raise self._failure(
+                f"{method}() raised {type(error).__name__}: {error}",
+                f"Correct the function; its traceback is:\n{user_traceback(error)}",
+            ) from error
+        if isinstance(self.aggregate, Aggregator):
+            self._check(method, result, count)
+        return result
+
+    def _check(self, method: str, result: Any, count: int) -> None:
+        """Check what a function of the user returned."""
+        if method == "finish":
+            kind, dtype = pa.Array, self.aggregate.output
+            returned = getattr(result, "type", None)
+        else:
+            kind, dtype = pa.RecordBatch, self.aggregate.state
+            returned = getattr(result, "schema", None)
+        if not isinstance(result, kind):
+            raise self._failure(
+                f"{method}() returned a value of type {type(result).__name__}",
+                f"Return a pyarrow.{kind.__name__}.",
+            )
+        if returned != dtype:
+            raise self._failure(
+                f"{method}() returned {_flat(returned)} where {_flat(dtype)} is declared",
+                "Cast the result, or correct the declaration.",
+            )
+        if len(result) != count:
+            raise self._failure(
+                f"{method}() returned {len(result)} rows for {count} states",
+                "Return one row for every state, in their order.",
+            )
+
+    def _failure(self, what: str, remedy: str) -> UserFunctionError:
+        kind = type(self.aggregate).__qualname__
+        return UserFunctionError(
+            f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
+            remedy=remedy,
+            operator=self.operator,
+            aggregate=self.name,
+        )
+
+    def _overflow(self, error: SumOverflowError, keys: pa.RecordBatch | None) -> EpochFailedError:
+        key = (
+            None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
+        )
+        whose = "a key" if key is None else f"key {key!r}"
+        return EpochFailedError(
+            f"Aggregate {self.name!r} of operator {self.operator!r}: the sum for {whose} does not "
+            f"fit {error.dtype}.",
+            remedy="Cast the column in a map: integers to decimal(28, 0), or anything to double.",
+            operator=self.operator,
+            aggregate=self.name,
+            key=key,
+            group=error.group,
+        )
+
+
+@contextmanager
+def _key_named(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
+    """Name the key in an error about one of several groups, whose keys `keys` returns."""
+    try:
+        yield
+    except EpochFailedError as error:
+        group = error.context.pop("group", None)
+        if group is None or error.context.get("key") is not None:
+            raise
+        key = tuple(column[group].as_py() for column in keys().columns)
+        message = error.message.replace("for a key", f"for key {key!r}")
+        raise EpochFailedError(
+            message, remedy=error.remedy, **{**error.context, "key": key}
+        ) from error
+
+
+def _bind_results(
+    operator: str, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
+) -> tuple[_Result, ...]:
+    """Bind an operator's aggregates, and lay their state columns side by side."""
+    results = []
+    first = 0
+    for name, aggregate in aggregates.items():
+        try:
+            bound = aggregate.bind(inputs)
+        except InvalidFlowError as error:
+            raise InvalidFlowError(
+                f"Result {name!r} of operator {operator!r}: {error.message}",
+                remedy=error.remedy,
+                **{**error.context, "operator": operator, "result": name},
+            ) from error
+        single = len(bound.state) == 1
+        fields = tuple(
+            pa.field(name if single else f"{name}__{field.name}", field.type)
+            for field in bound.state
+        )
+        results.append(
+            _Result(
+                operator=operator,
+                name=name,
+                aggregate=bound,
+                columns=tuple(aggregate.columns),
+                first=first,
+                fields=fields,
+            )
+        )
+        first += len(fields)
+    return tuple(results)
+
+
+def _check_distinct(operator: str, names: list[str]) -> None:
+    """Refuse columns of the same name."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidFlowError(
+            f"Operator {operator!r} would have several columns named {repeated[0]!r}.",
+            remedy="Give its results names that differ from the key columns and from each other.",
+            operator=operator,
+            columns=repeated,
+        )
+
+
+def _flat(declared: object) -> str:
+    """Return a schema on one line."""
+    if isinstance(declared, pa.Schema):
+        return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)
+    return f"type {declared}"

@@ -43,18 +43,9 @@ IntArray = npt.NDArray[np.int64]
 
 
 class DropDuplicates(KeyedOperator):
-    """Lets the first row of every key through, and remembers all keys for ever.
+    """A filter that lets the first row of every key through, and remembers all keys for ever."""
 
-    Parameters
-    ----------
-    name
-        The operator's name.
-    keys
-        Names of the columns that make duplicates alike.
-    columns
-        Columns of the stream.
-    """
-
+    kind = "drop duplicates"
     emits = "the first row of each key"
 
     def __init__(self, *, name: str, keys: tuple[str, ...], columns: pa.Schema) -> None:
@@ -63,13 +54,8 @@ class DropDuplicates(KeyedOperator):
         seen = pa.schema([pa.field(_SEEN, pa.bool_())])
         self.schema = StateSchema(keys=pa.schema([columns.field(k) for k in keys]), values=seen)
 
-    @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "drop duplicates"
-
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Let first rows through whose key is not known."""
+        """Emit first rows whose key is not known."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         groups, keys = data.grouped(len(self.keys))
@@ -92,18 +78,9 @@ class DropDuplicates(KeyedOperator):
 
 
 class DropDuplicatesWithin(EventTimeOperator):
-    """Lets the first row of every key through, and no other within some event time of it.
+    """A filter that lets the first row of a key through, and no other within some time of it."""
 
-    Parameters
-    ----------
-    name, keys, columns
-        As of `DropDuplicates`.
-    time
-        Where the event time is.
-    within_us
-        Rows that are at most this apart are duplicates.
-    """
-
+    kind = "drop duplicates within a time"
     emits = "the first row of each key, as it comes"
 
     def __init__(
@@ -129,33 +106,28 @@ class DropDuplicatesWithin(EventTimeOperator):
         self.grid = PaneGrid.of(TimeWindow(length_us=2 * width, every_us=width))
 
     @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "drop duplicates within a time"
-
-    @property
     def means(self) -> dict[str, Any]:
-        """Where the time is, and how far apart rows are no duplicates."""
+        """The column of the time, and how far apart rows are no duplicates."""
         return {**super().means, "within_us": self.within_us}
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Whether rows are older than the watermark that earlier epochs acted on."""
+        """Return whether rows are older than the watermark that earlier epochs acted on."""
         return times < closed
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Nothing comes out because time passes."""
+        """Return False: nothing comes out because time passes."""
         return False
 
     def end_of(self, moment: int) -> int:  # noqa: ARG002
-        """Nothing has to be closed."""
+        """Return no time: nothing has to be closed."""
         return BEGINNING
 
     def last_emitted(self, newest: int) -> int:
-        """Rows come through as they are."""
+        """Return `newest`: rows come through as they are."""
         return newest
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Let through what nothing that came through before keeps out."""
+        """Emit rows that are more than `within_us` from those that came through before."""
         arrived = data.rows
         if not arrived.keys.num_rows:
             return OperatorOutput()
@@ -169,19 +141,19 @@ class DropDuplicatesWithin(EventTimeOperator):
         reach = self.within_us
         free = ~within(key, times - reach, times + reach, seen_key, seen).any
         which = first_of_their_time(key, times, free, reach)
-        taken = pa.array(which)
+        through = pa.array(which)
         moment_type = self.schema.values.field(0).type
         values = pa.RecordBatch.from_arrays(
             [column_of(times[which], None, moment_type)], schema=self.schema.values
         )
         return OperatorOutput(
             groups=groups,
-            changed=changed_by_key(groups, key[which], arrived.keys.take(taken), values),
-            output=whole_rows(own.take(taken), arrived.values.take(taken), self.output),
+            changed=changed_by_key(groups, key[which], arrived.keys.take(through), values),
+            output=whole_rows(own.take(through), arrived.values.take(through), self.output),
         )
 
     def _event_times(self, rows: StateRows) -> IntArray:
-        """Event times of rows, whose column may be a key column."""
+        """Return the event times of rows, whose column may be a key column."""
         column = self.time.column
         batch = rows.keys if column in rows.keys.schema.names else rows.values
         return values_of(batch.column(batch.schema.get_field_index(column)))
@@ -194,7 +166,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Key and moment of what came through before, in the panes of some rows and beside them."""
+        """Return key and time of what came through before, in panes of the rows or next to them."""
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)
@@ -216,21 +188,10 @@ class DropDuplicatesWithin(EventTimeOperator):
 def first_of_their_time(
     key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
 ) -> IntArray:
-    """Return the rows that come through: of each key, none within `reach` of one that came before.
+    """Return positions, ascending, of the rows that come through, of those that are `free` to.
 
-    Parameters
-    ----------
-    key, times
-        Shape ``(n,)``: key and event time in microseconds of each row, in order of arrival.
-    free
-        Shape ``(n,)``: rows that nothing from before keeps out.
-    reach
-        Two rows that are at most this apart do not both come through; microseconds.
-
-    Returns
-    -------
-    ndarray of int64
-        Their positions, ascending.
+    `key` and `times` are of rows in order of arrival.  Of each key, none comes through within
+    `reach` of one that came before.
     """
     through = [np.empty(0, np.int64)]
     left = np.flatnonzero(free)
@@ -261,7 +222,7 @@ def first_of_their_time(
 
 
 def whole_rows(keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Put key columns and other columns together as rows of a schema that holds all of them."""
+    """Join key columns and other columns to rows of a schema that has all of them."""
     columns = dict(zip(keys.schema.names, keys.columns, strict=True))
     columns |= dict(zip(others.schema.names, others.columns, strict=True))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

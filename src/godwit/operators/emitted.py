@@ -21,40 +21,17 @@ __all__ = ["Emitted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """Rows in the order they were emitted.
+    """Rows in the order they were emitted."""
 
-    Attributes
-    ----------
-    rows
-        Tuples, lists or dicts.
-    ends
-        How many rows there were after each key.
-    keys
-        The keys.
-    schema
-        Columns that the rows should have.
-    operator
-        Name of the operator.
-    zone
-        Of datetimes that have none, in columns of instants.
-    """
-
-    rows: list[Any]
-    ends: list[int]
+    rows: list[Any]  # tuples, lists or dicts
+    ends: list[int]  # how many rows there were after each key
     keys: list[tuple[Any, ...]]
-    schema: pa.Schema
+    schema: pa.Schema  # columns that the rows should have
     operator: str
-    zone: str = UTC
+    zone: str = UTC  # of datetimes that have none, in columns of instants
 
     def to_batch(self) -> pa.RecordBatch:
-        """Convert to columns.
-
-        Raises
-        ------
-        UserFunctionError
-            If a row is not a tuple or a dict, has other columns than the schema, or holds a value
-            that its column cannot.
-        """
+        """Convert to columns; refuse what is no row, and values that their column cannot hold."""
         if not self.rows:
             return _empty(self.schema)
         rows = self.rows

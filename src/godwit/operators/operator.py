@@ -12,7 +12,7 @@ A lane does this with what arrives for one operator in one epoch::
 
 What else engine and lane need to know of an operator, it describes itself, by attributes and
 methods with plain defaults; nobody asks for its kind.  Where its state can be made of partial
-states (`KeyedOperator.partials`), rows may be combined at the source side, before the exchange,
+states (`KeyedOperator.mergeable`), rows may be combined at the source side, before the exchange,
 where that pays; the result is the same either way.
 
 Invariant: what an operator answers depends on nothing but rows, state and the epoch's time; and it
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
@@ -35,27 +35,25 @@ import pyarrow as pa
 from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
-from godwit.columns.groups import Groups, group_rows
-from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
+from godwit.columns.groups import group_rows
+from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
-    from godwit.operators.windows.event_time import EpochTime, WindowWork
+    from godwit.columns.groups import Groups
+    from godwit.operators.windows.event_time import Arrivals, EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
 
 __all__ = [
     "STATE",
-    "Arranged",
     "Changed",
     "KeyedOperator",
     "OperatorInput",
     "OperatorOutput",
-    "Partials",
-    "SharedWindows",
     "StateView",
     "TwoPhase",
     "changed_by_key",
@@ -74,13 +72,13 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Find entries by what tells them apart: which are there, and their state columns."""
+        """Find entries by all of their key columns: which are there, and their state columns."""
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
         """Copy out all entries, or those of a range, in no order."""
 
     def min_after(self, column: int, after: int) -> int:
-        """Least value above `after` in a column of integers, key columns counted first."""
+        """Return the least value above `after` in a column of integers, key columns first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,8 +86,8 @@ class OperatorInput:
     """Everything that one lane has for one operator in one epoch."""
 
     rows: StateRows
-    """N rows in order of arrival: what tells their entries apart, and the operator's `inputs`, or,
-    where partial, one or more partial states an entry."""
+    """N rows in order of arrival: the key columns of their entries, and the operator's `inputs`,
+    or, where partial, one or more partial states an entry."""
     is_partial: bool = False  # whether `rows` are partial states
     states: Mapping[str, StateView]
     time: EpochTime = NO_TIME
@@ -102,7 +100,7 @@ class OperatorInput:
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
-        """Group rows by entry; the hash is of the first `num_hashed` columns that tell entries."""
+        """Group rows by entry; return groups and keys. The hash is of `num_hashed` key columns."""
         rows = self.rows
         groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
         return groups, rows.keys.take(pa.array(groups.first_row))
@@ -112,30 +110,24 @@ class OperatorInput:
     ) -> tuple[Groups, pa.RecordBatch, list[list[int]]]:
         """Group rows and entries of state by key.
 
-        Gives groups of the rows, some of which have none; the keys; and which key each entry is of.
+        Returns groups of the rows, some of which have none; the keys; and the key of each entry.
         """
         own = list(range(num_keys))
         hashes = [self.rows.hashes, *(some.hashes for some in entries)]
         every = pa.concat_batches([self.rows.keys, *(some.keys.select(own) for some in entries)])
         groups = group_rows(np.concatenate(hashes), every, self.num_key_groups)
         ends = np.cumsum([len(some) for some in hashes])
-        of_rows = Groups(
-            count=groups.count,
-            of_row=groups.of_row[: ends[0]],
-            first_row=groups.first_row,
-            hashes=groups.hashes,
-            key_groups=groups.key_groups,
-        )
+        of_rows = replace(groups, of_row=groups.of_row[: ends[0]])
         of_entries = [groups.of_row[first:end].tolist() for first, end in itertools.pairwise(ends)]
         return of_rows, every.take(pa.array(groups.first_row)), of_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperatorOutput:
-    """Everything that an operator makes of an `OperatorInput`."""
+    """Everything that an operator returns for an `OperatorInput`."""
 
     output: pa.RecordBatch | None = None  # rows of the operator's `output` schema
-    groups: Groups | None = None  # the keys that were looked at, by rows that arrived
+    groups: Groups | None = None  # the keys that have rows, or entries that were processed
     changed: Mapping[str, Changed] = field(default_factory=dict)  # name of a state → entries
     next_due: Due = field(default_factory=Due)
     """When timers or expiries are due next: of all keys, if the epoch was to look for them, else of
@@ -159,7 +151,7 @@ class OperatorOutput:
         removed: npt.NDArray[np.bool_] | None = None,
         **others: Any,
     ) -> OperatorOutput:
-        """Write one entry a group: G rows of what tells it, and of state columns."""
+        """Return output that writes one entry a group: G rows of key and of state columns."""
         rows = StateRows(hashes=groups.hashes, keys=keys, values=values, removed=removed)
         return cls(groups=groups, changed={STATE: (rows, groups.key_groups)}, **others)
 
@@ -171,7 +163,7 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Put n entries of the only state in the order of key groups; `key`: which group each is of."""
+    """Put n entries of the only state, each of the group `key`, in the order of key groups."""
     if not len(key):
         return {}
     order = np.argsort(key, kind="stable")
@@ -186,26 +178,6 @@ def changed_by_key(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arranged:
-    """Rows on their way to an operator."""
-
-    rows: pa.RecordBatch  # those that count, with the columns that tell their entry
-    left_out: pa.RecordBatch | None = None  # the others as they came, and why
-    arrivals: Arrivals = field(default_factory=Arrivals)  # counts, and event time reached
-
-
-class Partials(Protocol):
-    """State that is made of partial states, merged in order of arrival."""
-
-    @property
-    def commutative(self) -> bool:
-        """Whether rows may be seen in any order."""
-
-    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Aggregate raw rows into one partial state per group (G rows of state columns)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPhase:
     """Role of an operator in a two-phase windowed aggregate."""
 
@@ -213,20 +185,13 @@ class TwoPhase:
     second: str  # the one that is the second slot
     slot: int | None  # which slot this is; None: it consolidates the partials of both
     grid: PaneGrid
-    pane_position: int  # which column of an entry holds its pane
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedWindows:
-    """Windows that overlap: they may share panes, or have states of their own."""
-
-    grid: PaneGrid
-    share: bool | None  # as the user says; None: as measured costs say
+    pane_position: int  # position of the pane among the key columns of an entry
 
 
 class KeyedOperator(ABC):
     """One keyed operator. Instances are picklable and keep no state between calls."""
 
+    kind: ClassVar[str]  # the call that makes one, such as "compute"; the checkpoint keeps it
     name: str  # unique within the flow
     part_of: str = ""  # operator that it is a part of, by which users know it; empty: of none
     inputs: pa.Schema  # columns that it reads besides the key columns
@@ -236,6 +201,7 @@ class KeyedOperator(ABC):
     function: Any = None  # function of the user that it calls, if any
     emits: ClassVar[str] = "what the function returns"  # what comes out in an epoch, for people
     over_event_time: ClassVar[bool] = False  # whether it judges rows late by their event time
+    mergeable: ClassVar[bool] = False  # whether its state is partial states, merged in order
     output_delay_us: int = 0  # how far behind the watermark its output may be
 
     @abstractmethod
@@ -245,27 +211,40 @@ class KeyedOperator(ABC):
     # -- rows on their way ---------------------------------------------------------------------
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Give rows that come by one of its inputs the columns that all of them have."""
+        """Bring rows of one of its inputs to the columns that all of them share."""
         return rows
 
-    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:  # noqa: ARG002
-        """Find the entry of every row, and leave out what belongs to none."""
-        return Arranged(rows=rows)
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,  # noqa: ARG002
+        given: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Find the entry of every row, and leave out what belongs to none.
+
+        Returns the rows that count, with the columns that tell their entry; the others as they
+        came, and why; and what there was of both.
+        """
+        return rows, None, NO_ARRIVALS
 
     @property
     def left_out(self) -> pa.Schema | None:
         """Columns of rows that are left out; ``None`` where all count."""
         return None
 
+    def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Aggregate raw rows into one partial state per group, where `mergeable`."""
+        raise NotImplementedError
+
     @property
-    def partials(self) -> Partials | None:
-        """How partial states are made of rows; ``None`` where state cannot be made of them."""
-        return None
+    def commutative(self) -> bool:
+        """True if rows may be combined in any order, where `mergeable`."""
+        return False
 
     @property
     def waiting(self) -> pa.Schema:
         """Columns of the rows that wait for it: partial states, which are small, or raw rows."""
-        if self.partials is not None:
+        if self.mergeable:
             return pa.schema([*self.schema.keys, *self.schema.values])
         keys = self.schema.keys
         others = [field for field in self.inputs if field.name not in keys.names]
@@ -274,35 +253,35 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Whether time alone has it put something out in an epoch; timers apart."""
+        """Return whether time alone makes it emit something in an epoch, besides timers."""
         return False
 
     @property
     def has_timers(self) -> bool:
-        """Whether it keeps timers or expiries."""
+        """True if it keeps timers or expiries."""
         return False
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Whether no row may wait in an epoch for state that a lane turns out not to have.
+        """Return whether an epoch fails if a lane lacks state, in place of having its rows wait.
 
-        So it is where something is over in the epoch: when the row went on, that would be gone.
+        It does where something is over in the epoch: when the rows went on, that would be gone.
         """
         return time.due
 
     def reads_all(self, time: EpochTime) -> bool:
-        """Whether an epoch reads state of keys that have no rows."""
+        """Return whether an epoch reads state of keys that have no rows."""
         return self.complete or time.due or self.closes(time)
 
     def gone(self, closed: int) -> EntryRange | None:  # noqa: ARG002
-        """Entries that nobody asks for once windows that end by `closed` are closed."""
+        """Return the entries that nobody asks for once windows that end by `closed` are closed."""
         return None
 
     def end_of(self, moment: int) -> int:
-        """Watermark by which everything that holds a row of this event time has come out."""
+        """Return the watermark by which everything that holds a row of this time has come out."""
         return moment
 
     def last_emitted(self, newest: int) -> int:
-        """Greatest event time of what it emits, where that of its rows is `newest`."""
+        """Return the greatest event time of what it emits, where that of its rows is `newest`."""
         return newest
 
     # -- roles ---------------------------------------------------------------------------------
@@ -314,18 +293,13 @@ class KeyedOperator(ABC):
 
     @property
     def consolidates(self) -> bool:
-        """Whether it merges the partials of a two-phase aggregate, and keeps nothing itself."""
+        """True if it merges the partials of a two-phase aggregate, and keeps nothing itself."""
         return self.two_phase is not None and self.two_phase.slot is None
 
     @property
-    def shared_windows(self) -> SharedWindows | None:
-        """Its windows, where either layout of their state gives the same results."""
+    def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
+        """Its windows, where they may share panes or not, and what the user says of it."""
         return None
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """What the user called: ``"compute"`` or ``"process"``."""
 
     @property
     def keys(self) -> pa.Schema:
@@ -334,10 +308,10 @@ class KeyedOperator(ABC):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """Sets of output columns, each of which tells the rows of the result apart, widest first.
+        """Sets of output columns, each of which identifies a row of the result, widest first.
 
-        A later row with the same values is the newer state of the same result. None where rows are
-        what they are: those that a function emits, pairs of a join.
+        A later row with the same values is the newer state of the same result. Rows that a function
+        emits, and pairs of a join, have none.
         """
         return ()
 
@@ -361,21 +335,17 @@ class KeyedOperator(ABC):
         return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Give the upgrade of the only state, if all of it counts; as `upgrade_state_from`."""
+        """Return the upgrade of the only state, if all of it counts; see `upgrade_state_from`."""
         return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Give what makes today's state of state that was written under another description.
+        """Return the upgrade of state that was written under another description.
 
         Called once for every flow version that state in the checkpoint was written under, which
         may be several versions back.  Columns are found by name; what an operator has to say of
         its own are values (`values_from`) and what new columns begin with (`new_columns`).
-        ``None`` if there is nothing to do.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If such state does not fit; says every difference, and what to do.
+        ``None`` if there is nothing to do.  State that does not fit is refused by an error that
+        says every difference, and what to do.
         """
         stored, today = written.description, self.describe_states()[state]
         self.insist_on_state(state, stored, today)
@@ -401,17 +371,11 @@ class KeyedOperator(ABC):
         insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Give the upgrade of values; ``None`` if they are as they were.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If they cannot become today's.
-        """
+        """Return the upgrade of values; ``None`` if they are as they were; refuse others."""
         return None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Give state columns of entries that were written when there were none of them."""
+        """Return state columns of entries that were written when there were none of them."""
         schema = self.schema_of(state).values
         return pa.RecordBatch.from_arrays(
             [pa.nulls(count, field.type) for field in schema], schema=schema

@@ -1,142 +1,93 @@
-"""``process``: any Python per key, with state, rows in order of arrival.
-
-The user's function is called once per key and epoch::
-
-    def clear_market(key, rows, book):
-        for row in rows:
-            yield from book.match(row.side, row.price, row.quantity)
-
-*key* is the tuple of key values; *rows* are the key's rows (`KeyRows`); the third argument is the
-key's state: an object that the function changes in place, or, where its type cannot be changed in
-place, a `State` whose ``value`` it assigns.  It returns rows (tuples or dicts) or ``None``.
+"""``process``: any Python per key, with state, rows in order of arrival, and timers.
 
 Invariant: a key's state after an epoch is what the function left, and depends on nothing but the
-state before and the rows in order; the function may run again for the same epoch.
+state before, the rows in order and the clock; the function may run again for the same epoch.
 
 Columns are turned into Python values, and states into bytes and back, once for all keys, so that
 a key costs little more than the call of the function.
+
+Timers lie in the key's entry, sorted, with the earliest in a column of its own, so that the lane
+finds the keys whose timer is due by one scan of one column, without reading any entry.  When a key
+expires stands in a column, too.  Timers, state and output are committed together, so a timer fires
+once.
+
+Source: what ``transformWithState`` of Spark 4 has (timers per key of one time mode, time-to-live).
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import inspect
 import itertools
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.evolution import StateDescription, columns_of
-from godwit.columns.arrays import blob_bytes, boundaries_of
+from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
-from godwit.model.errors import (
-    InvalidFlowError,
-    StateEncodingError,
-)
+from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
-from godwit.model.naming import function_name
+from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
 from godwit.operators.emitted import Emitted
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.operators.windows.event_time import Due
+from godwit.operators.windows.grid import END
+from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
 from godwit.values.changes import nothing_beside, upgrade_between
 from godwit.values.checks import unreadable_remedy
-from godwit.values.codec import (
-    State,
-    UnencodableError,
-    is_immutable,
-    make_codec,
-    make_state,
-)
+from godwit.values.codec import State, UnencodableError, is_immutable, make_codec, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
+    from godwit.operators.calls import TimerClock
     from godwit.operators.operator import OperatorInput
+    from godwit.operators.windows.event_time import EpochTime
 
-__all__ = ["KeyRows", "Meter", "ProcessOperator", "State", "check_arguments", "uncollected"]
+__all__ = [
+    "KeyRows",
+    "ProcessOperator",
+    "State",
+    "TimedProcess",
+    "columns_beside_state",
+    "packed_timers",
+    "timers_of",
+]
 
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Hold the search for reference cycles.
-
-    States and rows by the 100,000 would set it off again and again, to no avail, for more than
-    half of the time.
-    """
-    held = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if held:
-            gc.enable()
+_TIMERS: Final = "timers"
+_DUE: Final = "due"
+_EXPIRES: Final = "expires"
 
 
 class ProcessOperator(KeyedOperator):
-    """A function of the user, called per key; see `KeyedOperator` for what its methods are.
+    """A function of the user, called per key; see `KeyedOperator` for what its methods are."""
 
-    Parameters
-    ----------
-    name
-        The operator's name.
-    keys
-        Key columns.
-    inputs
-        Columns that the function sees.
-    function
-        ``function(key, rows, state)``; returns an iterable of rows, or ``None``.
-    state_type
-        Called without arguments for the state of a new key.
-    output
-        Columns of the rows that the function returns; nothing is added to them.
-    codec
-        ``"msgpack"``, or ``"pickle"`` by name.
-    state_classes
-        Classes that state may hold besides those that its type mentions.
-    state_upgrade
-        Makes of an old state, as plain values, one of today's type.
-    zone
-        The session's, of datetimes without one that the function returns.
-
-    Raises
-    ------
-    InvalidFlowError
-        If the function cannot be called with three arguments or is asynchronous, a new key's state
-        cannot be made, or there is no such codec.
-    StateEncodingError
-        If the codec cannot write the state.
-    """
+    kind = "process"
 
     def __init__(
         self,
         *,
         name: str,
         keys: pa.Schema,
-        inputs: pa.Schema,
-        function: Callable[..., Iterable[Any] | None],
-        state_type: Any,
-        output: pa.Schema,
-        codec: str = "msgpack",
-        state_classes: Mapping[str, type] | Sequence[type] = (),
-        state_upgrade: Callable[[Any], Any] | None = None,
-        zone: str = UTC,
+        inputs: pa.Schema,  # columns that the function sees
+        function: Callable[..., Iterable[Any] | None],  # ``function(key, rows, state)``
+        state_type: Any,  # called without arguments for the state of a new key
+        output: pa.Schema,  # columns of the rows that the function returns; nothing is added
+        codec: str = "msgpack",  # or ``"pickle"`` by name
+        state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
+        state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
+        zone: str = UTC,  # the session's, of datetimes without one that the function returns
     ) -> None:
         check_arguments(name, function)
-        self.name = name
-        self.inputs = inputs
-        self.output = output
+        self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
-        self.function = function
-        self._zone = zone
-        self._state_type = state_type
-        self._state_upgrade = state_upgrade
+        self._zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._is_immutable = is_immutable(make_state(name, state_type))
 
@@ -215,11 +166,6 @@ class ProcessOperator(KeyedOperator):
             raise function_failed(self.name, self.function, keys[group], error) from error
         return emitted, ends, removed
 
-    @property
-    def kind(self) -> str:
-        """The call that makes one."""
-        return "process"
-
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Describe the state by its codec."""
         return StateDescription(
@@ -229,25 +175,19 @@ class ProcessOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Compatible changes of the type go on, others need the user's ``state_upgrade``.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the state does not fit and nothing was given to make it fit.
-        """
+        """Return the upgrade: compatible changes of the type, others by ``state_upgrade``."""
         return upgrade_between(
             self.name, written, self.describe_state(), self._codec, self._state_upgrade
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Give timers and expiry of keys that have none."""
+        """Return timers and expiry of keys that have none."""
         return nothing_beside(self.schema.values, count)
 
     def _read(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
-        """State of every key, as the function gets it."""
+        """Return the state of every key, as the function gets it."""
         there = np.flatnonzero(known)
         if len(there) < len(blobs):
             blobs = blobs.take(pa.array(there))
@@ -306,80 +246,176 @@ class ProcessOperator(KeyedOperator):
         return pa.array(blobs, pa.large_binary()), dropped
 
 
-class Meter:
-    """CPU time and time that passes per key group, where the cost of a key depends on the key.
+class TimedProcess(ProcessOperator):
+    """A function of the user with timers, state that expires, or both."""
 
-    What the function takes is measured between one key group and the next; reading and writing
-    of states, done for all keys at once, are shared out by bytes.
-    """
+    has_timers = True
 
-    def __init__(self, key_groups: npt.NDArray[np.int32]) -> None:
-        _, self._starts = np.unique(key_groups, return_index=True)
-        self.ends: list[int] = np.append(self._starts, len(key_groups))[1:].tolist()
-        self._laps: list[npt.NDArray[np.float64]] = []
-        self._shared_s = np.zeros((2, len(self._starts)))
-        self._since = _clocks()
+    def __init__(
+        self,
+        *,
+        clock: TimerClock | None,  # what timers go by; None: there are none
+        on_timer: Callable[..., Iterable[Any] | None] | None,  # ``on_timer(key, timer, state)``
+        ttl_us: int | None,  # state is forgotten after this long by the driver's clock, untouched
+        **options: Any,  # of `ProcessOperator`
+    ) -> None:
+        super().__init__(**options)
+        if on_timer is not None:
+            check_arguments(self.name, on_timer, "on_timer(key, timer, state)")
+        self.clock, self._on_timer, self._ttl_us = clock, on_timer, ttl_us
+        values = list(self.schema.values)
+        if clock is not None:
+            values += [pa.field(_TIMERS, pa.large_binary()), pa.field(_DUE, pa.int64())]
+        if ttl_us is not None:
+            values.append(pa.field(_EXPIRES, pa.int64()))
+        self.schema = StateSchema(keys=self.schema.keys, values=pa.schema(values))
 
-    def lap(self) -> None:
-        """Note that the function has been called for the keys of one more key group."""
-        now = _clocks()
-        self._laps.append(now - self._since)
-        self._since = now
+    def _due_columns(self, time: EpochTime) -> dict[int, int]:
+        """Return column of an entry, key columns first → what is due, up to and including."""
+        first = len(self.schema.keys)
+        names = self.schema.values.names
+        limits = {_DUE: self._now(time), _EXPIRES: time.clock}
+        return {first + names.index(name): limits[name] for name in limits if name in names}
 
-    def skip(self) -> None:
-        """Leave out what was done since."""
-        self._since = _clocks()
+    def _due_of(self, column: int, at: int) -> Due:
+        """Return the earliest time in one of those columns, on the clock that it goes by."""
+        name = self.schema.values.names[column - len(self.schema.keys)]
+        return Due(event=at) if self.clock == "event" and name == _DUE else Due(clock=at)
 
-    def share(self, blobs: pa.Array) -> None:
-        """Share what was done since, by the bytes of the states that it was done for."""
-        now = _clocks()
-        sizes = np.diff(boundaries_of(blobs)) + 1.0
-        weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
-        self._shared_s += np.outer(now - self._since, weights / weights.sum())
-        self._since = now
+    def _next_due(self, data: OperatorInput, changed: pa.RecordBatch | None) -> Due:
+        """Return when a key is due next: of those with `changed` state, or of all if it looked."""
+        earliest = Due()
+        first = len(self.schema.keys)
+        for column, limit in self._due_columns(data.time).items():
+            if data.time.due:
+                earliest |= self._due_of(column, data.state.min_after(column, limit))
+            if changed is not None and changed.num_rows:
+                times = values_of(changed.column(column - first))
+                earliest |= self._due_of(column, int(times.min()))
+        return earliest
 
-    @property
-    def cpu_ms(self) -> npt.NDArray[np.float64]:
-        """Milliseconds of CPU per key group."""
-        return self._spent_ms(0)
+    def _now(self, time: EpochTime) -> int:
+        return time.until if self.clock == "event" else time.clock
 
-    @property
-    def busy_ms(self) -> npt.NDArray[np.float64]:
-        """Milliseconds that passed per key group."""
-        return self._spent_ms(1)
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the state as `ProcessOperator` does, and the clock of the timers."""
+        described = super().describe_state()
+        if self.clock is None:
+            return described
+        return msgspec.structs.replace(described, means={"clock of timers": self.clock})
 
-    def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
-        laps = np.array([lap[clock] for lap in self._laps])
-        spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
-        return spent * 1e3
+    @uncollected()
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the functions for every key that has rows, or something due."""
+        time = data.time
+        due = self._due_columns(time).items() if time.due else ()
+        entries = [data.state.scan(EntryRange(column=c, end=limit + 1)) for c, limit in due]
+        groups, key_columns, _ = data.grouped_with(len(self.keys), entries)
+        if not groups.count:
+            return OperatorOutput(next_due=self._next_due(data, None))
+        in_store, prior = data.state.find(key_columns, groups.key_groups)
+        keys = rows_as_tuples(key_columns)
+        meter = Meter(groups.key_groups)
+        known, expires = in_store, None
+        column = dict(zip(self.schema.values.names, prior.columns, strict=True))
+        if self._ttl_us is not None:
+            expires = np.where(known, values_of(column[_EXPIRES]), END)
+            known = known & (expires > time.clock)
+        states = self._read(known, prior.column(0), keys)
+        meter.share(prior.column(0))
+        called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
+        begun: set[int] = set()
 
+        def state_of(group: int) -> Any:
+            if group in begun:  # its state was dropped by a timer, and there are rows
+                states[group] = self._new_state()
+            begun.add(group)
+            return states[group]
 
-def _clocks() -> npt.NDArray[np.float64]:
-    """Seconds of CPU of this thread, and seconds that have passed, from any start."""
-    return np.array([time.thread_time(), time.perf_counter()])
-
-
-def check_arguments(
-    operator: str, function: Any, called: str = "function(key, rows, state)"
-) -> None:
-    """Refuse a function that cannot be called with three arguments, or that is asynchronous."""
-    name = function_name(function)
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidFlowError(
-            f"Operator {operator!r}: function {name!r} is asynchronous.",
-            remedy="Give a plain function; lanes already run side by side.",
-            operator=operator,
+        emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
+            keys,
+            Columns(data.rows.values, self.inputs, groups.order),
+            groups.starts.tolist(),
+            called,
+            now=self._now(time),
+            meter=meter,
+            state_of=state_of,
         )
-    try:
-        inspect.signature(function).bind(None, None, None)
-    except ValueError:
-        return  # written in C, without a signature that could be looked at
-    except TypeError as error:
-        raise InvalidFlowError(
-            f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
-            remedy="Give a function of these three arguments.",
-            operator=operator,
-        ) from error
+        output = self._emitted(emitted, ends, keys)
+        if self._is_immutable:
+            states = [state.value for state in states]
+        meter.skip()
+        removed = [
+            i
+            for i, key in enumerate(called)
+            if key.dropped or not (key.touched or key.timers or known[i])
+        ]
+        blobs, dropped = self._blobs(states, removed, keys)
+        columns = [blobs]
+        if self.clock is not None:
+            columns += packed_timers([key.timers for key in called])
+        if expires is not None and self._ttl_us is not None:
+            touched = np.array([key.touched for key in called], np.bool_)
+            again = time.clock + self._ttl_us
+            columns.append(pa.array(np.where(touched, again, expires)))
+        meter.share(blobs)
+        written = pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+        stays = written if dropped is None else written.take(pa.array(np.flatnonzero(~dropped)))
+        return OperatorOutput.of_groups(
+            groups,
+            key_columns,
+            written,
+            removed=dropped,
+            output=output,
+            next_due=self._next_due(data, stays),
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
+        )
+
+
+def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
+    """Return the times of the timers of every known key, as `packed_timers` packs them."""
+    if blobs is None:
+        return [[] for _ in known]
+    if blobs.null_count:
+        blobs = blobs.fill_null(b"")
+    boundaries = boundaries_of(blobs)
+    edges = ((boundaries - boundaries[0]) // 8).tolist()
+    data = blob_bytes(blobs)[boundaries[0] : boundaries[-1]]
+    times = np.frombuffer(data.tobytes(), "<i8").tolist()
+    return [
+        times[edges[i] : edges[i + 1]] if there else [] for i, there in enumerate(known.tolist())
+    ]
+
+
+def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
+    """Return timers and expiry as people read them: timestamps, and null for none."""
+    columns = []
+    moment = pa.timestamp("us", tz="UTC")
+    names = values.schema.names
+    if _TIMERS in names:
+        blobs = values.column(names.index(_TIMERS)).to_pylist()
+        lists = [np.frombuffer(blob or b"", "<i8").tolist() for blob in blobs]
+        of_key = pa.list_(moment)
+        columns.append(
+            (pa.field(_TIMERS, of_key), pa.array(lists, pa.list_(pa.int64())).cast(of_key))
+        )
+    if _EXPIRES in names:
+        expires = values_of(values.column(names.index(_EXPIRES)))
+        array = pa.array(expires, pa.int64(), mask=expires >= END).cast(moment)
+        columns.append((pa.field(_EXPIRES, moment), array))
+    return columns
+
+
+def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
+    """Return the timers of every key as bytes, and the earliest of each."""
+    times = np.fromiter((at for of_key in timers for at in of_key), "<i8")
+    edges = np.zeros(len(timers) + 1, np.int64)
+    np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(times)]
+    blobs = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(timers), buffers)
+    earliest = [of_key[0] if of_key else END for of_key in timers]
+    return [blobs, pa.array(earliest, pa.int64())]
 
 
 def _type_name(state_type: Any) -> str:

@@ -12,12 +12,10 @@ from godwit.operators.compute import ComputeOperator
 from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
-from godwit.operators.process import ProcessOperator
+from godwit.operators.process import ProcessOperator, TimedProcess
 from godwit.operators.states.operator import ProcessOfStates
-from godwit.operators.timers import TimedProcess
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.process import WindowedProcess
-from godwit.operators.windows.session_process import SessionProcess
+from godwit.operators.windows.process import SessionProcess, WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import event_time_of

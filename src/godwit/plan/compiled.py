@@ -142,7 +142,7 @@ class Component:
     @property
     def is_flexible(self) -> bool:
         """True if the state of every operator can be made of parts; else it is rigid (paper 3)."""
-        return all(operator.partials is not None for operator in self.operators)
+        return all(operator.mergeable for operator in self.operators)
 
     @property
     def states(self) -> tuple[StateId, ...]:

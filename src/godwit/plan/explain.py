@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
-from godwit.operators.aggregates.conditional import Conditional
+from godwit.operators.aggregates.conditions import Conditional
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
@@ -236,13 +236,13 @@ def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: U
         if above is flow.component_of(operator.name):
             return f"none: rows stay in the lane of {names[feed.upstream]!r}"
     side = "source side" if isinstance(feed, SourceInput) else "lanes that emit them"
-    if operator.partials is not None:
+    if operator.mergeable:
         return f"one partial state per key: the {side} may combine rows before they are sent"
     return f"every row, uncombined and in arrival order: {', '.join(feed.columns)}"
 
 
 def _kind(operator: KeyedOperator) -> str:
-    if operator.partials is not None:
+    if operator.mergeable:
         return "stateful and flexible: its state can be made of partial states"
     if operator.consolidates:
         return "stateless and rigid: partial states of a key have to come together"
@@ -256,7 +256,7 @@ def _emits(operator: KeyedOperator) -> str:
         if operator.update:
             return "windows that grew in the epoch, with what they hold by then"
         return "windows, once each, when the watermark has passed their end"
-    if operator.partials is not None and operator.two_phase is None:
+    if operator.mergeable and operator.two_phase is None:
         return "keys that changed in the epoch"
     return operator.emits
 

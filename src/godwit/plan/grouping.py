@@ -27,7 +27,7 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
-    return (sender.partials is not None or sender.consolidates) and not feed.maps
+    return (sender.mergeable or sender.consolidates) and not feed.maps
 
 
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:

@@ -165,7 +165,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
         flows = {segment.flow for segment in waiting}
-        if operator.partials is not None:
+        if operator.mergeable:
             (state,) = operator.states
             states = _former(operator, StateId(before, state.state), log, flows)
             keys = len(operator.schema.keys)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.firing import TimerClock
+    from godwit.operators.calls import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.event_time import SourceTime

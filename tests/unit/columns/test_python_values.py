@@ -16,7 +16,9 @@ from godwit.api.flow import LogicalFlow
 from godwit.columns.python_values import in_zone, rows_as_tuples, zone_of
 from godwit.model.errors import UserFunctionError
 from godwit.operators.emitted import Emitted
-from godwit.operators.windows.calls import WindowFunction
+from godwit.operators.windows.event_time import RowTime
+from godwit.operators.windows.grid import PaneGrid, TimeWindow
+from godwit.operators.windows.process import WindowedProcess, call_for_windows
 
 if TYPE_CHECKING:
     import godwit as gw
@@ -128,14 +130,19 @@ def test_windows_give_their_bounds_and_take_moments_as_functions_of_keys_do() ->
         seen.append(window)
         return [(window.start.replace(tzinfo=None),)]
 
-    made = WindowFunction(
-        operator="o",
+    made = WindowedProcess(
+        name="o",
+        keys=("k",),
+        arriving=ROWS,
+        time=RowTime(column="ts"),
         function=function,
         output=pa.schema([("at", pa.timestamp("us", tz="UTC"))]),
+        grid=PaneGrid.of(TimeWindow(length_us=1, every_us=1)),
         zone=BERLIN,
     )
     batch = rows(BEFORE)
-    output = made(
+    output = call_for_windows(
+        made,
         keys=batch.select(["k"]),
         starts=moments[:1],
         ends=moments[1:],

@@ -15,7 +15,7 @@ from tests.support.refusals import assert_refused
 import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.model.errors import GodwitError
-from godwit.operators.timers import Timers
+from godwit.operators.calls import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -134,11 +134,11 @@ def test_operators_are_bound_to_the_types_of_their_columns(compiled: CompiledFlo
     )
     assert plane.inputs.names == ["arr_delay"]
     assert plane.schema.keys.names == ["year", "tailnum"]
-    assert plane.partials is not None
+    assert plane.mergeable
     market = compiled.operator("market")
     assert isinstance(market, ProcessOperator)
     assert market.inputs.names == ["price", "size"]
-    assert market.partials is None
+    assert not market.mergeable
 
 
 def test_an_output_knows_its_columns_and_its_whole_key_or_none(compiled: CompiledFlow) -> None:

@@ -254,7 +254,7 @@ class _Lane:
             operator,
             num_key_groups,
             [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
-            partial=operator.partials is not None and bool(suspended.any() or own.resumed.any()),
+            partial=operator.mergeable and bool(suspended.any() or own.resumed.any()),
         )
         touched = np.zeros(num_key_groups, np.bool_)
         touched[rows.key_groups] = True

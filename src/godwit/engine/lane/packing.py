@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.columns.groups import Groups
-    from godwit.operators.operator import KeyedOperator, Partials
+    from godwit.operators.operator import KeyedOperator
 
 __all__ = [
     "HotRows",
@@ -85,7 +85,7 @@ def pack(
     raw = pa.RecordBatch.from_arrays(
         [*keys.columns, *columns.columns[len(keys.schema) :]], schema=raw_schema(operator)
     )
-    if operator.partials is None:
+    if not operator.mergeable:
         hashes = hash_keys(keys.select(list(range(own))))
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
     groups = group_repeating_rows(keys, num_key_groups, own)
@@ -95,7 +95,7 @@ def pack(
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
         sample = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
-        combined = _combined(operator, operator.partials, groups, raw)
+        combined = _combined(operator, groups, raw)
         hot = hot_hashes(sample, hot_share)
         return [(True, combined, groups.key_groups)], _hot_rows(groups, combined, hot, own)
     hot = hot_hashes(hashes[sampled(len(hashes))], hot_share)
@@ -105,19 +105,17 @@ def pack(
     which, others = np.flatnonzero(of_hot), np.flatnonzero(~of_hot)
     some, rest = raw.take(pa.array(which)), raw.take(pa.array(others))
     groups = group_rows(hashes[which], some.select(keys.schema.names), num_key_groups, own)
-    combined = _combined(operator, operator.partials, groups, some)
+    combined = _combined(operator, groups, some)
     return [
         (False, rest, key_groups_of(hashes[others], num_key_groups)),
         (True, combined, groups.key_groups),
     ], _hot_rows(groups, combined, hot, own)
 
 
-def _combined(
-    operator: KeyedOperator, partials: Partials, groups: Groups, rows: pa.RecordBatch
-) -> pa.RecordBatch:
+def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
     """One partial state of each group."""
     keys = rows.select(operator.schema.keys.names).take(pa.array(groups.first_row))
-    states = partials.combine(groups, keys, rows.select(operator.inputs.names))
+    states = operator.combine(groups, keys, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)
     )

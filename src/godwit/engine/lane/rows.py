@@ -87,10 +87,9 @@ class LaneRows:
         if self.partial:
             return self
         operator, rows = self.operator, self.entries
-        assert operator.partials is not None, "only partial states can be merged"
         groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.keys))
         keys = rows.keys.take(pa.array(groups.first_row))
-        states = operator.partials.combine(groups, keys, rows.values)
+        states = operator.combine(groups, keys, rows.values)
         batch = pa.RecordBatch.from_arrays(
             [*keys.columns, *states.columns], schema=partial_schema(operator)
         )
@@ -109,7 +108,7 @@ def arrived_rows(
     `partial`: make partial states even if everything came raw.
     """
     partial = partial or any(header.is_partial for header, _ in arrived)
-    if partial and operator.partials is not None and operator.partials.commutative:
+    if partial and operator.commutative:
         # What came raw is combined once, together, where rows may be seen in any order.
         arrived = sorted(arrived, key=lambda item: item[0].is_partial)
     parts: list[LaneRows] = []
@@ -147,7 +146,7 @@ def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) ->
     """Put rows of the key groups that wait into the wait buffer; return the others."""
     if not waits[rows.key_groups].any():
         return rows
-    if rows.operator.partials is not None:
+    if rows.operator.mergeable:
         rows = rows.combined()
     key_groups = rows.key_groups
     is_waiting = waits[key_groups]

@@ -185,13 +185,14 @@ def _ship_chunk(
     number: int,
 ) -> Iterator[Blob]:
     operator, rows = shipment.operator, columns.num_rows
-    arranged = operator.arrange(operator.received(columns, number), shipment.time, number)
-    if arranged.arrivals != NO_ARRIVALS:
-        yield from ship_arrivals(shipment, arranged.arrivals, origin, rows=rows, number=number)
-        if shipment.keeps_left_out and arranged.left_out is not None:
-            yield from _ship_left_out(shipment, arranged.left_out, origin, number)
+    columns, left_out, arrivals = operator.arrange(
+        operator.received(columns, number), shipment.time, number
+    )
+    if arrivals != NO_ARRIVALS:
+        yield from ship_arrivals(shipment, arrivals, origin, rows=rows, number=number)
+        if shipment.keeps_left_out and left_out is not None:
+            yield from _ship_left_out(shipment, left_out, origin, number)
         rows = 0
-    columns = arranged.rows
     if not columns.num_rows:
         return
     packed, hot = pack(operator, columns, len(shipment.places), shipment.hot_share)
@@ -276,13 +277,14 @@ def hand_over(
     def header(kind: int, rows: int) -> Header:
         return Header(kind, shipment.level, shipment.index, (*origin, 0), rows, number)
 
-    arranged = operator.arrange(operator.received(columns, number), shipment.time, number)
-    if arranged.arrivals != NO_ARRIVALS:
-        yield header(ARRIVALS, rows), arranged.arrivals
-        if shipment.keeps_left_out and arranged.left_out is not None:
-            yield header(LEFT_OUT, 0), arranged.left_out
+    columns, left_out, arrivals = operator.arrange(
+        operator.received(columns, number), shipment.time, number
+    )
+    if arrivals != NO_ARRIVALS:
+        yield header(ARRIVALS, rows), arrivals
+        if shipment.keeps_left_out and left_out is not None:
+            yield header(LEFT_OUT, 0), left_out
         rows = 0
-    columns = arranged.rows
     if columns.num_rows:
         keys = canonical_keys(columns.select(operator.schema.keys.names))
         others = columns.columns[len(keys.schema) :]

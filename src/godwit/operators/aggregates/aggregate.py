@@ -1,4 +1,4 @@
-"""What an aggregate is: a state per key that batches update, that merges, and that yields a result.
+"""The contract of an aggregate: a state per key that batches update, that merges, and its result.
 
 Everything is a column: one call handles all keys of a batch.  The state of G keys is a record batch
 of G rows, and four functions work on it::
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -59,8 +59,16 @@ class BoundAggregate(ABC):
 
     state: pa.Schema
     output: pa.DataType
-    commutative: ClassVar[bool] = False
-    idempotent: ClassVar[bool] = False
+
+    @property
+    def commutative(self) -> bool:
+        """True if a state is the same in whatever order it sees rows."""
+        return False
+
+    @property
+    def idempotent(self) -> bool:
+        """True if a state is the same, too, however often it sees a row, as a maximum is."""
+        return False
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
@@ -97,19 +105,11 @@ class BoundAggregate(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn(BoundAggregate):
-    """What the built-in aggregates have in common.
-
-    Attributes
-    ----------
-    state, output
-        As in `BoundAggregate`.
-    identity
-        What `describe` returns.
-    """
+    """Base class of the built-in aggregates."""
 
     state: pa.Schema
     output: pa.DataType
-    identity: Mapping[str, object]
+    identity: Mapping[str, object]  # what `describe` returns
 
     def describe(self) -> dict[str, object]:
         """Everything that must be the same for old state to fit."""
@@ -221,13 +221,7 @@ class Aggregator(BoundAggregate):
 
 
 def column_type(inputs: pa.Schema, column: Any, reader: str) -> pa.DataType:
-    """Type of a column that an aggregate reads.
-
-    Raises
-    ------
-    InvalidFlowError
-        If there is no such column.
-    """
+    """Return the type of a column that an aggregate reads; refuse one that does not exist."""
     if not isinstance(column, str):
         raise InvalidFlowError(
             f"{reader} was given {column!r} as the name of a column.",

@@ -11,9 +11,8 @@ Every one takes ``where``, a condition on the columns of a row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,22 +20,16 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.naming import type_name
 from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, column_type
-from godwit.operators.aggregates.collect_set import (
-    bind_collect_list,
-    bind_collect_set,
-    bind_count_distinct,
-)
-from godwit.operators.aggregates.conditional import counted_where
-from godwit.operators.aggregates.counts import bind_count
+from godwit.operators.aggregates.chosen import bind_extreme, bind_extreme_by, bind_position
+from godwit.operators.aggregates.collected import bind_rows, bind_top_k, bind_values
+from godwit.operators.aggregates.conditions import counted_where
 from godwit.operators.aggregates.distinct import bind_approx_distinct
-from godwit.operators.aggregates.extremes import bind_extreme
-from godwit.operators.aggregates.extremes_by import bind_extreme_by
 from godwit.operators.aggregates.moments import bind_moments
-from godwit.operators.aggregates.positions import bind_position
 from godwit.operators.aggregates.quantiles import bind_percentile
-from godwit.operators.aggregates.rows import bind_rows
-from godwit.operators.aggregates.sums import bind_mean, bind_sum
-from godwit.operators.aggregates.top_k import bind_top_k
+from godwit.operators.aggregates.sums import bind_count, bind_mean, bind_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "approx_distinct",
@@ -59,23 +52,22 @@ __all__ = [
     "variance",
 ]
 
-Binder = Callable[..., BoundAggregate | None]
+_NUMBERS = "integers (up to 64 bits, signed), floats and decimals"
+_ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
+_HASHED = "numbers, booleans, dates, timestamps, durations, strings, binary and decimals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class _BuiltIn:
-    """A built-in aggregate of named columns.
-
-    ``binder`` gets a field per column and the options; it returns None for types it cannot take.
-    ``shown`` is what was given beside the column, as its ``repr`` has it.
-    """
+    """A built-in aggregate of named columns."""
 
     name: str
     columns: tuple[str, ...]
-    binder: Binder
-    takes: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    shown: tuple[str, ...] = ()
+    # Binds to a field per column, with the options; None for types that it cannot take.
+    binder: Callable[..., BoundAggregate | None]
+    takes: str  # those that it can
+    options: Mapping[str, Any]
+    shown: tuple[str, ...]  # what was given beside the column, as its ``repr`` has it
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -107,8 +99,21 @@ class _BuiltIn:
         return bound
 
 
-_NUMBERS = "integers (up to 64 bits, signed), floats and decimals"
-_ORDERED = "numbers, booleans, dates, timestamps, durations, strings and binary"
+def _built_in(
+    name: str,
+    columns: tuple[str, ...],
+    binder: Callable[..., BoundAggregate | None],
+    takes: str,
+    where: str | None,
+    /,
+    *shown: str,
+    **options: Any,
+) -> Aggregate:
+    """Return the aggregate that a call of the user means."""
+    aggregate = _BuiltIn(
+        name=name, columns=columns, binder=binder, takes=takes, options=options, shown=shown
+    )
+    return counted_where(aggregate, where)
 
 
 @user_call
@@ -121,7 +126,7 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
         The column; all rows count if it is left out. The result is an int64.
     """
     columns = () if column is None else (column,)
-    return counted_where(_BuiltIn(name="count", columns=columns, binder=bind_count), where)
+    return _built_in("count", columns, bind_count, "", where)
 
 
 @user_call
@@ -131,47 +136,25 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
     Decimals of precision p have a sum of precision ``min(38, p + 10)``, as in Spark. A sum that its
     type cannot hold fails the epoch, as in Spark's ANSI mode, instead of being wrong.
     """
-    return counted_where(
-        _BuiltIn(name="sum", columns=(column,), binder=bind_sum, takes=_NUMBERS), where
-    )
+    return _built_in("sum", (column,), bind_sum, _NUMBERS, where)
 
 
 @user_call
 def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Smallest value of a column; NaN is larger than any number, as in Spark."""
-    return counted_where(
-        _BuiltIn(
-            name="min",
-            columns=(column,),
-            binder=bind_extreme,
-            takes=_ORDERED,
-            options={"largest": False},
-        ),
-        where,
-    )
+    return _built_in("min", (column,), bind_extreme, _ORDERED, where, largest=False)
 
 
 @user_call
 def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Largest value of a column; NaN is larger than any number, as in Spark."""
-    return counted_where(
-        _BuiltIn(
-            name="max",
-            columns=(column,),
-            binder=bind_extreme,
-            takes=_ORDERED,
-            options={"largest": True},
-        ),
-        where,
-    )
+    return _built_in("max", (column,), bind_extreme, _ORDERED, where, largest=True)
 
 
 @user_call
 def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
-    return counted_where(
-        _BuiltIn(name="mean", columns=(column,), binder=bind_mean, takes=_NUMBERS), where
-    )
+    return _built_in("mean", (column,), bind_mean, _NUMBERS, where)
 
 
 avg = mean
@@ -185,69 +168,25 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     The sample variance of one value is null. Numerically stable: deviations from the mean are
     summed, and merged by Chan's formula.
     """
-    _check_flag("variance", column, "population", population)
-    return counted_where(
-        _BuiltIn(
-            name="variance",
-            columns=(column,),
-            binder=bind_moments,
-            takes=_NUMBERS,
-            options={"population": population, "root": False},
-            shown=("population=True",) if population else (),
-        ),
-        where,
-    )
+    return _moments("variance", column, where, population=population, root=False)
 
 
 @user_call
 def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Compute the standard deviation: the square root of `variance`."""
-    _check_flag("stddev", column, "population", population)
-    return counted_where(
-        _BuiltIn(
-            name="stddev",
-            columns=(column,),
-            binder=bind_moments,
-            takes=_NUMBERS,
-            options={"population": population, "root": True},
-            shown=("population=True",) if population else (),
-        ),
-        where,
-    )
+    return _moments("stddev", column, where, population=population, root=True)
 
 
 @user_call
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the first row to arrive, null or not, or the first that is not null."""
-    _check_flag("first", column, "ignore_nulls", ignore_nulls)
-    return counted_where(
-        _BuiltIn(
-            name="first",
-            columns=(column,),
-            binder=bind_position,
-            takes=_ORDERED,
-            options={"last": False, "ignore_nulls": ignore_nulls},
-            shown=("ignore_nulls=True",) if ignore_nulls else (),
-        ),
-        where,
-    )
+    return _position("first", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
 def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the last row to arrive, null or not, or the last that is not null."""
-    _check_flag("last", column, "ignore_nulls", ignore_nulls)
-    return counted_where(
-        _BuiltIn(
-            name="last",
-            columns=(column,),
-            binder=bind_position,
-            takes=_ORDERED,
-            options={"last": True, "ignore_nulls": ignore_nulls},
-            shown=("ignore_nulls=True",) if ignore_nulls else (),
-        ),
-        where,
-    )
+    return _position("last", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
@@ -269,16 +208,16 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
             remedy="Give a relative error between 0.0041 (64 KiB a key) and 0.26.",
             aggregate="approx_distinct",
         )
-    return counted_where(
-        _BuiltIn(
-            name="approx_distinct",
-            columns=(column,),
-            binder=bind_approx_distinct,
-            takes="numbers, booleans, dates, timestamps, durations, strings, binary and decimals",
-            options={"precision": math.ceil(2 * math.log2(1.04 / error))},
-            shown=() if error == 0.02 else (f"error={error!r}",),
-        ),
+    precision = math.ceil(2 * math.log2(1.04 / error))
+    shown = () if error == 0.02 else (f"error={error!r}",)
+    return _built_in(
+        "approx_distinct",
+        (column,),
+        bind_approx_distinct,
+        _HASHED,
         where,
+        *shown,
+        precision=precision,
     )
 
 
@@ -303,17 +242,8 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
     """
     _check_size("top_k", column, "k", k)
     columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
-    return counted_where(
-        _BuiltIn(
-            name="top_k",
-            columns=columns,
-            binder=bind_top_k,
-            takes=_ORDERED,
-            options={"k": k},
-            shown=(repr(k),) if by is None else (repr(k), f"by={by!r}"),
-        ),
-        where,
-    )
+    shown = (repr(k),) if by is None else (repr(k), f"by={by!r}")
+    return _built_in("top_k", columns, bind_top_k, _ORDERED, where, *shown, k=k)
 
 
 @user_call
@@ -328,18 +258,7 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
         Most values to hold, 1 to 10,000. Once a key holds as many, values that are new are
         ignored: the result is the first `limit` different values. It is exact if it is shorter.
     """
-    _check_size("collect_set", column, "limit", limit)
-    return counted_where(
-        _BuiltIn(
-            name="collect_set",
-            columns=(column,),
-            binder=bind_collect_set,
-            takes=_ORDERED,
-            options={"limit": limit},
-            shown=() if limit == 100 else (f"limit={limit}",),
-        ),
-        where,
-    )
+    return _collected("collect_set", column, limit, where)
 
 
 @user_call
@@ -356,16 +275,7 @@ def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> 
     where
         Condition on the rows that count.
     """
-    _check_size("collect_list", column, "limit", limit)
-    aggregate = _BuiltIn(
-        name="collect_list",
-        columns=(column,),
-        binder=bind_collect_list,
-        takes=_ORDERED,
-        options={"limit": limit},
-        shown=() if limit == 100 else (f"limit={limit}",),
-    )
-    return counted_where(aggregate, where)
+    return _collected("collect_list", column, limit, where)
 
 
 @user_call
@@ -375,10 +285,8 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     A key holds all its different values, so it costs what they are large, and writes them again in
     every epoch that touches it: `approx_distinct` takes a few KiB where there are many.
     """
-    aggregate = _BuiltIn(
-        name="count_distinct", columns=(column,), binder=bind_count_distinct, takes=_ORDERED
-    )
-    return counted_where(aggregate, where)
+    name = "count_distinct"
+    return _built_in(name, (column,), bind_values, _ORDERED, where, name=name)
 
 
 @user_call
@@ -388,13 +296,13 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     Of rows that tie, the one that arrived first counts. Rows where `by` is null do not count, and
     NaN is larger than any number; the value may be null.
     """
-    return counted_where(_extreme_by("max_by", column, by, largest=True), where)
+    return _extreme_by("max_by", column, by, where, largest=True)
 
 
 @user_call
 def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     """Value of a column in the row where another is smallest; otherwise as `max_by`."""
-    return counted_where(_extreme_by("min_by", column, by, largest=False), where)
+    return _extreme_by("min_by", column, by, where, largest=False)
 
 
 @user_call
@@ -416,30 +324,15 @@ def approx_percentile(
     where
         Condition on the rows that count.
     """
-    options = _percentile_options("approx_percentile", column, percentage, error)
-    aggregate = _BuiltIn(
-        name="approx_percentile",
-        columns=(column,),
-        binder=bind_percentile,
-        takes=_NUMBERS,
-        options=options,
-        shown=(repr(percentage), *(() if error == 0.01 else (f"error={error!r}",))),
-    )
-    return counted_where(aggregate, where)
+    shown = (repr(percentage), *(() if error == 0.01 else (f"error={error!r}",)))
+    return _percentile("approx_percentile", column, percentage, error, where, *shown)
 
 
 @user_call
 def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Estimate the median of a column of numbers: `approx_percentile` at 0.5."""
-    aggregate = _BuiltIn(
-        name="approx_median",
-        columns=(column,),
-        binder=bind_percentile,
-        takes=_NUMBERS,
-        options=_percentile_options("approx_median", column, 0.5, error),
-        shown=() if error == 0.01 else (f"error={error!r}",),
-    )
-    return counted_where(aggregate, where)
+    shown = () if error == 0.01 else (f"error={error!r}",)
+    return _percentile("approx_median", column, 0.5, error, where, *shown)
 
 
 def kept_rows(*columns: str) -> Aggregate:
@@ -447,23 +340,40 @@ def kept_rows(*columns: str) -> Aggregate:
 
     Not for users, to whom `process` gives rows; so it is not among the names that they see.
     """
-    return _BuiltIn(name="kept_rows", columns=columns, binder=bind_rows, takes=_ORDERED)
+    return _built_in("kept_rows", columns, bind_rows, _ORDERED, None)
 
 
-def _extreme_by(name: str, column: str, by: str, *, largest: bool) -> Aggregate:
-    return _BuiltIn(
-        name=name,
-        columns=(column,) if isinstance(by, str) and by == column else (column, by),
-        binder=bind_extreme_by,
-        takes=_ORDERED,
-        options={"largest": largest},
-        shown=(repr(by),),
-    )
+def _moments(
+    name: str, column: str, where: str | None, *, population: bool, root: bool
+) -> Aggregate:
+    _check_flag(name, column, "population", population)
+    shown = ("population=True",) if population else ()
+    options = {"population": population, "root": root}
+    return _built_in(name, (column,), bind_moments, _NUMBERS, where, *shown, **options)
 
 
-def _percentile_options(
-    name: str, column: str, percentage: float, error: float
-) -> dict[str, float]:
+def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
+    _check_flag(name, column, "ignore_nulls", ignore_nulls)
+    shown = ("ignore_nulls=True",) if ignore_nulls else ()
+    options = {"last": name == "last", "ignore_nulls": ignore_nulls}
+    return _built_in(name, (column,), bind_position, _ORDERED, where, *shown, **options)
+
+
+def _collected(name: str, column: str, limit: int, where: str | None) -> Aggregate:
+    _check_size(name, column, "limit", limit)
+    shown = () if limit == 100 else (f"limit={limit}",)
+    options = {"name": name, "limit": limit}
+    return _built_in(name, (column,), bind_values, _ORDERED, where, *shown, **options)
+
+
+def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: bool) -> Aggregate:
+    columns = (column,) if isinstance(by, str) and by == column else (column, by)
+    return _built_in(name, columns, bind_extreme_by, _ORDERED, where, repr(by), largest=largest)
+
+
+def _percentile(
+    name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
+) -> Aggregate:
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),
@@ -475,7 +385,8 @@ def _percentile_options(
                 remedy=f"Give {option} as a number between {low} and {high}.",
                 aggregate=name,
             )
-    return {"percentage": float(percentage), "error": float(error)}
+    options = {"percentage": float(percentage), "error": float(error)}
+    return _built_in(name, (column,), bind_percentile, _NUMBERS, where, *shown, **options)
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:

@@ -20,18 +20,25 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.arrays import values_of
 from godwit.model.errors import InvalidFlowError
-from godwit.operators.aggregates.aggregate import column_type
+from godwit.operators.aggregates.aggregate import Aggregate, BoundAggregate, BuiltIn, column_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Condition", "check_condition", "columns_read", "parse_condition"]
+    from godwit.checkpoint.evolution import StateUpgrade
+
+__all__ = ["Condition", "Conditional", "counted_where", "parse_condition"]
+
+IntArray = npt.NDArray[np.int64]
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -61,10 +68,10 @@ class Condition(ABC):
 
     @abstractmethod
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate for every row: boolean, null where it cannot be told."""
+        """Evaluate for every row: boolean, null where that is unknown."""
 
     def operands(self) -> tuple[Condition, ...]:
-        """Parts of it."""
+        """Return the conditions and operands that this one joins."""
         return ()
 
 
@@ -93,13 +100,7 @@ class _Literal(Condition):
         return pa.repeat(pa.scalar(self.value), length)
 
     def as_type(self, dtype: pa.DataType) -> pa.Scalar:
-        """Give the value as one that a column of `dtype` can be compared with.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be.
-        """
+        """Return the value as a column of `dtype` can be compared with; ValueError if it cannot."""
         value = self.value
         if isinstance(value, bool):
             if pa.types.is_boolean(dtype):
@@ -176,7 +177,7 @@ def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar
 
 
 def _family(dtype: pa.DataType) -> str:
-    """Types of one family can be compared."""
+    """Name the family of a type; types of one family can be compared."""
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
         return "number"
     if pa.types.is_large_string(dtype):
@@ -236,7 +237,7 @@ def _truth(condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
     return found
 
 
-def columns_read(condition: Condition) -> tuple[str, ...]:
+def _columns_read(condition: Condition) -> tuple[str, ...]:
     """Names of the columns of a condition, each once."""
 
     def walk(part: Condition) -> Iterator[str]:
@@ -248,14 +249,8 @@ def columns_read(condition: Condition) -> tuple[str, ...]:
     return tuple(dict.fromkeys(walk(condition)))
 
 
-def check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
-    """Refuse a condition that these columns cannot be asked.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a column does not exist, or values are compared that cannot be.
-    """
+def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
+    """Refuse a condition on a column that does not exist, or that compares what cannot be."""
 
     def check(part: Condition) -> None:
         for operand in part.operands():
@@ -266,7 +261,9 @@ def check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
             if part is condition:
                 _truth(part, rows)
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-            types = ", ".join(f"{name} is {inputs.field(name).type}" for name in columns_read(part))
+            types = ", ".join(
+                f"{name} is {inputs.field(name).type}" for name in _columns_read(part)
+            )
             raise InvalidFlowError(
                 f"{call} has a condition of which {part} cannot be evaluated ({types}).",
                 remedy="Compare numbers with numbers and text with text; write a date as "
@@ -274,10 +271,10 @@ def check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
                 "and as '2026-03-29 01:00:00+00:00' if it has one; a column alone has to be "
                 "boolean.",
                 aggregate=call,
-                columns=list(columns_read(part)),
+                columns=list(_columns_read(part)),
             ) from error
 
-    names = columns_read(condition)
+    names = _columns_read(condition)
     rows = {
         name: pa.nulls(1, column_type(inputs, name, f"The condition of {call}")) for name in names
     }
@@ -285,13 +282,7 @@ def check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
 
 
 def parse_condition(text: object, call: str) -> Condition:
-    """Parse a condition.
-
-    Raises
-    ------
-    InvalidFlowError
-        If it is none, or names no column.
-    """
+    """Parse a condition; refuse what is none, or names no column."""
     if not isinstance(text, str):
         raise InvalidFlowError(
             f"{call} has where={text!r}, which is a value of type {type(text).__name__}.",
@@ -302,7 +293,7 @@ def parse_condition(text: object, call: str) -> Condition:
     condition = parser.either()
     if parser.tokens:
         parser.refuse(f"{parser.tokens[0][1]!r} is not expected")
-    if not columns_read(condition):
+    if not _columns_read(condition):
         parser.refuse("it names no column")
     return condition
 
@@ -430,3 +421,93 @@ class _Parser:
         if not self._skip(word):
             after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
             self.refuse(f"{word!r} is missing {after}")
+
+
+def counted_where(aggregate: Aggregate, where: object) -> Aggregate:
+    """Return an aggregate of the rows for which a condition holds; of all without one."""
+    if where is None:
+        return aggregate
+    condition = parse_condition(where, repr(aggregate))
+    return Conditional(aggregate=aggregate, where=str(where), condition=condition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Conditional:
+    """An aggregate of the rows for which a condition holds, by names of columns.
+
+    A state is that of the aggregate itself: rows for which the condition is false or null are left
+    out before it sees them, so it merges, moves and comes out as it would without a condition.
+    """
+
+    aggregate: Aggregate
+    where: str  # the condition as it was written
+    condition: Condition
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The aggregate's own first."""
+        return tuple(dict.fromkeys([*self.aggregate.columns, *_columns_read(self.condition)]))
+
+    def __repr__(self) -> str:
+        call = repr(self.aggregate)
+        return f"{call[:-1]}{'' if call.endswith('()') else ', '}where={self.where!r})"
+
+    def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        """Bind both to the columns of a stream."""
+        bound = self.aggregate.bind(inputs)
+        _check_condition(self.condition, inputs, repr(self))
+        return _Filtered(
+            aggregate=bound,
+            own=len(self.aggregate.columns),
+            columns=self.columns,
+            condition=self.condition,
+            state=bound.state,
+            output=bound.output,
+            identity={**bound.describe(), "where": str(self.condition)},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filtered(BuiltIn):
+    """The first ``own`` of ``columns`` are the aggregate's."""
+
+    aggregate: BoundAggregate
+    own: int
+    columns: tuple[str, ...]
+    condition: Condition
+
+    @property
+    def commutative(self) -> bool:
+        return self.aggregate.commutative
+
+    @property
+    def idempotent(self) -> bool:
+        return self.aggregate.idempotent
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self.aggregate.create(count)
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        holds = self.condition.evaluate(dict(zip(self.columns, columns, strict=True)))
+        rows = np.flatnonzero(values_of(holds.fill_null(False)))
+        taken = columns[: self.own]
+        if len(rows) < len(groups):
+            at = pa.array(rows)
+            groups, taken = groups[rows], tuple(column.take(at) for column in taken)
+        return self.aggregate.update(states, groups, *taken)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        return self.aggregate.merge(left, right)
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return self.aggregate.finish(states)
+
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
+        """Bring forward what the aggregate can, under the same condition."""
+        if stored.get("where") != self.identity["where"] or not isinstance(self.aggregate, BuiltIn):
+            return None
+        return self.aggregate.upgrade_from(
+            {name: value for name, value in stored.items() if name != "where"}
+        )

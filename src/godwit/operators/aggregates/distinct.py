@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,28 +60,19 @@ def bind_approx_distinct(column: pa.Field, *, precision: int) -> BoundAggregate 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sketches:
-    """Sketches of some keys, taken apart.
+    """Sketches of some keys, as arrays."""
 
-    Attributes
-    ----------
-    groups, entries
-        Shape ``(S,)``: fine registers and the key they belong to, in any order, with repetitions.
-    dense_groups
-        Shape ``(D,)``: keys with dense sketches.
-    registers
-        Shape ``(D, 2**p)``.
-    """
-
+    # Shape ``(S,)``: fine registers and the key they belong to, in any order, with repetitions.
     groups: IntArray
     entries: IntArray
-    dense_groups: IntArray
-    registers: ByteArray
+    dense_groups: IntArray  # shape ``(D,)``: keys with dense sketches
+    registers: ByteArray  # shape ``(D, 2**p)``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ApproxDistinct(BuiltIn):
-    commutative: ClassVar[bool] = True
-    idempotent: ClassVar[bool] = True
+    commutative = True
+    idempotent = True
     precision: int
 
     @property
@@ -94,7 +84,7 @@ class _ApproxDistinct(BuiltIn):
         return self.states(_binary(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
 
     def update(
-        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         column, mask = columns[0], mask_of(columns[0])
         hashes = hash_keys(pa.record_batch([column], names=["value"]), seed=_SEED)

@@ -10,7 +10,6 @@ from zero is rounded by more than they vary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,8 @@ from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
 __all__ = ["bind_moments"]
 
-Moments = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]
+IntArray = npt.NDArray[np.int64]
+Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggregate | None:
@@ -44,7 +44,7 @@ def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moments(BuiltIn):
-    commutative: ClassVar[bool] = True
+    commutative = True
     population: bool
     root: bool
 
@@ -52,7 +52,7 @@ class _Moments(BuiltIn):
         return self._states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
 
     def update(
-        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         column = columns[0]
         mask = mask_of(column)
@@ -89,7 +89,7 @@ def _moments_of(states: pa.RecordBatch) -> Moments:
     return count, mean, m2
 
 
-def _moments(groups: npt.NDArray[np.int64], values: npt.NDArray[np.float64], size: int) -> Moments:
+def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Moments:
     count = np.bincount(groups, minlength=size).astype(np.int64, copy=False)
     divisor = np.maximum(count, 1)
     with np.errstate(invalid="ignore", over="ignore"):  # infinities have no deviation: NaN

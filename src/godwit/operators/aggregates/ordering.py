@@ -35,13 +35,7 @@ def can_be_held(dtype: pa.DataType) -> bool:
 
 
 def order_by(*ranks: IntArray) -> IntArray:
-    """Rows ordered by several ranks, the first one first; rows that tie stay in their order.
-
-    Parameters
-    ----------
-    *ranks
-        Shape ``(N,)`` each, integers of at least 0.
-    """
+    """Order rows by several ranks of at least 0, the first one first; ties stay in their order."""
     count = len(ranks[0])
     if count == 0:
         return np.empty(0, np.int64)
@@ -62,42 +56,20 @@ def order_by(*ranks: IntArray) -> IntArray:
 
 
 def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
-    """Rows ordered by group, arrival order kept, and where each group starts.
-
-    Returns
-    -------
-    order
-        Shape ``(N,)``.
-    starts
-        Shape ``(count + 1,)``: rows of group g are ``order[starts[g]:starts[g + 1]]``.
-    """
+    """Order rows by group, then arrival; rows of group g are ``order[starts[g]:starts[g + 1]]``."""
     return order_by(groups), starts_of(groups, count)
 
 
 def starts_of(groups: IntArray, count: int) -> IntArray:
-    """Where each group starts once rows are ordered by group: shape ``(count + 1,)``."""
+    """Return where each group starts once rows are ordered by group: shape ``(count + 1,)``."""
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(groups, minlength=count), out=starts[1:])
     return starts
 
 
 def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:
-    """Leave the first `limit` rows of every group.
+    """Return the first `limit` rows of every group, by group as from `rows_by_group`.
 
-    Parameters
-    ----------
-    order, starts
-        Rows by group, as from `rows_by_group`.
-    limit
-        At least 1.
-
-    Returns
-    -------
-    order, starts
-        Of the rows that are left.
-
-    Examples
-    --------
     >>> order, starts = first_of_each(np.array([4, 2, 7, 0]), np.array([0, 3, 3, 4]), 2)
     >>> order.tolist(), starts.tolist()
     ([4, 2, 0], [0, 2, 2, 3])
@@ -110,16 +82,10 @@ def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArr
 
 
 def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:
-    """Let neighbours of a group meet in rounds, until every group has one row at most.
+    """Pair neighbours of a group in rounds, until every group has one row at most.
 
-    Yields
-    ------
-    left
-        Positions of the rows that go on to the next round, which numbers them from 0.
-    right
-        Positions of the rows that meet one of them and drop out.
-    paired
-        Which of `left` meet a row, in the order of `right`.
+    Yields positions of the rows that go on to the next round, which numbers them from 0; positions
+    of those that meet one of them and drop out; and which of the former meet one, in that order.
     """
     sizes = np.diff(starts)
     while sizes.max(initial=0) > 1:
@@ -132,7 +98,7 @@ def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[
 
 
 def descending_ranks(column: pa.Array) -> IntArray:
-    """Rank of every value, 0 for the largest; equal values rank equal, NaN is largest."""
+    """Return the rank of every value, 0 for the largest; equal ones rank equal, NaN is largest."""
     if pa.types.is_floating(column.type):
         column = canonical_floats(column)
     if numpy_type(column.type) is None:
@@ -148,7 +114,7 @@ def descending_ranks(column: pa.Array) -> IntArray:
 
 
 def _unsigned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Unsigned integers in the order of `values`, which hold canonical floats if any."""
+    """Return unsigned integers in the order of `values`, whose floats are canonical."""
     if values.dtype.kind in "ub":
         return values.view(f"u{values.itemsize}")
     bits: npt.NDArray[Any] = values.view(f"u{values.itemsize}")

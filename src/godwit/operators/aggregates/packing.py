@@ -43,36 +43,16 @@ _SPAN = pa.large_binary()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedColumn:
-    """One column of packed rows.
+    """One column of packed rows."""
 
-    Attributes
-    ----------
-    dtype
-        A type that state can hold.
-    nullable
-        Whether there may be nulls.
-    """
-
-    dtype: pa.DataType
-    nullable: bool
+    dtype: pa.DataType  # a type that state can hold
+    nullable: bool  # whether there may be nulls
 
 
 def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, ...]) -> pa.Array:
-    """Pack rows that are ordered by key.
+    """Pack rows, of which ``starts[g]:starts[g + 1]`` are those of key g, into G binary values.
 
-    Parameters
-    ----------
-    starts
-        Shape ``(G + 1,)``: rows of key g are ``starts[g]:starts[g + 1]``.
-    columns
-        The rows' columns, ``starts[G]`` values each.
-    layout
-        What the columns are.
-
-    Returns
-    -------
-    pyarrow.LargeBinaryArray
-        G values; empty for keys without rows, if no column has variable width.
+    The value of a key without rows is empty if no column has variable width.
     """
     pieces: list[tuple[ByteArray, IntArray]] = []
     if _has_header(layout):
@@ -101,15 +81,7 @@ def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, 
 
 
 def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
-    """Undo `pack`.
-
-    Returns
-    -------
-    starts
-        Shape ``(G + 1,)``.
-    columns
-        The rows' columns.
-    """
+    """Return where the rows of each key start, shape ``(G + 1,)``, and the rows' columns."""
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
     at, ends = boundaries[:-1].copy(), boundaries[1:]
@@ -146,15 +118,7 @@ def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray,
 def unpack_rows(
     blobs: pa.Array, layout: tuple[PackedColumn, ...]
 ) -> tuple[IntArray, list[pa.Array]]:
-    """Undo `pack`, with the key of every row instead of where each key's rows start.
-
-    Returns
-    -------
-    groups
-        Shape ``(N,)``: position of the row's key, ascending.
-    columns
-        The rows' columns, N values each.
-    """
+    """Return the position of every row's key, ascending, and the rows' columns."""
     starts, columns = unpack(blobs, layout)
     return np.repeat(np.arange(len(blobs)), np.diff(starts)), columns
 
@@ -173,7 +137,7 @@ def _row_width(layout: tuple[PackedColumn, ...]) -> int:
 
 
 def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
-    """Bytes ``at[i]:at[i] + lengths[i]`` of every i, one after another; ``at`` ascends."""
+    """Return bytes ``at[i]:at[i] + lengths[i]`` of every i, one after another; ``at`` ascends."""
     ends = at + lengths
     if len(at) == 0:
         return data[:0]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +67,7 @@ def bind_percentile(column: pa.Field, *, percentage: float, error: float) -> Bou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Percentile(BuiltIn):
-    commutative: ClassVar[bool] = True
+    commutative = True
     percentage: float
     error: float
 
@@ -77,7 +76,7 @@ class _Percentile(BuiltIn):
         return self.states(pack(np.zeros(count + 1, np.int64), nothing, _LAYOUT))
 
     def update(
-        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         column, mask = columns[0].cast(pa.float64(), safe=False), mask_of(columns[0])
         values = values_of(column)

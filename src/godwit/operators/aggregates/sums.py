@@ -1,44 +1,38 @@
-"""Sums and means: sums are exact for integers and decimals, means for decimals; else in doubles.
+"""Counts, sums and means: exact for integers and decimals (but means of integers), else in doubles.
 
 A sum's state is the sum itself, null as long as no value was seen; a mean's is a sum and a count.
 As in Spark, the sum behind a mean of integers is a double, so it cannot overflow.
+
+Sums of decimals are of 128-bit integers as four *limbs* of 32 bits each, held in int64, so up to
+2**31 values add up without a carry; carries are settled once at the end.  A value is
+``limbs[0] + limbs[1] * 2**32 + limbs[2] * 2**64 + limbs[3] * 2**96``: the last limb has the sign.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of
+from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of, words_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.decimals import (
-    decimal_of,
-    integers_of,
-    limbs_of,
-    limbs_of_integers,
-    outside,
-    settle,
-)
 
-__all__ = ["SumOverflowError", "bind_mean", "bind_sum"]
+__all__ = ["SumOverflowError", "bind_count", "bind_mean", "bind_sum"]
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Limbs: TypeAlias = IntArray
+"""Shape ``(4, N)``."""
 
 _MAX_DIGITS = 38
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
 
 
 class SumOverflowError(ArithmeticError):
-    """A sum does not fit its type.
-
-    Attributes
-    ----------
-    group
-        Position of the first state that overflowed.
-    dtype
-        The type that is too small.
-    """
+    """The sum of a group, the first of those that overflowed, does not fit its type."""
 
     def __init__(self, group: int, dtype: pa.DataType) -> None:
         super().__init__(f"the sum does not fit {dtype}")
@@ -48,14 +42,19 @@ class SumOverflowError(ArithmeticError):
 
 def bind_sum(column: pa.Field) -> BoundAggregate | None:
     """Sum a column of numbers."""
-    kind = _kind(column.type)
-    if kind is None:
+    dtype = column.type
+    if pa.types.is_floating(dtype):
+        total = pa.float64()
+    elif pa.types.is_integer(dtype) and dtype != pa.uint64():
+        total = pa.int64()
+    elif pa.types.is_decimal128(dtype):
+        total = pa.decimal128(min(_MAX_DIGITS, dtype.precision + 10), dtype.scale)
+    else:
         return None
     return _Sum(
-        kind=kind,
-        state=pa.schema({"sum": kind.dtype}),
-        output=kind.dtype,
-        identity={"aggregate": "sum", "column": column.name, "type": str(kind.dtype)},
+        state=pa.schema({"sum": total}),
+        output=total,
+        identity={"aggregate": "sum", "column": column.name, "type": str(total)},
     )
 
 
@@ -63,142 +62,94 @@ def bind_mean(column: pa.Field) -> BoundAggregate | None:
     """Average a column of numbers."""
     dtype = column.type
     if pa.types.is_decimal128(dtype):
-        kind: _Kind = _Decimals(dtype=pa.decimal128(_MAX_DIGITS, dtype.scale))
+        total = pa.decimal128(_MAX_DIGITS, dtype.scale)
         scale = min(_MAX_DIGITS, dtype.scale + 4)
         output = pa.decimal128(min(_MAX_DIGITS, dtype.precision + 4), scale)
     elif pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
-        kind, output = _Floats(dtype=pa.float64()), pa.float64()
+        total = output = pa.float64()
     else:
         return None
     return _Mean(
-        kind=kind,
-        state=pa.schema({"sum": kind.dtype, "count": pa.int64()}),
+        state=pa.schema({"sum": total, "count": pa.int64()}),
         output=output,
-        identity={"aggregate": "mean", "column": column.name, "type": str(kind.dtype)},
+        identity={"aggregate": "mean", "column": column.name, "type": str(total)},
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """How one kind of number is summed."""
-
-    dtype: pa.DataType
-
-    def add(
-        self,
-        sums: pa.Array,
-        groups: npt.NDArray[np.int64],
-        column: pa.Array,
-    ) -> pa.Array:
-        """Add the values of `column` to the `sums` of their groups."""
-        mask = mask_of(column)
-        seen = np.zeros(len(sums), np.bool_)
-        if mask is None:
-            seen[groups] = True
-        else:
-            seen[groups[mask]] = True
-        return self._join(sums, self._sum(sums, groups, column), seen)
-
-    def merge(self, left: pa.Array, right: pa.Array) -> pa.Array:
-        """Add two columns of sums, row by row."""
-        seen = mask_of(right)
-        rows = np.arange(len(left))
-        return self._join(
-            left,
-            self._sum(left, rows, right),
-            np.ones(len(left), np.bool_) if seen is None else seen,
-        )
-
-    def _join(self, sums: pa.Array, values: Any, seen: BoolArray) -> pa.Array:
-        before = mask_of(sums)
-        mask = None if before is None else before | seen
-        return self._column(values, None if mask is None or mask.all() else mask)
-
-    def _sum(self, sums: pa.Array, groups: npt.NDArray[np.int64], column: pa.Array) -> Any:
-        raise NotImplementedError
-
-    def _column(self, values: Any, mask: BoolArray | None) -> pa.Array:
-        return column_of(values, mask, self.dtype)
+def _add(sums: pa.Array, groups: IntArray, column: pa.Array) -> pa.Array:
+    """Add the values of `column` to the `sums` of their groups."""
+    mask = mask_of(column)
+    seen = np.zeros(len(sums), np.bool_)
+    seen[groups if mask is None else groups[mask]] = True
+    return _sum(sums, groups, column, seen)
 
 
-class _Floats(_Kind):
-    __slots__ = ()
-
-    def _sum(
-        self, sums: pa.Array, groups: npt.NDArray[np.int64], column: pa.Array
-    ) -> npt.NDArray[np.float64]:
-        values = _zero_where_null(column).astype(np.float64, copy=False)
-        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
-            return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
+def _merge(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Add two columns of sums, row by row."""
+    seen = mask_of(right)
+    rows = np.arange(len(left))
+    return _sum(left, rows, right, np.ones(len(left), np.bool_) if seen is None else seen)
 
 
-class _Integers(_Kind):
-    __slots__ = ()
-
-    def _sum(
-        self, sums: pa.Array, groups: npt.NDArray[np.int64], column: pa.Array
-    ) -> npt.NDArray[np.int64]:
-        values = _zero_where_null(column).astype(np.int64, copy=False)
-        total = _zero_where_null(sums).copy()
-        if len(values) == 0:
-            return total
-        # Cheap and almost always enough: not even the largest values, all in one group, overflow.
-        if _reach(values) * len(values) + _reach(total) < 1 << 63:
-            np.add.at(total, groups, values)
-            return total
-        limbs = limbs_of_integers(total)
-        for limb, added in zip(limbs, limbs_of_integers(values), strict=True):
-            np.add.at(limb, groups, added)
-        settled = settle(limbs)
-        _raise_if_any(outside(settled, -(1 << 63), 1 << 63), self.dtype)
-        joined: npt.NDArray[np.int64] = settled[0] | (settled[1] << 32)
-        return joined
+def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
+    """Add values to sums, as the type of these says; sums that have `seen` none stay null."""
+    before = mask_of(sums)
+    mask = None if before is None else before | seen
+    mask = None if mask is None or mask.all() else mask
+    if pa.types.is_decimal128(sums.type):
+        return _decimal_of(_decimal_sums(sums, groups, column), mask, sums.type)
+    add = _float_sums if pa.types.is_floating(sums.type) else _integer_sums
+    return column_of(add(sums, groups, column), mask, sums.type)
 
 
-class _Decimals(_Kind):
-    __slots__ = ()
-
-    def _sum(
-        self, sums: pa.Array, groups: npt.NDArray[np.int64], column: pa.Array
-    ) -> npt.NDArray[np.int64]:
-        limbs = limbs_of(sums)
-        for limb, added in zip(limbs, limbs_of(column), strict=True):
-            np.add.at(limb, groups, added)
-        settled = settle(limbs)
-        bound = 10**self.dtype.precision
-        _raise_if_any(outside(settled, 1 - bound, bound), self.dtype)
-        return settled
-
-    def _column(self, values: npt.NDArray[np.int64], mask: BoolArray | None) -> pa.Array:
-        return decimal_of(values, mask, self.dtype)
+def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArray[np.float64]:
+    values = _zero_where_null(column).astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
+        return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
 
 
-def _kind(dtype: pa.DataType) -> _Kind | None:
-    if pa.types.is_floating(dtype):
-        return _Floats(dtype=pa.float64())
-    if pa.types.is_integer(dtype) and dtype != pa.uint64():
-        return _Integers(dtype=pa.int64())
-    if pa.types.is_decimal128(dtype):
-        digits = min(_MAX_DIGITS, dtype.precision + 10)
-        return _Decimals(dtype=pa.decimal128(digits, dtype.scale))
-    return None
+def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray:
+    values = _zero_where_null(column).astype(np.int64, copy=False)
+    total = _zero_where_null(sums).copy()
+    if len(values) == 0:
+        return total
+    # Cheap and almost always enough: not even the largest values, all in one group, overflow.
+    if _reach(values) * len(values) + _reach(total) < 1 << 63:
+        np.add.at(total, groups, values)
+        return total
+    limbs = _limbs_of_integers(total)
+    for limb, added in zip(limbs, _limbs_of_integers(values), strict=True):
+        np.add.at(limb, groups, added)
+    settled = _settle(limbs)
+    _raise_if_any(_outside(settled, -(1 << 63), 1 << 63), sums.type)
+    joined: IntArray = settled[0] | (settled[1] << 32)
+    return joined
+
+
+def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
+    limbs = _limbs_of(sums)
+    for limb, added in zip(limbs, _limbs_of(column), strict=True):
+        np.add.at(limb, groups, added)
+    settled = _settle(limbs)
+    bound = 10**sums.type.precision
+    _raise_if_any(_outside(settled, 1 - bound, bound), sums.type)
+    return settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sum(BuiltIn):
-    commutative: ClassVar[bool] = True
-    kind: _Kind
+    commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
-        return self.states(pa.nulls(count, self.kind.dtype))
+        return self.states(pa.nulls(count, self.state.field(0).type))
 
     def update(
-        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
-        return self.states(self.kind.add(states.column(0), groups, columns[0]))
+        return self.states(_add(states.column(0), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        return self.states(self.kind.merge(left.column(0), right.column(0)))
+        return self.states(_merge(left.column(0), right.column(0)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
         return states.column(0)
@@ -206,27 +157,26 @@ class _Sum(BuiltIn):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mean(BuiltIn):
-    commutative: ClassVar[bool] = True
-    kind: _Kind
+    commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
-        return self.states(pa.nulls(count, self.kind.dtype), counts)
+        return self.states(pa.nulls(count, self.state.field(0).type), counts)
 
     def update(
-        self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
         mask = mask_of(columns[0])
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
         return self._states(
-            self.kind.add(states.column(0), groups, columns[0]),
+            _add(states.column(0), groups, columns[0]),
             values_of(states.column(1)) + counts,
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         return self._states(
-            self.kind.merge(left.column(0), right.column(0)),
+            _merge(left.column(0), right.column(0)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
@@ -238,13 +188,13 @@ class _Mean(BuiltIn):
         means = _zero_where_null(sums) / np.where(some, counts, 1)
         return column_of(means, None if some.all() else some, self.output)
 
-    def _decimal_means(self, sums: pa.Array, counts: npt.NDArray[np.int64]) -> pa.Array:
+    def _decimal_means(self, sums: pa.Array, counts: IntArray) -> pa.Array:
         # 128 bits divided by 64 in Python: once per key, so it never is what an epoch waits for.
         factor = 10 ** (self.output.scale - sums.type.scale)
         bound = 10**self.output.precision
         means = bytearray()
         for group, (total, count) in enumerate(
-            zip(integers_of(sums), counts.tolist(), strict=True)
+            zip(_integers_of(sums), counts.tolist(), strict=True)
         ):
             mean = _divided(total * factor, count) if count else 0
             if abs(mean) >= bound:
@@ -254,7 +204,7 @@ class _Mean(BuiltIn):
         bitmap = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
-    def _states(self, sums: pa.Array, counts: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    def _states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
         return self.states(sums, column_of(counts, None, pa.int64()))
 
 
@@ -270,7 +220,7 @@ def _zero_where_null(column: pa.Array) -> npt.NDArray[Any]:
     return values if mask is None else np.where(mask, values, values.dtype.type(0))
 
 
-def _reach(values: npt.NDArray[np.int64]) -> int:
+def _reach(values: IntArray) -> int:
     """Largest absolute value."""
     return max(int(values.max()), -int(values.min())) if len(values) else 0
 
@@ -278,3 +228,100 @@ def _reach(values: npt.NDArray[np.int64]) -> int:
 def _raise_if_any(overflowed: BoolArray, dtype: pa.DataType) -> None:
     if overflowed.any():
         raise SumOverflowError(int(np.flatnonzero(overflowed)[0]), dtype)
+
+
+def bind_count(column: pa.Field | None = None) -> BoundAggregate:
+    """Count rows, or, of a column of any type, the values that are not null."""
+    return _Count(
+        state=pa.schema({"count": pa.int64()}),
+        output=pa.int64(),
+        identity={"aggregate": "count", "column": None if column is None else column.name},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count(BuiltIn):
+    commutative = True
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self._states(np.zeros(count, np.int64))
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        mask = mask_of(columns[0]) if columns else None
+        seen = groups if mask is None else groups[mask]
+        counts = np.bincount(seen, minlength=states.num_rows)
+        return self._states(values_of(states.column(0)) + counts)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        return self._states(values_of(left.column(0)) + values_of(right.column(0)))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0)
+
+    def _states(self, counts: IntArray) -> pa.RecordBatch:
+        return self.states(column_of(counts, None, pa.int64()))
+
+
+def _limbs_of(column: pa.Array) -> Limbs:
+    """Limbs of a decimal column; zero where null."""
+    high, low = words_of(column)
+    limbs = np.empty((4, len(column)), np.int64)
+    limbs[0] = (low & _LOW).view(np.int64)
+    limbs[1] = (low >> _HALF).view(np.int64)
+    limbs[2] = high & 0xFFFFFFFF
+    limbs[3] = high >> 32
+    mask = mask_of(column)
+    if mask is not None:
+        limbs *= mask
+    return limbs
+
+
+def _limbs_of_integers(values: IntArray) -> Limbs:
+    """Limbs of 64-bit integers."""
+    limbs = np.empty((4, len(values)), np.int64)
+    limbs[0] = values & 0xFFFFFFFF
+    limbs[1] = (values >> 32) & 0xFFFFFFFF
+    limbs[2] = (values >> 63) & 0xFFFFFFFF
+    limbs[3] = values >> 63
+    return limbs
+
+
+def _settle(limbs: Limbs) -> Limbs:
+    """Carry what is over 32 bits into the next limb; the last limb shows an overflow."""
+    settled = limbs.copy()
+    for i in range(3):
+        settled[i + 1] += settled[i] >> 32
+        settled[i] &= 0xFFFFFFFF
+    return settled
+
+
+def _outside(settled: Limbs, low: int, high: int) -> BoolArray:
+    """Whether each value v is outside ``low <= v < high``; both bounds fit 128 bits."""
+    return _at_least(settled, high) | ~_at_least(settled, low)
+
+
+def _decimal_of(settled: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    """Join limbs that fit 128 bits into a decimal column."""
+    words = np.empty((settled.shape[1], 2), np.uint64)
+    unsigned = settled.view(np.uint64)
+    words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)
+    words[:, 1] = unsigned[2] | (unsigned[3] << _HALF)
+    bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(dtype, len(words), [bitmap, pa.py_buffer(words)])
+
+
+def _integers_of(column: pa.Array) -> list[int]:
+    """Unscaled values as Python integers; anything where null."""
+    high, low = words_of(column)
+    return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
+
+
+def _at_least(settled: Limbs, bound: int) -> BoolArray:
+    """Whether each value is at least `bound`."""
+    result = np.ones(settled.shape[1], np.bool_)
+    for i in range(4):  # from the lowest limb: a higher one decides over all below it
+        limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96
+        result = (settled[i] > limb) | ((settled[i] == limb) & result)
+    return result

@@ -3,6 +3,5 @@
 `sides`     rows of two streams as rows of one operator
 `matching`  which rows of a key lie within a reach of one another, without a loop over rows
 `interval`  all pairs within an interval
-`newest`    the newest row of the other stream as of a row's moment
-`binding`   from what the user said to operators that know their columns
+`newest`    the newest row of the other stream as of a row's time
 """

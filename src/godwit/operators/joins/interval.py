@@ -18,7 +18,8 @@ rows are numbered per key likewise (`SymmetricHashJoinStateManager`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,6 @@ from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.joins.buckets import Bucketed, buckets_reached, load_buckets
 from godwit.operators.joins.matching import within
 from godwit.operators.joins.sides import (
     LEFT,
@@ -44,7 +44,7 @@ from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.columns.groups import Groups
     from godwit.operators.joins.sides import How
@@ -57,22 +57,16 @@ _MET: Final = f"{RESERVED_PREFIX}_met"
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 _LEAST_BUCKET_US: Final = 1_000_000
 
-IntArray = npt.NDArray[np.int64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+_INT: Final = pa.int64()
 
 
 class IntervalJoin(JoinOperator):
-    """Joins rows with those of another stream that happened within an interval of them.
-
-    Parameters
-    ----------
-    name, keys, left, right, how
-        As of `JoinOperator`.
-    earliest_us, latest_us
-        A row of the right may happen from this long after the one of the left up to that long
-        after; negative for before.
-    """
+    """A join of rows with those of another stream that happened within an interval of them."""
 
     marks_of_state: ClassVar = (pa.field(_MET, pa.bool_()), pa.field(_ROWS, pa.int64()))
+    kind = "join"
     emits = "pairs, as the second row of each comes"
 
     def __init__(
@@ -83,8 +77,8 @@ class IntervalJoin(JoinOperator):
         left: JoinSide,
         right: JoinSide,
         how: How,
-        earliest_us: int,
-        latest_us: int,
+        earliest_us: int,  # a row of the right may happen from this long after the one of the left
+        latest_us: int,  # up to that long after; negative for before
     ) -> None:
         super().__init__(name=name, keys=keys, left=left, right=right, how=how)
         self.earliest_us, self.latest_us = earliest_us, latest_us
@@ -94,31 +88,26 @@ class IntervalJoin(JoinOperator):
         self.grid = PaneGrid.of(TimeWindow(length_us=width, every_us=width))
 
     @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "join"
-
-    @property
     def means(self) -> dict[str, Any]:
         """The sides, the interval, and whether it is noted which rows have met others."""
         interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
         return {**super().means, **interval}
 
     def closes(self, time: EpochTime) -> bool:
-        """Whether rows that met none may come out."""
+        """Return whether unmatched rows may come out."""
         return self.how != "inner" and time.until > time.closed
 
     def end_of(self, moment: int) -> int:
-        """When the last row of this moment can meet no more."""
+        """Return when a row of this time can meet no more."""
         return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Bucket of each row."""
+        """Return the bucket of each row."""
         sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
         return self.grid.panes(times + self.reach_us[sides])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Let an epoch's rows meet one another and those of the state."""
+        """Join an epoch's rows with one another and with those of the state."""
         arrived, time = data.rows, data.time
         alone = self._over(data.state, time)
         number = arrived.keys.num_rows
@@ -152,7 +141,7 @@ class IntervalJoin(JoinOperator):
             every.number[write],
         )
         marks = (column_of(part[write], None, t) for part, t in ((met, pa.bool_()), (rows, _INT)))
-        now = every.with_met(met)
+        now = replace(every, met=met)
         stored_alone = self._bucketed(alone, groups.of_row[number:])
         values = self.stored(every.values.take(taken), *marks)
         return OperatorOutput(
@@ -168,37 +157,31 @@ class IntervalJoin(JoinOperator):
 
     def _loaded(
         self,
-        new: Bucketed,
+        new: _Bucketed,
         groups: Groups,
         distinct: pa.RecordBatch,
         state: StateView,
         time: EpochTime,
-    ) -> Bucketed:
-        """Entries of the buckets that an epoch's rows reach, and the first of their own."""
+    ) -> _Bucketed:
+        """Load the buckets that an epoch's rows reach, and the first entries of their own."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
         first = moments + shift + self.reach_us[other]
         last = first + (self.latest_us - self.earliest_us)
-        reached = [(new.key, other, self.grid.panes(moment)) for moment in (first, last)]
-        wanted = buckets_reached(
-            [(new.key, new.side, new.bucket), *reached],
-            whole=[False, True, True],
-            first_open=self.grid.first_open(time.closed),
-        )
+        reached = [(new.key, other, self.grid.panes(bound), True) for bound in (first, last)]
+        parts = [(new.key, new.side, new.bucket, False), *reached]
 
         def find(
             key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
-        ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        ) -> tuple[Bools, pa.RecordBatch]:
             own = distinct.take(pa.array(key))
             return state.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
 
-        return load_buckets(wanted, find)
+        return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
-    def _pairs(
-        self, every: Bucketed, loaded: int, keyed: npt.NDArray[np.bool_]
-    ) -> tuple[IntArray, IntArray]:
-        """Positions of the rows of all pairs of which one at least is new."""
+    def _pairs(self, every: _Bucketed, loaded: int, keyed: Bools) -> tuple[IntArray, IntArray]:
+        """Return positions of the rows of all pairs of which one at least is new."""
         moments = event_times_of(every.values)
         new = np.arange(len(every.key)) >= loaded
         lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
@@ -218,7 +201,7 @@ class IntervalJoin(JoinOperator):
         return np.concatenate([a, c]), np.concatenate([b, d])
 
     def _over(self, state: StateView, time: EpochTime) -> StateRows:
-        """Rows of the state that met none, and can meet none after this epoch."""
+        """Return rows of the state that met none, and can meet none after this epoch."""
         if not self.closes(time):
             return StateRows(
                 hashes=np.empty(0, np.int64),
@@ -238,18 +221,18 @@ class IntervalJoin(JoinOperator):
         self,
         sides: npt.NDArray[np.integer],
         moments: IntArray,
-        met: npt.NDArray[np.bool_],
+        met: Bools,
         time: EpochTime,
-    ) -> npt.NDArray[np.bool_]:
-        """Whether rows come out because they met none: in the epoch that passes what they reach."""
+    ) -> Bools:
+        """Return which rows come out unmatched: in the epoch that passes what they reach."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
-        over: npt.NDArray[np.bool_] = wanted & ~met & (until >= time.closed) & (until < time.until)
+        over: Bools = wanted & ~met & (until >= time.closed) & (until < time.until)
         return over
 
-    def _bucketed(self, entries: StateRows, key: IntArray) -> Bucketed:
-        """Give entries that have met none as rows in buckets."""
-        return Bucketed(
+    def _bucketed(self, entries: StateRows, key: IntArray) -> _Bucketed:
+        """Return entries that have met none as rows in buckets."""
+        return _Bucketed(
             key=key,
             side=self.sides_of(entries.keys),
             bucket=values_of(entries.keys.column(self.pane_position)),
@@ -261,13 +244,13 @@ class IntervalJoin(JoinOperator):
 
     def _alone(
         self,
-        stored: Bucketed,
-        now: Bucketed,
+        stored: _Bucketed,
+        now: _Bucketed,
         loaded: int,
         distinct: pa.RecordBatch,
         time: EpochTime,
     ) -> Iterator[pa.RecordBatch]:
-        """Output of the rows that met none: stored ones, but for what has met now, and new ones."""
+        """Yield the output of unmatched rows: stored ones that are still, and new ones."""
         if not self.closes(time):
             return
         still = stored.take(np.flatnonzero(~stored.among(now.take(np.flatnonzero(now.met)))))
@@ -280,4 +263,138 @@ class IntervalJoin(JoinOperator):
         yield self.joined(own, alone.values, np.where(left, at, none), np.where(left, none, at))
 
 
-_INT: Final = pa.int64()
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Bucketed:
+    """Rows in buckets, numbered without gaps: the first of a bucket says how many there are."""
+
+    # key, side, bucket: shape ``(n,)``: the bucket that each row is in
+    key: IntArray
+    side: npt.NDArray[np.integer]
+    bucket: IntArray
+    number: IntArray  # shape ``(n,)``: its number there
+    met: Bools  # shape ``(n,)``: whether it has met a row of the other side
+    # Shape ``(n,)``: how many rows the bucket has, at the first of them; 0 at others.
+    rows: IntArray
+    values: pa.RecordBatch  # n rows
+
+    def take(self, which: IntArray) -> _Bucketed:
+        """Return some of the rows."""
+        return _Bucketed(
+            key=self.key[which],
+            side=self.side[which],
+            bucket=self.bucket[which],
+            number=self.number[which],
+            met=self.met[which],
+            rows=self.rows[which],
+            values=self.values.take(pa.array(which)),
+        )
+
+    def before(self, later: _Bucketed) -> _Bucketed:
+        """Return these rows, then others."""
+        return _Bucketed(
+            key=np.concatenate([self.key, later.key]),
+            side=np.concatenate([self.side, later.side]),
+            bucket=np.concatenate([self.bucket, later.bucket]),
+            number=np.concatenate([self.number, later.number]),
+            met=np.concatenate([self.met, later.met]),
+            rows=np.concatenate([self.rows, later.rows]),
+            values=pa.concat_batches([self.values, later.values]),
+        )
+
+    def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
+        """Assign numbers in order of arrival, after the rows that their buckets have already."""
+        both = loaded.take(np.flatnonzero(loaded.number == 0)).before(self)
+        first = len(both.key) - len(self.key)
+        bucket = _numbers_of(both.key, both.side, both.bucket)
+        before = np.zeros(int(bucket.max(initial=-1)) + 1, np.int64)
+        before[bucket[:first]] = both.rows[:first]
+        own = bucket[first:]
+        order = np.argsort(own, kind="stable")
+        ordered = own[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        rank = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+        number = np.empty(len(own), np.int64)
+        number[order] = before[ordered] + rank
+        return replace(self, number=number)
+
+    def counted(self, loaded: int) -> IntArray:
+        """Return `rows` as they are once all but the first `loaded` rows have come."""
+        bucket = _numbers_of(self.key, self.side, self.bucket)
+        added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
+        counts = self.rows.copy()
+        firsts = np.flatnonzero(self.number == 0)
+        counts[firsts] += added[bucket[firsts]]
+        return counts
+
+    def among(self, others: _Bucketed) -> Bools:
+        """Return whether each row is one of the others."""
+        every = self.before(others)
+        row = _numbers_of(every.key, every.side, every.bucket, every.number)
+        split = len(self.key)
+        return np.isin(row[:split], row[split:])
+
+
+def _load_buckets(
+    parts: Sequence[tuple[IntArray, npt.NDArray[np.integer], IntArray, bool]],
+    first_open: int,
+    find: Callable[
+        [IntArray, npt.NDArray[np.integer], IntArray, IntArray], tuple[Bools, pa.RecordBatch]
+    ],
+) -> _Bucketed:
+    """Load the rows of some buckets: the first of each, then the others where all are needed.
+
+    `parts`: key, side and bucket, and whether all rows of these buckets are needed. `find` finds
+    entries by key, side, bucket and number; their state columns are whether a row has met others,
+    how many rows its bucket has, and the row.
+    """
+    *columns, all_rows = zip(*parts, strict=True)
+    key, side, bucket = (np.concatenate(column) for column in columns)
+    needs_all = np.repeat(all_rows, [len(part[0]) for part in parts])
+    live = bucket >= first_open
+    key, side, bucket, needs_all = key[live], side[live], bucket[live], needs_all[live]
+    number = _numbers_of(key, side, bucket)
+    count = int(number.max(initial=-1)) + 1
+    at = np.empty(count, np.int64)  # each bucket once
+    at[number] = np.arange(len(number))
+    loads_all = np.zeros(count, np.bool_)
+    loads_all[number[needs_all]] = True
+
+    def loaded(
+        key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
+    ) -> tuple[Bools, _Bucketed]:
+        known, state = find(key, side, bucket, number)
+        state = state.take(pa.array(np.flatnonzero(known)))
+        names = state.schema.names[2:]
+        values = pa.RecordBatch.from_arrays(
+            state.columns[2:], schema=pa.schema([state.schema.field(name) for name in names])
+        )
+        return known, _Bucketed(
+            key=key[known],
+            side=side[known],
+            bucket=bucket[known],
+            number=number[known],
+            met=values_of(state.column(0)),
+            rows=values_of(state.column(1)),
+            values=values,
+        )
+
+    known, first = loaded(key[at], side[at], bucket[at], np.zeros(count, np.int64))
+    others = np.where(loads_all[known], first.rows - 1, 0)
+    of = np.repeat(np.arange(len(others)), others)
+    before = np.repeat(np.cumsum(others) - others, others)
+    number = 1 + np.arange(len(of)) - before
+    there, rest = loaded(first.key[of], first.side[of], first.bucket[of], number)
+    assert there.all(), "the first row of a bucket says how many there are"
+    return first.before(rest)
+
+
+def _numbers_of(*columns: npt.NDArray[np.integer]) -> IntArray:
+    """Assign numbers to rows by their values: equal ones alike, without gaps."""
+    count = len(columns[0])
+    order = np.lexsort(columns[::-1])
+    new = np.zeros(count, np.bool_)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    numbers = np.empty(count, np.int64)
+    numbers[order] = np.cumsum(new)
+    return numbers

@@ -19,25 +19,25 @@ IntArray = npt.NDArray[np.int64]
 class Slices:
     """For each of n rows, a slice of others."""
 
-    order: IntArray  # shape ``(m,)``: the others by key, moment, and as they were given
+    order: IntArray  # shape ``(m,)``: the others by key, time, and as they came
     # begins, ends: shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``
     begins: IntArray
     ends: IntArray
 
     @property
     def any(self) -> npt.NDArray[np.bool_]:
-        """Shape ``(n,)``: whether there are any."""
+        """Shape ``(n,)``: where the slice is not empty."""
         return self.ends > self.begins
 
     @property
     def last(self) -> IntArray:
         """Shape ``(n,)``: the last of each, -1 where there is none."""
-        found = np.full(len(self.ends), -1, np.int64)
-        found[self.any] = self.order[self.ends[self.any] - 1]
-        return found
+        last = np.full(len(self.ends), -1, np.int64)
+        last[self.any] = self.order[self.ends[self.any] - 1]
+        return last
 
     def pairs(self) -> tuple[IntArray, IntArray]:
-        """All pairs: position of the row, and of the other, ordered by row, key and moment."""
+        """Return all pairs: position of the row, and of the other, by row, key and time."""
         counts = self.ends - self.begins
         row = np.repeat(np.arange(len(counts)), counts)
         before = np.repeat(np.cumsum(counts) - counts, counts)
@@ -49,13 +49,6 @@ def within(
     key: IntArray, first: IntArray, last: IntArray, other_key: IntArray, moment: IntArray
 ) -> Slices:
     """Find, for rows of `key`, the others of the same key with ``first <= moment <= last``.
-
-    Parameters
-    ----------
-    key, first, last
-        Shape ``(n,)``.
-    other_key, moment
-        Shape ``(m,)``.
 
     Examples
     --------

@@ -32,7 +32,6 @@ from godwit.operators.joins.sides import (
     JoinOperator,
     JoinSide,
     event_times_of,
-    find_some,
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
@@ -56,18 +55,9 @@ _NO_PANE: Final = 253_402_300_799_999_999
 
 
 class NewestJoin(JoinOperator):
-    """Joins rows with the newest row of another stream.
+    """A join of rows with the newest row of another stream."""
 
-    Parameters
-    ----------
-    name, keys, left, right
-        As of `JoinOperator`.
-    how
-        ``"left"`` or ``"inner"``.
-    within_us
-        The row of the right may be this much older, at most; ``None``: however old.
-    """
-
+    kind = "join newest"
     emits = "rows of the left with the newest of the right, once the watermark has passed them"
 
     def __init__(
@@ -77,18 +67,13 @@ class NewestJoin(JoinOperator):
         keys: pa.Schema,
         left: JoinSide,
         right: JoinSide,
-        how: How,
-        within_us: int | None,
+        how: How,  # ``"left"`` or ``"inner"``
+        within_us: int | None,  # how much older the row of the right may be; None: however old
     ) -> None:
         super().__init__(name=name, keys=keys, left=left, right=right, how=how)
         self.within_us = within_us
         # A row's pane is its moment.
         self.grid = PaneGrid.of(TimeWindow(length_us=1, every_us=1))
-
-    @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "join newest"
 
     @property
     def means(self) -> dict[str, Any]:
@@ -150,7 +135,7 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join what is due: positions of the rows of the right that stay, and the output."""
+        """Join what is due; return positions of the rows of the right that stay, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]
@@ -167,8 +152,9 @@ class NewestJoin(JoinOperator):
             np.full(n, _STAYS),
             np.zeros(n, np.int64),
         )
-        there, before = find_some(state, looked_for, key_groups[asked])
-        before = self.rows_of(before)
+        known, values = state.find(looked_for, key_groups[asked])
+        there = np.flatnonzero(known)
+        before = self.rows_of(values.take(pa.array(there)))
         # What stayed is older than what is due, and stands before it.
         rows = pa.concat_batches([due.values, before])
         at = len(moments) + np.arange(len(there))
@@ -177,8 +163,8 @@ class NewestJoin(JoinOperator):
         all_keys = np.concatenate([key, asked[there]])
         last = moments[left]
         first = np.full(len(left), BEGINNING) if self.within_us is None else last - self.within_us
-        found = within(key[left], first, last, all_keys[others], all_moments[others]).last
-        met = np.where(found < 0, -1, others[found] if len(others) else -1)
+        newest = within(key[left], first, last, all_keys[others], all_moments[others]).last
+        met = np.where(newest < 0, -1, others[newest] if len(others) else -1)
         met[~keyed[left]] = -1
         if not self.keeps(LEFT):
             left, met = left[met >= 0], met[met >= 0]
@@ -191,8 +177,8 @@ class NewestJoin(JoinOperator):
         return order[ends], output
 
     def _stale(self, state: StateView, before: int) -> StateRows:
-        """Rows of the right that stayed, and that are too old for any row that may come."""
+        """Return rows of the right that stayed, and are too old for any row that may come."""
         column = len(self.schema.keys) + len(self.marks_of_state)
-        found = state.scan(EntryRange(column=column, end=before))
-        stale = found.take(np.flatnonzero(self.sides_of(found.keys) == _STAYS))
+        old = state.scan(EntryRange(column=column, end=before))
+        stale = old.take(np.flatnonzero(self.sides_of(old.keys) == _STAYS))
         return replace(stale, values=self.rows_of(stale.values))

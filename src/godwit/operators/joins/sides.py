@@ -25,7 +25,6 @@ from godwit.store.columns import StateSchema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.operators.operator import StateView
     from godwit.operators.windows.grid import PaneGrid
 
 __all__ = ["LEFT", "MOMENT", "NUMBER", "RIGHT", "SIDE", "How", "JoinOperator", "JoinSide"]
@@ -59,19 +58,7 @@ class JoinSide:
 
 
 class JoinOperator(EventTimeOperator):
-    """A join of two keyed streams by event time.
-
-    Parameters
-    ----------
-    name
-        The operator's name.
-    keys
-        Key columns, under their names in the output.
-    left, right
-        The streams.
-    how
-        Whose rows come out that met none: nobody's, or those of a side, or of both.
-    """
+    """A join of two keyed streams by event time."""
 
     marks_of_state: ClassVar[tuple[pa.Field, ...]] = ()
     """Columns of the state beside those of the rows."""
@@ -79,7 +66,13 @@ class JoinOperator(EventTimeOperator):
     grid: PaneGrid
 
     def __init__(
-        self, *, name: str, keys: pa.Schema, left: JoinSide, right: JoinSide, how: How
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,  # under their names in the output
+        left: JoinSide,
+        right: JoinSide,
+        how: How,  # whose unmatched rows come out: nobody's, those of a side, or of both
     ) -> None:
         self.name, self.how, self.sides = name, how, (left, right)
         self.time = RowTime(column=MOMENT, is_told=left.time.is_told or right.time.is_told)
@@ -100,7 +93,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def left_out(self) -> pa.Schema:
-        """Columns of rows that are left out: of both sides, which side it is, when, and why."""
+        """Columns of rows that are left out: of both sides, the side, the time, and the reason."""
         names = {SIDE: "side", MOMENT: "moment"}
         return pa.schema(
             [field.with_name(names.get(field.name, field.name)) for field in super().left_out]
@@ -123,7 +116,7 @@ class JoinOperator(EventTimeOperator):
         }
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
-        """Give rows of one side the columns of both."""
+        """Bring rows of one side to the columns of both."""
         which = self._side_of(given)
         side, count = self.sides[which], rows.num_rows
         at = rows.schema.get_field_index
@@ -143,32 +136,32 @@ class JoinOperator(EventTimeOperator):
         return LEFT if given in self.sides[LEFT].inputs else RIGHT
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Give rows as they came a pane, and room for a number."""
+        """Add the columns that tell the entry of each row: pane, side, and room for a number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         side = rows.column(rows.schema.get_field_index(SIDE))
         return self.entry_rows(rows, panes, side, numbers)
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Whether rows are older than the watermark that earlier epochs acted on."""
+        """Return whether rows are older than the watermark that earlier epochs acted on."""
         return times < closed
 
     def last_emitted(self, newest: int) -> int:
-        """No row that comes out is newer than those that came in."""
+        """Return `newest`: no row that comes out is newer than those that came in."""
         return newest
 
     def keeps(self, side: int) -> bool:
-        """Whether rows of a side come out that met none."""
+        """Return whether unmatched rows of a side come out."""
         return self.how in (("left", "full"), ("right", "full"))[side]
 
     def sides_of(self, keys: pa.RecordBatch) -> npt.NDArray[np.int8]:
-        """Give the side of each entry."""
-        found: npt.NDArray[np.int8] = values_of(keys.column(self.pane_position + 1))
-        return found
+        """Return the side of each entry."""
+        sides: npt.NDArray[np.int8] = values_of(keys.column(self.pane_position + 1))
+        return sides
 
     def numbers_of(self, keys: pa.RecordBatch) -> IntArray:
-        """Give the number of each entry."""
-        found: IntArray = values_of(keys.column(self.pane_position + 2))
-        return found
+        """Return the number of each entry."""
+        numbers: IntArray = values_of(keys.column(self.pane_position + 2))
+        return numbers
 
     def entry_keys(
         self,
@@ -177,7 +170,7 @@ class JoinOperator(EventTimeOperator):
         sides: npt.NDArray[np.integer],
         numbers: IntArray,
     ) -> pa.RecordBatch:
-        """Give what tells some entries."""
+        """Return the key columns of entries."""
         columns = [
             *own.columns,
             column_of(panes, None, self._moment),
@@ -187,25 +180,20 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def stored(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
-        """Give rows of `inputs` as state columns."""
+        """Return rows of `inputs` as state columns."""
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
     def rows_of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Give state columns as rows of `inputs`."""
+        """Return state columns as rows of `inputs`."""
         first = len(self.marks_of_state)
         return pa.RecordBatch.from_arrays(state.columns[first:], schema=self.inputs)
 
     def joined(
         self, own: pa.RecordBatch, rows: pa.RecordBatch, left: IntArray, right: IntArray
     ) -> pa.RecordBatch:
-        """Make rows of the output.
+        """Return the output of pairs, by position in the n rows of either side; -1: no row.
 
-        Parameters
-        ----------
-        own, rows
-            Key columns, and `inputs`, of n rows of either side.
-        left, right
-            Shape ``(p,)``: position of each pair's rows; -1 for none, on one of the two sides.
+        `own` and `rows` are key columns and `inputs` of the rows.
         """
         split = 1 + len(self.sides[LEFT].named)
         some = pa.array(np.where(left < 0, right, left))
@@ -218,30 +206,21 @@ class JoinOperator(EventTimeOperator):
 
 
 def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Shape ``(n,)``: keys of which no column is null, which alone can equal others."""
-    found = np.ones(keys.num_rows, np.bool_)
+    """Return where no key column is null: only such keys can equal others."""
+    without = np.ones(keys.num_rows, np.bool_)
     for column in keys.columns:
         mask = mask_of(column)
         if mask is not None:
-            found &= mask
-    return found
-
-
-def find_some(
-    state: StateView, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
-) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-    """Find entries: positions of those that are there, and their state columns."""
-    known, values = state.find(keys, key_groups)
-    there = np.flatnonzero(known)
-    return there, values.take(pa.array(there))
+            without &= mask
+    return without
 
 
 def event_times_of(rows: pa.RecordBatch) -> IntArray:
-    """Event time of rows of `JoinOperator.inputs`."""
-    found: IntArray = values_of(rows.column(0))
-    return found
+    """Return the event times of rows of `JoinOperator.inputs`."""
+    times: IntArray = values_of(rows.column(0))
+    return times
 
 
 def _or_null(which: IntArray) -> pa.Array:
-    """Positions to take, null where negative."""
+    """Return positions to take, null where negative."""
     return pa.array(which, mask=which < 0)

@@ -118,7 +118,7 @@ class MapState(Generic[K, V]):
 
 
 def _is_type(given: object) -> bool:
-    """Whether `given` may stand for a type, as a class, ``list[int]`` or ``int | None`` do."""
+    """Return whether a value may stand for a type, as ``list[int]`` or ``int | None`` do."""
     return (
         isinstance(given, type | typing.NewType | typing.TypeVar | types.UnionType)
         or given is None
@@ -141,22 +141,7 @@ Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
 
 
 def check_states(operator: str, states: object, **others: object) -> dict[str, Declared]:
-    """Refuse states that cannot be: no mapping, a name that will not do, no declaration.
-
-    Parameters
-    ----------
-    operator
-        The operator's name.
-    states
-        As the user gave them.
-    **others
-        Options that go with one state and not with several.
-
-    Raises
-    ------
-    InvalidFlowError
-        If one of them will not do, or one of `others` was given.
-    """
+    """Refuse what is no mapping of names to declarations, and `others`, which one state has."""
     remedy = 'Give a mapping, as in states={"seen": gw.ValueState(int)}.'
     for option, value in others.items():
         if value is not None:
@@ -214,20 +199,14 @@ def _check_name(operator: str, name: object) -> None:
 
 
 def ttl_us_of(declared: Declared, where: str) -> int | None:
-    """Time-to-live of a state in microseconds."""
+    """Return the time-to-live of a state in microseconds."""
     if declared.ttl is None:
         return None
     return microseconds(declared.ttl, f"The time-to-live of {where[0].lower()}{where[1:]}", least=1)
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
-    """Types of the parts that items of a map are found by: one, unless it is a tuple.
-
-    Raises
-    ------
-    InvalidFlowError
-        If values of such a type cannot tell items apart.
-    """
+    """Return the types of the parts that items of a map are found by: one, or those of a tuple."""
     parts = (declared.by,)
     if typing.get_origin(declared.by) is tuple:
         parts = typing.get_args(declared.by)

@@ -9,25 +9,35 @@ behind one which has none, and leaves a number without a page.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
 
-from godwit.operators.states.cells import Cells, Expired, LookAhead, Written
-from godwit.operators.states.of_key import ListOfKey
-from godwit.operators.states.stored import PAGE, StoredState
+from godwit.operators.states.stored import (
+    PAGE,
+    Cells,
+    LookAhead,
+    OfKey,
+    StoredState,
+    Written,
+    upgrade_each,
+)
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.values.codec import is_immutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterator
 
     from godwit.operators.operator import StateView
-    from godwit.operators.states.cells import LaneKeys
+    from godwit.operators.states.stored import LaneKeys
 
-__all__ = ["BOUNDS", "StoredList", "each"]
+__all__ = ["ListOfKey", "stored_list"]
+
+T = TypeVar("T")
 
 BOUNDS: Final = "bounds"
 MOMENTS: Final = "moments"
@@ -39,31 +49,60 @@ _FULL_BYTES: Final = 4096
 _MOST_PAGES: Final = 4096
 
 
-class StoredList(StoredState):
-    """How lists lie in entries; see `StoredState`."""
+class ListOfKey(OfKey, Sequence[T]):
+    """A list of one key: a sequence that can be added to, replaced and cleared."""
 
-    def __init__(self, *, upgrade: Callable[[Any], Any] | None, **options: Any) -> None:
-        super().__init__(
-            apart=[pa.field(PAGE, pa.int64())],
-            columns=[pa.field(BOUNDS, pa.large_binary()), pa.field(MOMENTS, pa.large_binary())],
-            upgrade=None if upgrade is None else each(upgrade),
-            **options,
-        )
+    __slots__ = ()
 
-    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> ListCells:
-        """Take up an epoch."""
-        return ListCells(self, lane, held, expired)
+    def append(self, element: T) -> None:
+        """Add an element at the end; reads the last page of the list, and no other."""
+        self.extend([element])
 
+    def extend(self, elements: Iterable[T]) -> None:
+        """Add elements at the end."""
+        self._insist()
+        self._cells.extend(self._group, list(elements))
 
-@dataclass(frozen=True, slots=True)
-class each:  # noqa: N801 - reads as the function that it is
-    """Bring every element of a page forward."""
+    def replace(self, elements: Iterable[T]) -> None:
+        """Put other elements in the place of all."""
+        self._insist()
+        self._cells.replace(self._group, list(elements))
 
-    function: Callable[[Any], Any]
+    def __len__(self) -> int:
+        return len(self._all())
 
-    def __call__(self, elements: Iterable[Any]) -> list[Any]:
-        """Give as many elements."""
-        return [self.function(element) for element in elements]
+    def __bool__(self) -> bool:
+        self._insist()
+        exists: bool = self._cells.is_there(self._group)
+        return exists
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it has the elements of another list."""
+        if isinstance(other, list | ListOfKey):
+            return self._all() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list, which may change
+
+    def __repr__(self) -> str:
+        return f"ListOfKey({self._all()!r})"
+
+    def _all(self) -> list[T]:
+        self._insist()
+        elements: list[T] = self._cells.read(self._group)
+        return elements
 
 
 @dataclass(slots=True)
@@ -103,59 +142,53 @@ class _List:
 class ListCells(Cells):
     """Lists of the keys of one lane in one epoch."""
 
-    stored: StoredList
+    handle = ListOfKey
 
     def __init__(
-        self, stored: StoredList, lane: LaneKeys, held: StateView, expired: Expired | None
+        self,
+        stored: StoredState,
+        lane: LaneKeys,
+        state: StateView,
+        expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
-        super().__init__(stored, lane, held)
+        super().__init__(stored, lane, state, expired)
         count = len(lane.tuples)
         self._heads, self._last, self._all = (LookAhead(count) for _ in range(3))
-        self._found: dict[int, _List] = {}
+        self._looked_up: dict[int, _List] = {}
         self._lists: dict[int, _List] = {}
-        if expired is not None and expired.groups:
-            self._sweep(expired)
-
-    def of_key(self, group: int, insist: Callable[[], None]) -> ListOfKey[Any]:
-        """Give the list of a key."""
-        return ListOfKey(self, group, insist)
-
-    def _sweep(self, expired: Expired) -> None:
-        """Take note of the pages of which nothing is left."""
-        position = self.stored.num_keys
-        pages = expired.entries.keys.column(position).to_pylist()
-        self._look_for_heads(np.unique(expired.groups))
-        self._lists, self._found = self._found, {}
-        for group, page in zip(expired.groups, pages, strict=True):
-            self._lists[group].swept.add(page)
+        if expired:  # pages of which nothing is left
+            self._look_for_heads(np.unique([group for group, _ in expired]))
+            self._lists, self._looked_up = self._looked_up, {}
+            for group, (page,) in expired:
+                self._lists[group].swept.add(page)
 
     def _look_for_heads(self, groups: Any) -> None:
         looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
-        self._found = {
+        self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
             for row, (key, known) in enumerate(zip(groups.tolist(), looked.known, strict=True))
         }
         self._heads.took(looked.nbytes)
 
     def _list(self, group: int) -> _List:
-        found = self._lists.get(group)
-        if found is None:
-            if group not in self._found:
+        of_key = self._lists.get(group)
+        if of_key is None:
+            if group not in self._looked_up:
                 ahead = self._heads.keys(group)
                 self._look_for_heads(np.arange(ahead.start, ahead.stop))
             self._heads.use()
-            found = self._lists[group] = self._found.pop(group)
-        return found
+            of_key = self._lists[group] = self._looked_up.pop(group)
+        return of_key
 
     def _load(self, group: int, *, everything: bool) -> None:
-        """Read pages of a key, all or the last, and of those whose turn is next."""
+        """Read pages of a key, all or the last, and of the keys that come next."""
         ahead = self._all if everything else self._last
         if not self._missing(self._list(group), everything=everything):
             return
         groups: list[int] = []
         pages: list[int] = []
         for key in ahead.keys(group):
-            of_key = self._lists.get(key) or self._found.get(key)
+            of_key = self._lists.get(key) or self._looked_up.get(key)
             if of_key is None or (groups and len(groups) > _MOST_PAGES):
                 break
             missing = self._missing(of_key, everything=everything)
@@ -172,7 +205,7 @@ class ListCells(Cells):
             )
         )
         for row, (key, page) in enumerate(zip(groups, pages, strict=True)):
-            of_key = self._lists.get(key) or self._found[key]
+            of_key = self._lists.get(key) or self._looked_up[key]
             if not looked.known[row]:
                 of_key.pages[page] = _Page()
                 continue
@@ -188,7 +221,7 @@ class ListCells(Cells):
         return [page for page in range(first, of_key.after) if page not in of_key.pages]
 
     def is_there(self, group: int) -> bool:
-        """Whether a key has any element."""
+        """Return whether a key has any element."""
         of_key = self._list(group)
         if of_key.first == of_key.after:
             return False
@@ -197,11 +230,11 @@ class ListCells(Cells):
         )
 
     def _none_expires(self, of_key: _List) -> bool:
-        """Whether no element of a list has a time, since it never had a time-to-live."""
+        """Return whether no element has a time, since the list never had a time-to-live."""
         return self.stored.ttl_us is None and of_key.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
-        """Elements of a key."""
+        """Return the elements of a key."""
         of_key = self._list(group)
         self._load(group, everything=True)
         self._all.use()
@@ -255,7 +288,7 @@ class ListCells(Cells):
         of_key.gone.clear()
 
     def written(self) -> Written:
-        """Give the pages that differ from what was read, and those that are gone."""
+        """Return the pages that differ from what was read, and those that are gone."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
         for group, of_key in self._lists.items():
@@ -288,7 +321,7 @@ class ListCells(Cells):
         return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
     def _drop_swept(self, of_key: _List) -> None:
-        """Let go of pages of which nothing is left."""
+        """Drop pages of which nothing is left."""
         for number in of_key.swept:
             page = of_key.pages.get(number)
             if page is None or page.expires <= self.lane.clock:  # nothing was added to it
@@ -299,8 +332,19 @@ class ListCells(Cells):
 
 
 def _may_differ(page: _Page) -> bool:
-    """Whether elements that were read may have been changed in place."""
+    """Return whether elements that were read may have been changed in place."""
     if not page.seen:
         return False
     of_type = {type(element): element for element in page.elements}
     return not all(map(is_immutable, of_type.values()))
+
+
+def stored_list(*, upgrade: Callable[[Any], Any] | None, **options: Any) -> StoredState:
+    """Return how a list lies in entries: pages by number, and the head."""
+    return StoredState(
+        cells=ListCells,
+        apart=[pa.field(PAGE, pa.int64())],
+        columns=[pa.field(BOUNDS, pa.large_binary()), pa.field(MOMENTS, pa.large_binary())],
+        upgrade=None if upgrade is None else partial(upgrade_each, upgrade),
+        **options,
+    )

@@ -1,40 +1,56 @@
 """A map for each key: an entry for each item, and a *listing* of the items for who wants them all.
 
 What tells items apart are columns of the table, so an item is found as a key is, and a look-up of
-many is one call; what items there are, says the listing (`godwit.operators.states.listing`).
+many is one call.  Which items a function will ask for is not known before; mostly they stand in the
+rows.  So when one that was not looked up is a value of some column, what that column holds is
+looked up for the keys that come next too; and so is an item that was asked for of another key.
 
-Which items a function will ask for is not known before; mostly they stand in the rows.  So when
-one that was not looked up is a value of some column, what that column holds is looked up for the
-keys whose turn is next too; and so is an item that was asked for of another key.
+A hash table cannot say what items a key has; the listing does, in the order in which they were
+added, in pages of 64 under numbers without gaps, and a head that says how many items there are, and
+how long the listing is.  An item that is removed stays in the listing until that is twice as long
+as it should be; then it is written anew.  So adding and removing cost the same however many items
+there are, and order is that of a dict.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import RESERVED_PREFIX, type_name
-from godwit.operators.states.cells import Cells, Expired, LookAhead, Written
 from godwit.operators.states.declared import ITEM_TYPES
-from godwit.operators.states.listing import Grown, Listings, last_of_each
-from godwit.operators.states.lists import each
-from godwit.operators.states.of_key import MapOfKey
-from godwit.operators.states.stored import PAGE, StoredState
+from godwit.operators.states.stored import (
+    PAGE,
+    Cells,
+    LookAhead,
+    OfKey,
+    StoredState,
+    Written,
+    upgrade_each,
+)
+from godwit.operators.windows.grid import END
 from godwit.values.codec import is_immutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from godwit.operators.operator import StateView
-    from godwit.operators.states.cells import LaneKeys, Looked
+    from godwit.operators.states.stored import LaneKeys, Looked
 
-__all__ = ["ITEM", "LISTING", "StoredMap"]
+__all__ = ["MapOfKey", "StoredMap"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ITEM: Final = f"{RESERVED_PREFIX}_item"
 LISTING: Final = "listing"
@@ -43,76 +59,61 @@ _MOST_SINGLE: Final = 64
 _MOST_TRIES: Final = 1000
 """So often the columns are searched in vain, until they are left alone."""
 _INT64: Final = range(-(2**63), 2**63)
+_HEAD: Final = -2
+_COUNTS: Final = struct.Struct("<qq")
+_PAGE_ITEMS: Final = 64
 
 
-class StoredMap(StoredState):
-    """How maps lie in entries.
+class MapOfKey(OfKey, MutableMapping[K, V]):
+    """A map of one key: a mapping, in the order in which items were added."""
 
-    Parameters
-    ----------
-    by
-        Types of the parts that items are found by.
-    is_tuple
-        Whether they are given as a tuple.
-    **options
-        As of `StoredState`.
-    """
+    __slots__ = ()
 
-    def __init__(
-        self,
-        *,
-        by: tuple[type, ...],
-        is_tuple: bool,
-        upgrade: Callable[[Any], Any] | None,
-        **options: Any,
-    ) -> None:
-        names = [f"{ITEM}_{i}" for i in range(len(by))] if is_tuple else [ITEM]
-        self.items = [
-            pa.field(name, ITEM_TYPES[part]) for name, part in zip(names, by, strict=True)
-        ]
-        self.by, self.is_tuple = by, is_tuple
-        item: Any = tuple[by] if is_tuple else by[0]  # type: ignore[valid-type]
-        self.page: Any = list[item]
-        super().__init__(
-            apart=[pa.field(PAGE, pa.int64()), *self.items],
-            columns=[pa.field(LISTING, pa.large_binary())],
-            upgrade=None if upgrade is None else each(upgrade),
-            **options,
-        )
+    def __getitem__(self, item: K) -> V:
+        self._insist()
+        value: V = self._cells.read(self._group, item)
+        return value
 
-    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> MapCells:
-        """Take up an epoch."""
-        return MapCells(self, lane, held, expired)
+    def __setitem__(self, item: K, value: V) -> None:
+        self._insist()
+        self._cells.assign(self._group, item, value)
 
-    def parts(self, item: Any) -> tuple[Any, ...]:
-        """Take apart what an item is found by.
+    def __delitem__(self, item: K) -> None:
+        self._insist()
+        self._cells.remove(self._group, item)
 
-        Raises
-        ------
-        UserFunctionError
-            If it is not of the declared type.
-        """
-        parts = item if self.is_tuple else (item,)
-        if (
-            type(parts) is not tuple
-            or len(parts) != len(self.by)
-            or any(type(part) is not by for part, by in zip(parts, self.by, strict=True))
-            or any(type(part) is int and part not in _INT64 for part in parts)
-        ):
-            by = ", ".join(part.__name__ for part in self.by)
-            raise UserFunctionError(
-                f"State {self.name!r} of operator {self.operator!r} is a map by "
-                f"{f'tuple[{by}]' if self.is_tuple else by}, and was asked for {item!r:.200}, of "
-                f"type {type_name(item)}.",
-                remedy="Ask for what it is declared for; whole numbers have 64 bits.",
-                operator=self.operator,
-                state=self.name,
-            )
-        return parts
+    def __contains__(self, item: object) -> bool:
+        self._insist()
+        exists: bool = self._cells.is_there(self._group, item)
+        return exists
 
-    def item(self, parts: Sequence[Any]) -> Any:
-        """Put together what an item is found by."""
-        return tuple(parts) if self.is_tuple else parts[0]
+    def __iter__(self) -> Iterator[K]:
+        self._insist()
+        return iter(self._cells.items(self._group))
+
+    def __len__(self) -> int:
+        self._insist()
+        return len(self._cells.items(self._group))
+
+    def __reversed__(self) -> Iterator[K]:
+        self._insist()
+        yield from reversed(self._cells.items(self._group))
+
+    def popitem(self) -> tuple[K, V]:
+        """Remove the item that was added last, and give it."""
+        for item in reversed(self):
+            return item, self.pop(item)
+        raise KeyError("popitem(): the map is empty")
+
+    def update(self, *others: Any, **items: Any) -> None:
+        """Set many items, which are looked up together."""
+        given: dict[Any, Any] = dict(*others, **items)
+        self._insist()
+        self._cells.expect(self._group, list(given))
+        super().update(given)
+
+    def __repr__(self) -> str:
+        return f"MapOfKey({dict(self)!r})"
 
 
 class _Item:
@@ -144,36 +145,34 @@ class MapCells(Cells):
     """Maps of the keys of one lane in one epoch."""
 
     stored: StoredMap
+    handle = MapOfKey
 
     def __init__(
-        self, stored: StoredMap, lane: LaneKeys, held: StateView, expired: Expired | None
+        self,
+        stored: StoredState,
+        lane: LaneKeys,
+        state: StateView,
+        expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
-        super().__init__(stored, lane, held)
-        self._listings = Listings(self)
+        super().__init__(stored, lane, state, expired)
+        self._listings = _Listings(self)
         self._maps: dict[int, _Map] = {}
         count = len(lane.tuples)
         self._ahead, self._whole, self._singles = (LookAhead(count) for _ in range(3))
         self._single: set[Any] = set()
         self._tries = _MOST_TRIES
         self._used = -1
-        if expired is not None and expired.groups:
-            columns = expired.entries.keys.columns[stored.num_keys + 1 :]
-            items = zip(*(column.to_pylist() for column in columns), strict=True)
-            for group, parts in zip(expired.groups, items, strict=True):
-                self._map(group).items[stored.item(parts)] = _Item(b"", there=True)
-
-    def of_key(self, group: int, insist: Callable[[], None]) -> MapOfKey[Any, Any]:
-        """Give the map of a key."""
-        return MapOfKey(self, group, insist)
+        for group, (_, *parts) in expired:
+            self._map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
     # -- what a function does ------------------------------------------------------------------
 
     def is_there(self, group: int, item: Any) -> bool:
-        """Whether a key has an item."""
+        """Return whether a key has an item."""
         return self._item(group, item).visible
 
     def read(self, group: int, item: Any) -> Any:
-        """Value of an item; raises KeyError if there is none."""
+        """Return the value of an item; raise KeyError if there is none."""
         found = self._item(group, item)
         if not found.visible:
             raise KeyError(item)
@@ -192,20 +191,20 @@ class MapCells(Cells):
         found.value, found.changed, found.visible = value, True, True
 
     def remove(self, group: int, item: Any) -> None:
-        """Remove an item; raises KeyError if there is none."""
+        """Remove an item; raise KeyError if there is none."""
         found = self._item(group, item)
         if not found.visible:
             raise KeyError(item)
         found.visible, found.changed, found.read = False, False, False
 
     def items(self, group: int) -> list[Any]:
-        """Find what a key's items are found by, in the order in which they were added."""
+        """Return the items of a key, in the order in which they were added."""
         of_key = self._map(group)
         if of_key.listed is None:
             self._load_whole(group)
         self._whole.use()
         assert of_key.listed is not None, "it was loaded"
-        every = last_of_each([*of_key.listed, *of_key.added])
+        every = _last_of_each([*of_key.listed, *of_key.added])
         return [item for item in every if self._item(group, item).visible]
 
     def forget(self, group: int) -> None:
@@ -222,10 +221,10 @@ class MapCells(Cells):
     # -- looking up ----------------------------------------------------------------------------
 
     def _map(self, group: int) -> _Map:
-        found = self._maps.get(group)
-        if found is None:
-            found = self._maps[group] = _Map()
-        return found
+        of_key = self._maps.get(group)
+        if of_key is None:
+            of_key = self._maps[group] = _Map()
+        return of_key
 
     def _item(self, group: int, item: Any) -> _Item:
         of_key = self._map(group)
@@ -243,7 +242,7 @@ class MapCells(Cells):
         return found
 
     def _look(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
-        """Look up an item that was not, and what else is likely to be asked for."""
+        """Look up an item, and others that are likely to be asked for."""
         columns = self._columns_with(group, parts) if self._tries else ()
         if columns:
             self._look_ahead(group, columns)
@@ -257,7 +256,7 @@ class MapCells(Cells):
         self._look_up_items(list(groups), [item] * len(groups))
 
     def _columns_with(self, group: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
-        """Find the columns of the key's rows that hold what was asked for; none if some do not."""
+        """Return columns of the key's rows that hold the parts of an item, if some hold each."""
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
@@ -269,7 +268,7 @@ class MapCells(Cells):
         return tuple(found) if len(found) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
-        """Read the whole map of a key, and of those whose turn is next."""
+        """Read the whole map of a key, and of the keys that come next."""
         groups = [g for g in self._whole.keys(group) if self._map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
@@ -300,7 +299,7 @@ class MapCells(Cells):
         self._ahead.took(looked.nbytes)
 
     def _look_up_items(self, groups: list[int], items: list[Any]) -> int:
-        """Look items up, and keep them until they are asked for; says how much was read."""
+        """Look items up, and keep them until they are asked for; return the bytes read."""
         if not groups:
             return 0
         parts = zip(*map(self.stored.parts, items), strict=True)
@@ -330,10 +329,10 @@ class MapCells(Cells):
     # -- what is written -----------------------------------------------------------------------
 
     def written(self) -> Written:
-        """Give the items that differ from what was read, those that are gone, and the listing."""
+        """Return the items that differ from what was read, those that are gone, and the listing."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
-        grown: list[Grown] = []
+        grown: list[_Grown] = []
         for group, of_key in self._maps.items():
             more = 0
             for item, cell in of_key.items.items():
@@ -342,9 +341,9 @@ class MapCells(Cells):
                     maybe.append((group, item, cell))
                 elif cell.there and not cell.visible:
                     written.remove(group, (_ITEM_ENTRY, *self.stored.parts(item)))
-            added = [i for i in last_of_each(of_key.added) if of_key.items[i].visible]
+            added = [i for i in _last_of_each(of_key.added) if of_key.items[i].visible]
             if more or added:
-                grown.append(Grown(group=group, more=more, added=added))
+                grown.append(_Grown(group=group, more=more, added=added))
         blobs = self.stored.encoded(
             [[cell.value] for _, _, cell in maybe],
             lambda index: self._whose(*maybe[index][:2]),
@@ -359,10 +358,9 @@ class MapCells(Cells):
         return written
 
     def _that_are_there(self, group: int, items: list[Any]) -> list[Any]:
-        """Those of some items that are kept, visible or not yet swept."""
+        """Return those of some items that are there, visible or not yet swept."""
+        self.expect(group, items)
         of_key = self._maps[group]
-        missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
-        self._look_up_items([group] * len(missing), missing)
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
         return [
             item
@@ -371,8 +369,153 @@ class MapCells(Cells):
         ]
 
 
+@dataclass(slots=True, kw_only=True)
+class _Grown:
+    """A key whose map has other items than before."""
+
+    group: int
+    more: int  # how many more it has
+    added: list[Any]  # those that go to the end of the listing
+    # there, listed: items that there are then, and length of the listing
+    there: int = 0
+    listed: int = 0
+
+    @property
+    def is_too_long(self) -> bool:
+        """True if most of the listing would be of items that are gone."""
+        long = self.listed + len(self.added) > 2 * self.there + _PAGE_ITEMS
+        return self.there > 0 and long
+
+
+class _Listings:
+    """Listings of the maps of one lane in one epoch."""
+
+    __slots__ = ("_cells", "_no_item", "_stored")
+
+    def __init__(self, cells: MapCells) -> None:
+        self._cells, self._stored = cells, cells.stored
+        self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
+
+    def read(self, groups: list[int]) -> list[list[Any]]:
+        """Return all that is listed of some keys."""
+        heads = self._heads(groups)
+        pages = [range(_pages(listed)) for _, listed in heads]
+        of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
+        looked = self._find(of_group, [page for some in pages for page in some])
+        blobs = (looked.blob(1, row) for row in range(len(of_group)))
+        return [[item for _ in some for item in self._unpacked(next(blobs))] for some in pages]
+
+    def write(
+        self,
+        grown: list[_Grown],
+        written: Written,
+        kept: Callable[[int, list[Any]], list[Any]],
+    ) -> None:
+        """Add entries that bring listings up to date; `kept`: of a key, the items that are left."""
+        for one, (there, listed) in zip(
+            grown, self._heads([one.group for one in grown]), strict=True
+        ):
+            one.there, one.listed = there + one.more, listed
+        whole = {one.group: one for one in grown if one.is_too_long}
+        for one, items in zip(whole.values(), self.read(list(whole)), strict=True):
+            every = kept(one.group, _last_of_each([*items, *one.added]))
+            self._put_pages(one, 0, every, written)
+        going_on = [one for one in grown if one.there and one.added and one.group not in whole]
+        pages = [one.listed // _PAGE_ITEMS for one in going_on]
+        looked = self._find([one.group for one in going_on], pages)
+        for row, (one, page) in enumerate(zip(going_on, pages, strict=True)):
+            begun = self._unpacked(looked.blob(1, row))
+            self._put_pages(one, page, [*begun, *one.added], written)
+        for one in grown:
+            if one.there:
+                self._put_page(one.group, _HEAD, _COUNTS.pack(one.there, one.listed), written)
+            else:
+                for number in (_HEAD, *range(_pages(one.listed))):
+                    written.remove(one.group, (number, *self._no_item))
+
+    def _heads(self, groups: list[int]) -> list[tuple[int, int]]:
+        """Return the number of items, and the length of the listing, of some keys."""
+        looked = self._find(groups, [_HEAD] * len(groups))
+        return [
+            _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
+            for row, known in enumerate(looked.known)
+        ]
+
+    def _find(self, groups: list[int], pages: list[int]) -> Looked:
+        none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
+        return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
+
+    def _unpacked(self, blob: bytes) -> list[Any]:
+        items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
+        return items
+
+    def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
+        """Write a listing from a page on, and remove the pages that it had behind."""
+        for begin in range(0, len(items), _PAGE_ITEMS):
+            packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
+            self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
+        for number in range(first + _pages(len(items)), _pages(one.listed)):
+            written.remove(one.group, (number, *self._no_item))
+        one.listed = first * _PAGE_ITEMS + len(items)
+
+    def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
+        forever = () if self._stored.ttl_us is None else (END,)
+        written.put(group, (number, *self._no_item), b"", packed, *forever)
+
+
+class StoredMap(StoredState):
+    """A map: an entry for each item, found by its parts, and the pages of the listing."""
+
+    def __init__(
+        self,
+        *,
+        by: tuple[type, ...],  # types of the parts that items are found by
+        is_tuple: bool,  # whether functions give them as a tuple
+        upgrade: Callable[[Any], Any] | None,
+        **options: Any,
+    ) -> None:
+        names = [f"{ITEM}_{i}" for i in range(len(by))] if is_tuple else [ITEM]
+        self.items = [
+            pa.field(name, ITEM_TYPES[part]) for name, part in zip(names, by, strict=True)
+        ]
+        self.by, self.is_tuple = by, is_tuple
+        item: Any = tuple[by] if is_tuple else by[0]  # type: ignore[valid-type]
+        self.page: Any = list[item]
+        super().__init__(
+            cells=MapCells,
+            apart=[pa.field(PAGE, pa.int64()), *self.items],
+            columns=[pa.field(LISTING, pa.large_binary())],
+            upgrade=None if upgrade is None else partial(upgrade_each, upgrade),
+            **options,
+        )
+
+    def parts(self, item: Any) -> tuple[Any, ...]:
+        """Return the columns that an item is found by; refuse what is not of the declared type."""
+        parts = item if self.is_tuple else (item,)
+        if (
+            type(parts) is not tuple
+            or len(parts) != len(self.by)
+            or any(type(part) is not by for part, by in zip(parts, self.by, strict=True))
+            or any(type(part) is int and part not in _INT64 for part in parts)
+        ):
+            by = ", ".join(part.__name__ for part in self.by)
+            raise UserFunctionError(
+                f"State {self.name!r} of operator {self.operator!r} is a map by "
+                f"{f'tuple[{by}]' if self.is_tuple else by}, and was asked for {item!r:.200}, of "
+                f"type {type_name(item)}.",
+                remedy="Ask for what it is declared for; whole numbers have 64 bits.",
+                operator=self.operator,
+                state=self.name,
+            )
+        return parts
+
+    def item(self, parts: Sequence[Any]) -> Any:
+        """Return the item that these columns stand for."""
+        return tuple(parts) if self.is_tuple else parts[0]
+
+
 def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of some type may name items of another."""
+    """Return whether a column of some type may name items of another."""
     if pa.types.is_int64(wanted):
         return bool(pa.types.is_integer(dtype) and dtype != pa.uint64())
     if pa.types.is_string(wanted):
@@ -380,3 +523,12 @@ def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_binary(wanted):
         return bool(pa.types.is_binary(dtype) or pa.types.is_large_binary(dtype))
     return bool(dtype == wanted)
+
+
+def _last_of_each(items: list[Any]) -> list[Any]:
+    """Return items once each, where they come last."""
+    return list(dict.fromkeys(reversed(items)))[::-1]
+
+
+def _pages(listed: int) -> int:
+    return -(-listed // _PAGE_ITEMS)

@@ -1,14 +1,5 @@
 """``process`` with several named states: each read and written only where the function touches it.
 
-The function is called as with a single state, ``function(key, rows, states)``, and reaches each by
-its name::
-
-    def note(key, rows, states):
-        states.rides.value += len(rows)
-        for row in rows:
-            states.recent.append(row.fare)
-            states.per_zone[row.zone] = states.per_zone.get(row.zone, 0) + 1
-
 Each state is a state of the operator's own in the checkpoint, with chains, copies and versions of
 its own; timers are another one.  So states may be added, and one that is not touched by an epoch
 is neither looked up nor written.
@@ -26,11 +17,12 @@ from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.columns.python_values import UTC, Columns, rows_as_tuples
+from godwit.model.errors import UserFunctionError
+from godwit.model.naming import did_you_mean, listing
+from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
 from godwit.operators.emitted import Emitted
-from godwit.operators.firing import CalledKey, Calls
 from godwit.operators.operator import KeyedOperator, OperatorOutput
-from godwit.operators.process import Meter, check_arguments, uncollected
-from godwit.operators.states.cells import Expired, LaneKeys
+from godwit.operators.process import packed_timers, timers_of
 from godwit.operators.states.declared import (
     TIMERS,
     ListState,
@@ -39,11 +31,10 @@ from godwit.operators.states.declared import (
     item_types_of,
     ttl_us_of,
 )
-from godwit.operators.states.lists import StoredList
+from godwit.operators.states.lists import stored_list
 from godwit.operators.states.maps import StoredMap
-from godwit.operators.states.of_key import States
-from godwit.operators.states.values import StoredValue
-from godwit.operators.timers import packed, timers_of
+from godwit.operators.states.stored import LaneKeys
+from godwit.operators.states.values import stored_value
 from godwit.operators.windows.event_time import Due
 from godwit.store.changes import EntryRange
 from godwit.store.columns import StateSchema
@@ -56,59 +47,103 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
-    from godwit.operators.firing import TimerClock
+    from godwit.operators.calls import TimerClock
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import StoredState
+    from godwit.operators.states.stored import Cells, StoredState
     from godwit.operators.windows.event_time import EpochTime
 
-__all__ = ["DueColumn", "ProcessOfStates"]
+__all__ = ["ProcessOfStates", "States"]
 
 _DUE = 1
 
 
-class DueColumn(NamedTuple):
-    """A column of moments of one state.
+class NoSuchStateError(UserFunctionError, AttributeError):
+    """A function asked for a state that its operator does not declare."""
 
-    Attributes
-    ----------
-    state
-        Name of the state.
-    column
-        Position in an entry, key columns first.
-    until
-        What is due, up to and including this moment.
-    by_event
-        Whether it is event time; else it is the driver's clock.
-    """
+
+class States:
+    """The named states of one key, in one call: ``states.recent`` or ``states["recent"]``."""
+
+    __slots__ = ("_cells", "_given", "_group", "_key", "_operator", "_over")
+
+    def __init__(
+        self, cells: Mapping[str, Cells], group: int, key: tuple[Any, ...], operator: str
+    ) -> None:
+        self._cells, self._group, self._key, self._operator = cells, group, key, operator
+        self._given: dict[str, Any] = {}
+        self._over = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        state = self._given.get(name)
+        if state is None:
+            self._insist()
+            cells = self._cells.get(name)
+            if cells is None:
+                raise NoSuchStateError(
+                    f"Operator {self._operator!r} has no state {name!r}.",
+                    remedy=f"{did_you_mean(str(name), list(self._cells))}It declares "
+                    f"{listing(self._cells)}.",
+                    operator=self._operator,
+                )
+            state = self._given[name] = cells.handle(cells, self._group, self._insist)
+        return state
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in States.__slots__:
+            object.__setattr__(self, name, value)
+            return
+        raise UserFunctionError(
+            f"Operator {self._operator!r} was to set states.{name}.",
+            remedy=f"Assign states.{name}.value, or use replace(...) of a list and items of a map.",
+            operator=self._operator,
+        )
+
+    def __repr__(self) -> str:
+        return f"States({', '.join(self._cells)})"
+
+    def _forget(self) -> None:
+        """Drop all of them."""
+        for cells in self._cells.values():
+            cells.forget(self._group)
+
+    def _close(self) -> None:
+        """Let nobody use them from now on."""
+        self._over = True
+
+    def _insist(self) -> None:
+        if self._over:
+            raise UserFunctionError(
+                f"A state of key {self._key!r} of operator {self._operator!r} was used after the "
+                "function that it was given to had returned, so that nothing of it would count.",
+                remedy="Read what is needed of it within the call, and keep that.",
+                operator=self._operator,
+                key=self._key,
+            )
+
+
+class _DueColumn(NamedTuple):
+    """A column of one state that says when entries are due."""
 
     state: str
-    column: int
-    until: int
-    by_event: bool
+    column: int  # position in an entry, key columns first
+    until: int  # what is due, up to and including this time
+    by_event: bool  # whether it is event time; else it is the driver's clock
 
-    def due_of(self, moment: int) -> Due:
-        """Say of its earliest moment which clock it goes by."""
-        return Due(event=moment) if self.by_event else Due(clock=moment)
+    def due_of(self, at: int) -> Due:
+        """Return the earliest time of the column, on the clock that it goes by."""
+        return Due(event=at) if self.by_event else Due(clock=at)
 
 
 class ProcessOfStates(KeyedOperator):
-    """A function of the user, called per key, with several named states.
+    """A function of the user, called per key, with several named states."""
 
-    Parameters
-    ----------
-    name, keys, inputs, function, output, codec, state_classes, zone
-        As of `godwit.operators.process.ProcessOperator`.
-    states
-        Name → declaration.
-    clock, on_timer
-        As of `godwit.operators.timers.TimedProcess`.
-
-    Raises
-    ------
-    InvalidFlowError, StateEncodingError
-        As of `ProcessOperator`.
-    """
+    kind = "process"
 
     def __init__(
         self,
@@ -144,11 +179,6 @@ class ProcessOfStates(KeyedOperator):
         )
 
     @property
-    def kind(self) -> str:
-        """The call that makes one."""
-        return "process"
-
-    @property
     def states(self) -> tuple[StateId, ...]:
         """Its states, in an order that does not depend on that of the declaration."""
         timers = () if self.clock is None else (TIMERS,)
@@ -171,52 +201,40 @@ class ProcessOfStates(KeyedOperator):
     def insist_on_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse a state of another kind, or timers of another clock.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            Says every difference.
-        """
+        """Refuse a state of another kind, or timers of another clock."""
         if state == TIMERS:
             super().insist_on_state(state, stored, today)
         else:
             self.stored[state].insist_on(stored)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Say how values of one of them become today's.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If they cannot.
-        """
+        """Return the upgrade of values of one of them."""
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Give what lies beside the values of one of them, where nothing did."""
+        """Return timers and expiry of entries that have none."""
         return nothing_beside(self.schema_of(state).values, count)
 
-    # -- moments -------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------
 
     @property
     def has_timers(self) -> bool:
-        """Whether it has timers, or a state that expires."""
+        """True if it has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
-    def _due_columns(self, time: EpochTime) -> list[DueColumn]:
-        """Columns of moments at which there is something to do."""
-        found = []
+    def _due_columns(self, time: EpochTime) -> list[_DueColumn]:
+        """Return the columns that say when entries are due."""
+        columns = []
         if self.clock is not None:
             by_event = self.clock == "event"
-            found.append(
-                DueColumn(TIMERS, len(self.keys) + _DUE, self._now(time), by_event=by_event)
+            columns.append(
+                _DueColumn(TIMERS, len(self.keys) + _DUE, self._now(time), by_event=by_event)
             )
         for name, stored in self.stored.items():
             if stored.expires_at is not None:
                 column = len(stored.schema.keys) + stored.expires_at
-                found.append(DueColumn(name, column, time.clock, by_event=False))
-        return found
+                columns.append(_DueColumn(name, column, time.clock, by_event=False))
+        return columns
 
     def _now(self, time: EpochTime) -> int:
         return time.until if self.clock == "event" else time.clock
@@ -227,18 +245,19 @@ class ProcessOfStates(KeyedOperator):
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Call the function for every key that has rows, timers or expiries."""
         time = data.time
-        entries = {
+        scanned = {
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
             for due in (self._due_columns(time) if time.due else ())
         }
-        groups, keys, of_entries = data.grouped_with(len(self.keys), list(entries.values()))
+        groups, keys, of_entries = data.grouped_with(len(self.keys), list(scanned.values()))
         if not groups.count:
             return OperatorOutput(next_due=self._next_due(data, {}))
-        expired = {
-            state: Expired(entries=some, groups=of)
-            for (state, some), of in zip(entries.items(), of_entries, strict=True)
-            if state in self.stored
-        }
+        expired = {}
+        for (state, entries), of in zip(scanned.items(), of_entries, strict=True):
+            apart = entries.keys.columns[len(self.keys) :]
+            columns_apart = [column.to_pylist() for column in apart]
+            parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
+            expired[state] = list(zip(of, parts, strict=True))
         meter = Meter(groups.key_groups)
         columns = Columns(data.rows.values, self.inputs, groups.order)
         lane = LaneKeys(
@@ -251,23 +270,22 @@ class ProcessOfStates(KeyedOperator):
             clock=time.clock,
         )
         cells = {
-            name: stored.begin(lane, data.states[name], expired.get(name))
+            name: stored.cells(stored, lane, data.states[name], expired.get(name, ()))
             for name, stored in self.stored.items()
         }
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
-        timers = self._timers_of(lane, data.states)
-        before = [list(moments) for moments in timers]
-        found = [CalledKey(moments) for moments in timers]
-        given: set[int] = set()
+        called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
+        before = [list(key.timers) for key in called]
+        begun: set[int] = set()
 
         def state_of(group: int) -> States:
-            if group in given:  # dropped by a timer, and there are rows
+            if group in begun:  # dropped by a timer, and there are rows
                 of_keys[group]._forget()  # noqa: SLF001 - for operators alone
-            given.add(group)
+            begun.add(group)
             return of_keys[group]
 
         def done(group: int) -> None:
-            if found[group].dropped:
+            if called[group].dropped:
                 of_keys[group]._forget()  # noqa: SLF001 - as above
             of_keys[group]._close()  # noqa: SLF001 - as above
 
@@ -275,7 +293,7 @@ class ProcessOfStates(KeyedOperator):
             lane.tuples,
             columns,
             lane.starts,
-            found,
+            called,
             now=self._now(time),
             meter=meter,
             state_of=state_of,
@@ -295,10 +313,11 @@ class ProcessOfStates(KeyedOperator):
             if written.groups:
                 changed[name] = written.entries(lane)
         if self.clock is not None:
-            moments = [key.moments for key in found]
-            differ = np.flatnonzero([now != was for now, was in zip(moments, before, strict=True)])
+            pairs = zip(called, before, strict=True)
+            differ = np.flatnonzero([key.timers != timers for key, timers in pairs])
             if differ.size:
-                changed[TIMERS] = self._timers_written(lane, moments, differ)
+                timers = [called[group].timers for group in differ.tolist()]
+                changed[TIMERS] = self._timers_written(lane, timers, differ)
         return OperatorOutput(
             output=output,
             groups=groups,
@@ -309,27 +328,27 @@ class ProcessOfStates(KeyedOperator):
         )
 
     def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
-        """Moments of the timers of every key."""
+        """Return the times of the timers of every key."""
         if self.clock is None:
             return [[] for _ in lane.tuples]
         known, values = states[TIMERS].find(lane.keys, lane.key_groups)
         return timers_of(values.column(0), known)
 
     def _timers_written(
-        self, lane: LaneKeys, moments: list[list[int]], differ: npt.NDArray[np.int64]
+        self, lane: LaneKeys, timers: list[list[int]], differ: npt.NDArray[np.int64]
     ) -> Changed:
-        some = [moments[group] for group in differ.tolist()]
-        removed = np.array([not of_key for of_key in some], np.bool_)
+        """Return the entries of the keys whose timers changed."""
+        removed = np.array([not of_key for of_key in timers], np.bool_)
         rows = StateRows(
             hashes=lane.hashes[differ],
             keys=lane.keys.take(pa.array(differ)),
-            values=pa.RecordBatch.from_arrays(packed(some), schema=self._timers.values),
+            values=pa.RecordBatch.from_arrays(packed_timers(timers), schema=self._timers.values),
             removed=removed if removed.any() else None,
         )
         return rows, lane.key_groups[differ]
 
     def _next_due(self, data: OperatorInput, changed: Mapping[str, Changed]) -> Due:
-        """When something is due next: of what changed, and of all keys if the epoch was to look."""
+        """Return when a key is due next: of those that changed, or of all if the epoch looked."""
         earliest = Due()
         for due in self._due_columns(data.time):
             if data.time.due:
@@ -355,6 +374,7 @@ def _stored(
     codec: str,
     classes: Mapping[str, type] | Sequence[type],
 ) -> StoredState:
+    """Return how a state that the user declared lies in entries."""
     where = f"State {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {
@@ -367,11 +387,11 @@ def _stored(
     if isinstance(declared, ValueState):
         make_state(label, declared.of)
         written = make_codec(label, codec, declared.of, classes)
-        return StoredValue(new=declared.of, codec=written, **options)
+        return stored_value(new=declared.of, codec=written, **options)
     page: Any = list[declared.of]  # type: ignore[name-defined]
     options["codec"] = make_codec(label, codec, page, classes)
     if isinstance(declared, ListState):
-        return StoredList(**options)
+        return stored_list(**options)
     assert isinstance(declared, MapState), "declarations were checked"
     by = item_types_of(declared, where)
     return StoredMap(by=by, is_tuple=by != (declared.by,), **options)

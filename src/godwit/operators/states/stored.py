@@ -1,16 +1,26 @@
-"""What every kind of named state shares: how it lies in entries of a table of its own.
+"""Named states of an operator: how one lies in entries, and its cells in one lane and epoch.
 
-What one lane and epoch make of them is told in `godwit.operators.states.cells`.
+Nothing of a state is read until the function touches it; then entries are looked up, and only
+those that are touched are decoded.  One look-up costs as much as a hundred, so the keys that come
+next are looked up along (`LookAhead`).  In the end what was touched is encoded, and what differs
+from what was read is written.
+
+Invariant: what an epoch writes of a state depends on what it was and on what the function did, not
+on what was looked up along.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 
+from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of, insist_on_compatible
+from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.model.errors import StateEncodingError
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.grid import END
@@ -20,54 +30,42 @@ from godwit.values.checks import unreadable_remedy
 from godwit.values.codec import UnencodableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.columns.python_values import Columns
     from godwit.operators.operator import StateView
-    from godwit.operators.states.cells import Cells, Expired, LaneKeys
     from godwit.values.codec import StateCodec
 
-__all__ = ["EXPIRES", "PAGE", "StoredState"]
+__all__ = ["PAGE", "Cells", "LaneKeys", "LookAhead", "Looked", "OfKey", "StoredState", "Written"]
 
 PAGE: Final = f"{RESERVED_PREFIX}_page"
 EXPIRES: Final = "expires"
+_LEAST_AHEAD: Final = 16
+_MOST_AHEAD: Final = 8192
+_MOST_BYTES: Final = 16 << 20
 
 
-class StoredState(ABC):
-    """One named state of an operator: how it lies in entries. Picklable.
-
-    Parameters
-    ----------
-    operator, name
-        Whose, and its name.
-    keys
-        Key columns of the operator.
-    apart
-        Columns that tell the entries of a key apart.
-    columns
-        State columns, the encoded values first; when an entry expires is added.
-    codec
-        Writes what entries hold.
-    ttl_us
-        Time-to-live; ``None``: for good.
-    upgrade
-        Brings what entries of an earlier type hold to today's.
-    """
+class StoredState:
+    """One named state of an operator: how it lies in entries of a table of its own. Picklable."""
 
     def __init__(
         self,
         *,
+        cells: Callable[..., Cells],  # the kind of state
         operator: str,
         name: str,
-        keys: pa.Schema,
-        apart: Sequence[pa.Field],
-        columns: Sequence[pa.Field],
+        keys: pa.Schema,  # of the operator
+        apart: Sequence[pa.Field],  # columns that tell the entries of a key apart
+        columns: Sequence[pa.Field],  # state columns besides the encoded value and the expiry
         codec: StateCodec,
         ttl_us: int | None,
-        upgrade: Callable[[Any], Any] | None,
+        upgrade: Callable[[Any], Any] | None,  # from values of an earlier type
     ) -> None:
         self.operator, self.name, self.codec, self.ttl_us = operator, name, codec, ttl_us
-        self.num_keys = len(keys)
+        self.cells, self.num_keys = cells, len(keys)
         expires = [] if ttl_us is None else [pa.field(EXPIRES, pa.int64())]
         self.schema = StateSchema(
             keys=pa.schema([*keys, *apart]),
@@ -75,46 +73,22 @@ class StoredState(ABC):
         )
         self._upgrade = upgrade
 
-    @abstractmethod
-    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> Cells:
-        """Take up an epoch.
-
-        Parameters
-        ----------
-        lane
-            The keys.
-        held
-            What the lane holds of this state.
-        expired
-            Entries whose time has come, if they were looked for.
-        """
-
     @property
     def expires_at(self) -> int | None:
-        """Which state column says when an entry expires; ``None``: there is none."""
+        """Position of the state column that says when an entry expires, if there is one."""
         return None if self.ttl_us is None else len(self.schema.values) - 1
 
-    def again(self, clock: int) -> int:
-        """When what is written now expires."""
-        return END if self.ttl_us is None else clock + self.ttl_us
-
     def describe(self) -> StateDescription:
-        """Say what it looks like."""
+        """Describe the state, so that a later program knows what was written."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec=self.codec.name,
             type=self.codec.describe(),
-            entries=self._entries,
+            entries=columns_of(list(self.schema.keys)[self.num_keys :]),
         )
 
     def insist_on(self, stored: StateDescription) -> None:
-        """Refuse state that was of another kind.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            Says every difference.
-        """
+        """Refuse state that was of another kind; the error says every difference."""
         insist_on_compatible(
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
@@ -127,7 +101,7 @@ class StoredState(ABC):
         )
 
     def values_from(self, written: WrittenState) -> StateUpgrade | None:
-        """Say how values become today's; see `KeyedOperator.values_from`."""
+        """Return the upgrade of values; see `KeyedOperator.values_from`."""
         return upgrade_between(
             f"{self.operator}/{self.name}",
             written,
@@ -137,25 +111,8 @@ class StoredState(ABC):
             option="the state's declaration, as upgrade=,",
         )
 
-    @property
-    def _entries(self) -> tuple[tuple[str, str], ...]:
-        return columns_of(list(self.schema.keys)[self.num_keys :])
-
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
-        """Write values.
-
-        Parameters
-        ----------
-        values
-            Of any keys.
-        whose
-            Says of which key, and where in its state, one of them is.
-
-        Raises
-        ------
-        StateEncodingError
-            If one would not come back as what it is.
-        """
+        """Encode values; `whose` says of which key, and where in its state, one of them is."""
         try:
             return self.codec.encode(values)
         except UnencodableError as error:
@@ -170,20 +127,7 @@ class StoredState(ABC):
     def decoded(
         self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
     ) -> list[Any]:
-        """Read values.
-
-        Parameters
-        ----------
-        blobs
-            As `encoded` made them.
-        whose
-            Gives the key that one of them is of, and where in its state it is.
-
-        Raises
-        ------
-        StateEncodingError
-            If one cannot be read.
-        """
+        """Decode values; `whose` says of which key, and where in its state, one of them is."""
         try:
             return self.codec.decode([memoryview(blob) for blob in blobs])
         except UnencodableError as error:
@@ -196,3 +140,191 @@ class StoredState(ABC):
                 key=key,
                 state=self.name,
             ) from error
+
+
+def upgrade_each(upgrade: Callable[[Any], Any], elements: Iterable[Any]) -> list[Any]:
+    """Upgrade every element of a page."""
+    return [upgrade(element) for element in elements]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneKeys:
+    """The keys of one lane and epoch, in the order in which the function is called for them."""
+
+    # keys, tuples: G keys, as columns and as Python values
+    keys: pa.RecordBatch
+    tuples: list[tuple[Any, ...]]
+    # hashes, key_groups: shape ``(G,)``; key groups ascend
+    hashes: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.int32]
+    rows: Columns  # the epoch's rows, ordered by key
+    starts: list[int]  # G + 1 numbers: where the rows of each key begin, and the end
+    clock: int  # the driver's clock in microseconds
+
+
+class LookAhead:
+    """Number of keys to look up together: more while they are asked for, few when they are not."""
+
+    __slots__ = ("_count", "_most", "_size", "_used")
+
+    def __init__(self, count: int) -> None:
+        self._count, self._size, self._used, self._most = count, 0, 0, _MOST_AHEAD
+
+    def use(self) -> None:
+        """Count a key that asked for what was looked up."""
+        self._used += 1
+
+    def keys(self, first: int) -> range:
+        """Return the keys to look up, from the one that is asked for now."""
+        grows = 2 * self._used >= self._size
+        size = max(self._size * 8 if grows else self._size // 8, _LEAST_AHEAD)
+        self._size, self._used = max(min(size, self._most), 1), 0
+        return range(first, min(first + self._size, self._count))
+
+    def took(self, size_bytes: int) -> None:
+        """Record how much was read, so that few large states are looked up together."""
+        if size_bytes > _MOST_BYTES:
+            self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
+
+
+class Looked:
+    """Entries that were looked up: which are there, and their columns, decoded on demand."""
+
+    __slots__ = ("_blobs", "_values", "known")
+
+    def __init__(self, known: npt.NDArray[np.bool_], values: pa.RecordBatch) -> None:
+        self.known: list[bool] = known.tolist()
+        self._values = values
+        self._blobs: dict[int, tuple[list[int], memoryview]] = {}
+
+    def blob(self, column: int, row: int) -> bytes:
+        """Return the bytes of an entry in a column."""
+        blobs = self._blobs.get(column)
+        if blobs is None:
+            array = self._values.column(column)
+            if array.null_count:
+                array = array.fill_null(b"")
+            blobs = self._blobs[column] = boundaries_of(array).tolist(), blob_bytes(array).data
+        edges, data = blobs
+        return bytes(data[edges[row] : edges[row + 1]])
+
+    def moments(self, column: int | None) -> list[int]:
+        """Return the times in a column; `END` of all if there is no such column."""
+        if column is None:
+            return [END] * len(self.known)
+        moments: list[int] = values_of(self._values.column(column)).tolist()
+        return moments
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that were read."""
+        return int(self._values.nbytes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """Entries of one state that an epoch changes."""
+
+    schema: StateSchema
+    num_keys: int
+    groups: list[int] = field(default_factory=list)
+    apart: list[tuple[Any, ...]] = field(default_factory=list)
+    values: list[tuple[Any, ...] | None] = field(default_factory=list)
+
+    def put(self, group: int, apart: tuple[Any, ...], *values: Any) -> None:
+        """Write an entry."""
+        self.groups.append(group)
+        self.apart.append(apart)
+        self.values.append(values)
+
+    def remove(self, group: int, apart: tuple[Any, ...]) -> None:
+        """Remove an entry."""
+        self.groups.append(group)
+        self.apart.append(apart)
+        self.values.append(None)
+
+    def entries(self, lane: LaneKeys) -> tuple[StateRows, npt.NDArray[np.int32]]:
+        """Return the entries in the order of key groups, and the key group of each."""
+        blank = tuple(b"" if pa.types.is_large_binary(f.type) else 0 for f in self.schema.values)
+        removed = np.fromiter((values is None for values in self.values), np.bool_)
+        rows = [blank if values is None else values for values in self.values]
+        groups = np.array(self.groups, np.int64)
+        order = np.argsort(groups, kind="stable")
+        taken, groups = pa.array(order), groups[order]
+        own = lane.keys.take(pa.array(groups)).columns
+        apart = _columns(self.apart, list(self.schema.keys)[self.num_keys :])
+        values = _columns(rows, list(self.schema.values))
+        entries = StateRows(
+            hashes=lane.hashes[groups],
+            keys=pa.RecordBatch.from_arrays(
+                [*own, *(column.take(taken) for column in apart)], schema=self.schema.keys
+            ),
+            values=pa.RecordBatch.from_arrays(
+                [column.take(taken) for column in values], schema=self.schema.values
+            ),
+            removed=removed[order] if removed.any() else None,
+        )
+        return entries, lane.key_groups[groups]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
+    if not rows:
+        return [pa.array([], field.type) for field in fields]
+    columns = zip(*rows, strict=True)
+    return [pa.array(values, field.type) for values, field in zip(columns, fields, strict=False)]
+
+
+class Cells(ABC):
+    """One named state of the keys of one lane in one epoch.
+
+    `expired` are entries whose time has come: number of the key, and what tells the entry apart.
+    """
+
+    handle: ClassVar[Any]  # the class that functions read and write the state of a key by
+
+    def __init__(
+        self,
+        stored: StoredState,
+        lane: LaneKeys,
+        state: StateView,
+        expired: Sequence[tuple[int, tuple[Any, ...]]],  # noqa: ARG002 - for the kinds of state
+    ) -> None:
+        self.stored, self.lane, self._state = stored, lane, state
+        # When what is written now expires.
+        self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
+
+    @abstractmethod
+    def forget(self, group: int) -> None:
+        """Drop the state of a key."""
+
+    @abstractmethod
+    def written(self) -> Written:
+        """Return the entries that the epoch changed."""
+
+    def new_written(self) -> Written:
+        """Begin to gather what the epoch changed."""
+        return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
+
+    def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
+        """Find entries by key and by what tells them apart."""
+        keys = self.lane.keys.take(pa.array(groups))
+        batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
+        return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
+
+    def key(self, group: int) -> str:
+        """Name a key in messages."""
+        return f"key {self.lane.tuples[group]!r}"
+
+
+class OfKey:
+    """The state of one key as its function reads and writes it; raises once that has returned."""
+
+    __slots__ = ("_cells", "_group", "_insist")
+
+    def __init__(self, cells: Any, group: int, insist: Callable[[], None]) -> None:
+        self._cells, self._group, self._insist = cells, group, insist
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._insist()
+        self._cells.forget(self._group)

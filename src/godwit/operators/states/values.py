@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from godwit.operators.states.cells import Cells, Expired, LookAhead, Written
-from godwit.operators.states.of_key import ValueOfKey
-from godwit.operators.states.stored import StoredState
-from godwit.values.codec import is_immutable
+from godwit.operators.states.stored import Cells, LookAhead, OfKey, StoredState, Written
+from godwit.values.codec import HoldsValue, is_immutable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from godwit.operators.operator import StateView
-    from godwit.operators.states.cells import LaneKeys
+    from godwit.operators.states.stored import LaneKeys
 
-__all__ = ["StoredValue"]
+__all__ = ["ValueOfKey", "stored_value"]
+
+T = TypeVar("T")
 
 _UNREAD = object()
 _NONE = object()
 
 
-class StoredValue(StoredState):
-    """How values lie in entries.
+class ValueOfKey(OfKey, HoldsValue, Generic[T]):
+    """A value of one key.
 
-    Parameters
+    Attributes
     ----------
-    new
-        Makes the value of a key that has none.
-    **options
-        As of `StoredState`.
+    value
+        It, or a new one if the key has none; assign to it, or change it in place.
+    exists
+        Whether the key has one.
     """
 
-    def __init__(self, *, new: Callable[[], Any], **options: Any) -> None:
-        super().__init__(apart=(), columns=(), **options)
-        self.new = new
+    __slots__ = ()
 
-    def begin(self, lane: LaneKeys, held: StateView, expired: Expired | None) -> ValueCells:
-        """Take up an epoch."""
-        return ValueCells(self, lane, held, expired)
+    @property
+    def value(self) -> T:
+        """The value."""
+        self._insist()
+        value: T = self._cells.read(self._group)
+        return value
+
+    @value.setter
+    def value(self, value: T) -> None:
+        self._insist()
+        self._cells.assign(self._group, value)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the key has one."""
+        self._insist()
+        exists: bool = self._cells.exists(self._group)
+        return exists
+
+    def __repr__(self) -> str:
+        return f"ValueOfKey({self.value!r})" if self.exists else "ValueOfKey()"
 
 
 class _Cell:
@@ -58,40 +75,37 @@ class _Cell:
 class ValueCells(Cells):
     """Values of the keys of one lane in one epoch."""
 
-    stored: StoredValue
+    handle = ValueOfKey
 
     def __init__(
         self,
-        stored: StoredValue,
+        stored: StoredState,
         lane: LaneKeys,
-        held: StateView,
-        expired: Expired | None,
+        state: StateView,
+        expired: Sequence[tuple[int, tuple[Any, ...]]],
+        *,
+        new: Callable[[], Any],
     ) -> None:
-        super().__init__(stored, lane, held)
+        super().__init__(stored, lane, state, expired)
+        self._make_new = new
         self._ahead = LookAhead(len(lane.tuples))
-        self._found: dict[int, _Cell] = {}
-        self._cells: dict[int, _Cell] = {}
-        for group in () if expired is None else expired.groups:
-            self._cells[group] = _Cell(b"", there=True)
-
-    def of_key(self, group: int, insist: Callable[[], None]) -> ValueOfKey[Any]:
-        """Give the value of a key."""
-        return ValueOfKey(self, group, insist)
+        self._looked_up: dict[int, _Cell] = {}
+        self._cells = {group: _Cell(b"", there=True) for group, _ in expired}
 
     def _cell(self, group: int) -> _Cell:
         cell = self._cells.get(group)
         if cell is None:
-            if group not in self._found:
+            if group not in self._looked_up:
                 self._look(group)
             self._ahead.use()
-            cell = self._cells[group] = self._found.pop(group)
+            cell = self._cells[group] = self._looked_up.pop(group)
         return cell
 
     def _look(self, group: int) -> None:
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
         moments = looked.moments(self.stored.expires_at)
-        self._found = {
+        self._looked_up = {
             key: _Cell(
                 looked.blob(0, row) if known and moments[row] > self.lane.clock else b"",
                 there=known,
@@ -101,7 +115,7 @@ class ValueCells(Cells):
         self._ahead.took(looked.nbytes)
 
     def exists(self, group: int) -> bool:
-        """Whether a key has one."""
+        """Return whether a key has a value."""
         cell = self._cell(group)
         if cell.is_new:  # it counts once it was changed
             (blob,) = self.stored.encoded([cell.value], lambda _: self.key(group))
@@ -109,14 +123,14 @@ class ValueCells(Cells):
         return cell.value is not _NONE
 
     def read(self, group: int) -> Any:
-        """Value of a key, a new one if it has none."""
+        """Return the value of a key, a new one if it has none."""
         cell = self._cell(group)
         if cell.value is _UNREAD:
             (cell.value,) = self.stored.decoded(
                 [cell.before], lambda _: (self.lane.tuples[group], "")
             )
         elif cell.value is _NONE:
-            cell.value, cell.is_new = self.stored.new(), True
+            cell.value, cell.is_new = self._make_new(), True
         return cell.value
 
     def assign(self, group: int, value: Any) -> None:
@@ -130,7 +144,7 @@ class ValueCells(Cells):
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
-        """Give the values that differ from what was read, and those that are gone."""
+        """Return the values that differ from what was read, and those that are gone."""
         written = self.new_written()
         maybe: list[int] = []
         for group, cell in self._cells.items():
@@ -143,18 +157,21 @@ class ValueCells(Cells):
                 written.remove(group, ())  # it had expired, and the new one was only looked at
         values = [self._cells[group].value for group in maybe]
         blobs = self.stored.encoded(values, lambda index: self.key(maybe[index]))
+        again = () if self.stored.ttl_us is None else (self._again,)
         new = self._new() if any(self._cells[group].is_new for group in maybe) else b""
         for group, blob in zip(maybe, blobs, strict=True):
             cell = self._cells[group]
             if cell.was_set or blob != (new if cell.is_new else cell.before):
-                written.put(group, (), blob, *self._moment())
+                written.put(group, (), blob, *again)
             elif cell.is_new and cell.there:
                 written.remove(group, ())
         return written
 
     def _new(self) -> bytes:
-        (blob,) = self.stored.encoded([self.stored.new()], lambda _: "a new key")
+        (blob,) = self.stored.encoded([self._make_new()], lambda _: "a new key")
         return blob
 
-    def _moment(self) -> tuple[int, ...]:
-        return () if self.stored.ttl_us is None else (self._again,)
+
+def stored_value(*, new: Callable[[], Any], **options: Any) -> StoredState:
+    """Return how a value lies in entries: in the state column alone; `new` makes a key's first."""
+    return StoredState(cells=partial(ValueCells, new=new), apart=(), columns=(), **options)

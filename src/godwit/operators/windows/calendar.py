@@ -137,26 +137,20 @@ def check_zone(zone: str) -> None:
 
 
 def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
-    """Read a length in days or months.
-
-    Raises
-    ------
-    InvalidFlowError
-        If it is no whole number of days, weeks, months, quarters or years.
-    """
-    found: tuple[CalendarUnit, int] | None = None
+    """Read a length in days or months; refuse what is no whole number of them."""
+    length: tuple[CalendarUnit, int] | None = None
     if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
-        found = "day", value.days
+        length = "day", value.days
     elif isinstance(value, str) and (match := _LENGTH.fullmatch(value)) is not None:
         unit, size = _UNITS[match[2].lower()]
-        found = unit, int(match[1]) * size
-    if found is None or found[1] < least:
+        length = unit, int(match[1]) * size
+    if length is None or length[1] < least:
         raise InvalidFlowError(
             f"{what} is {value!r}, but with a zone windows are counted in whole days or months.",
             remedy='Give a length such as "1 day", "2 weeks", "1 month", "1 quarter" or "1 year"; '
             "leave zone= out for shorter windows, which are the same in every zone but for start=.",
         )
-    return found
+    return length
 
 
 def spelled_calendar(number: int, unit: CalendarUnit) -> str:
@@ -187,7 +181,7 @@ class CalendarGrid(PaneGrid):
 
     @classmethod
     def of_calendar(cls, calendar: Calendar, *windows: TimeWindow) -> CalendarGrid:
-        """Make the grid of some windows of a calendar."""
+        """Return the grid of some windows of a calendar."""
         width_us = PaneGrid.of(*windows).width_us
         return cls(windows=windows, width_us=width_us, calendar=calendar)
 

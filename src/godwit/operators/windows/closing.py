@@ -1,47 +1,48 @@
-"""Windows that are over, made of the panes that there are of them, and of what is theirs alone.
+"""Building the windows that are over of pieces: panes, and windows with states of their own.
 
-What is scanned lies in no order.  It is ordered by *piece* (a pane, or a window with a state of its
-own) and key once; where every window is one piece, which is the whole work of windows that do not
-overlap, not even keys need be told apart.
+The states of a piece, or of a window that is built, lie in order of their keys, which are numbers
+here.  Two that follow one another are merged by one call of the aggregates, row by row; where they
+hold the same keys, as panes of a busy stream do, without moving anything.
+
+Invariant: states are merged in order of event time, whatever the plan, so that only the last bits
+of sums of floats tell one plan from another.
 """
 
 from __future__ import annotations
 
-import time as cpu_clock
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.columns.arrays import values_of
-from godwit.columns.groups import group_rows
-from godwit.operators.windows.consolidation import Partials, consolidate, plan_of
-from godwit.operators.windows.meter import Closed
+from godwit.planning.windows import ConsolidationProblem, plan_consolidation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from godwit.checkpoint.entries import StateRows
-    from godwit.operators.windows.compute import WindowedCompute
     from godwit.operators.windows.event_time import EpochTime
+    from godwit.operators.windows.grid import PaneGrid
+    from godwit.planning.windows import ConsolidationPlan
 
-__all__ = ["closed_windows", "of_closing_windows"]
+__all__ = ["SHARES", "ClosingWindow", "KeyedStates", "build_windows", "pieces_over", "plan_of"]
 
 IntArray = npt.NDArray[np.int64]
 
+SHARES = 32
+_WORTH_A_SEARCH = 50_000  # merging as many keys takes about as long as the search
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Window:
-    """A window that is over."""
 
-    # start, end: its bounds
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosingWindow:
+    """A window that is over, and the pieces that it is made of."""
+
     start: int
     end: int
-    # Positions of its panes among the pieces; empty if there are none.
-    panes: tuple[int, int] = (0, 0)
-    own: int | None = None  # its own piece, if it has one
+    panes: tuple[int, int] = (0, 0)  # positions of its panes among the pieces; empty: none
+    own: int | None = None  # the piece that is a state of its own, if it has one
 
     @property
     def piece(self) -> int | None:
@@ -52,135 +53,149 @@ class _Window:
         return first if end - first == 1 and self.own is None else None
 
 
-def closed_windows(
-    operator: WindowedCompute, stored: StateRows, changed: StateRows | None, time: EpochTime
-) -> Closed:
-    """Output of the windows that are over in an epoch; entries as of `closing_entries`."""
-    cpu = cpu_clock.process_time()
-    entries = stored if changed is None else stored.then(changed)
-    windows, piece_of, count = _pieces(operator, entries, time)
-    if not windows:
-        return Closed(output=operator.nothing())
-    wanted = np.flatnonzero(piece_of < count)
-    if len(wanted) < len(piece_of):  # states of windows that are not over yet, or were before
-        entries, piece_of = entries.take(wanted), piece_of[wanted]
-    own = entries.keys.select(list(range(operator.pane_position)))
-    whole = [window.piece for window in windows if window.piece is not None]
-    merged = 0
-    if changed is None and len(whole) == len(windows):
-        order = np.argsort(piece_of, kind="stable")
-        bounds = np.searchsorted(piece_of[order], np.arange(count + 1))
-        parts = [order[bounds[piece] : bounds[piece + 1]] for piece in whole]
-        rows = np.concatenate(parts)
-        sizes = [len(part) for part in parts]
-        states = entries.values.take(pa.array(rows))
-    else:
-        groups = group_rows(entries.hashes, own, 1)
-        order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
-        piece, key = piece_of[order], groups.of_row[order]
-        if changed is not None:  # of an entry that is there twice, the later one counts
-            newest = np.ones(len(order), np.bool_)
-            newest[:-1] = (piece[1:] != piece[:-1]) | (key[1:] != key[:-1])
-            order, piece, key = order[newest], piece[newest], key[newest]
-        ordered = entries.values.take(pa.array(order))
-        bounds = np.searchsorted(piece, np.arange(count + 1))
-        pieces = [
-            Partials(keys=key[first:end], states=ordered.slice(first, end - first))
-            for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ]
-        found, merged = _merged(operator, windows, pieces, groups.count)
-        sizes = [len(one.keys) for one in found]
-        rows = groups.first_row[np.concatenate([one.keys for one in found])]
-        states = pa.concat_batches([one.states for one in found])
-    merge_ms = (cpu_clock.process_time() - cpu) * 1e3
-    output = operator.window_rows(
-        own.take(pa.array(rows)),
-        np.repeat([window.start for window in windows], sizes),
-        np.repeat([window.end for window in windows], sizes),
-        states,
-    )
-    return Closed(output=output, keys=max(sizes), merged=merged, merge_ms=merge_ms)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyedStates:
+    """Partial states of some keys."""
+
+    keys: IntArray  # shape ``(n,)``: numbers of keys, ascending
+    states: pa.RecordBatch  # n rows
+
+    def then(
+        self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
+    ) -> KeyedStates:
+        """Merge with what came later."""
+        count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
+        if np.array_equal(self.keys, later.keys):
+            return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
+        both = np.zeros(len(at), np.bool_)
+        inside = at < count
+        both[inside] = self.keys[at[inside]] == later.keys[inside]
+        here, there, new = at[both], np.flatnonzero(both), np.flatnonzero(~both)
+        merged = merge(self.states.take(pa.array(here)), later.states.take(pa.array(there)))
+        place = np.arange(count)
+        place[here] = count + np.arange(len(here))
+        place = np.insert(place, at[new], count + len(here) + new)
+        every = pa.concat_batches([self.states, merged, later.states])
+        return KeyedStates(
+            keys=np.insert(self.keys, at[new], later.keys[new]),
+            states=every.take(pa.array(place)),
+        )
 
 
-def of_closing_windows(
-    operator: WindowedCompute, entries: StateRows, time: EpochTime
-) -> npt.NDArray[np.intp]:
-    """Which entries are parts of windows that are over in an epoch."""
-    _, piece_of, count = _pieces(operator, entries, time)
-    return np.flatnonzero(piece_of < count)
+def pieces_over(
+    grid: PaneGrid, starts: IntArray, spans: IntArray | None, time: EpochTime
+) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
+    """Return the windows that are over, the piece of each entry, and how many pieces there are.
 
-
-def _merged(
-    operator: WindowedCompute, windows: list[_Window], pieces: list[Partials], all_keys: int
-) -> tuple[list[Partials], int]:
-    """Build windows of pieces; give how many keys were in their parts, too."""
-    spans = tuple(dict.fromkeys(w.panes for w in windows if w.panes[0] < w.panes[1]))
-    built: dict[tuple[int, int], Partials] = {}
-    merged = 0
-    if spans:
-        panes = pieces[: max(end for _, end in spans)]
-        pane_keys = np.array([len(pane.keys) for pane in panes])
-        plan = plan_of(pane_keys, all_keys, spans, overlapping=operator.idempotent)
-        built, merged = consolidate(plan, panes, operator.merge)
-    found = []
-    for window in windows:
-        of_panes = built.get(window.panes)
-        if window.own is None:
-            assert of_panes is not None, "a window is made of something"
-            found.append(of_panes)
-            continue
-        one = pieces[window.own]
-        if of_panes is not None:
-            merged += len(one.keys)
-            one = of_panes.then(one, operator.merge)
-        found.append(one)
-    return found, merged
-
-
-def _pieces(
-    operator: WindowedCompute, entries: StateRows, time: EpochTime
-) -> tuple[list[_Window], npt.NDArray[np.integer], int]:
-    """Windows that are over, which piece each entry is of, and how many pieces there are.
-
-    Panes come first, in order of time; what is of no piece has their number.
+    Entries are of the pane that starts there, or, where they have a span, of a window of that
+    length.  Panes are the first pieces, in order of time; entries of no piece have their number.
     """
-    grid, position = operator.grid, operator.pane_position
-    starts = values_of(entries.keys.column(position))
-    spans = np.zeros(len(starts), np.int64)
-    if operator.may_duplicate:
-        spans = values_of(entries.keys.column(position + 1))
-    of_pane = spans == 0
-    if of_pane.all():
+    of_pane = np.ones(len(starts), np.bool_) if spans is None else spans == 0
+    if spans is None or of_pane.all():
+        spans = None
         panes, piece_of = _numbered(starts, grid.width_us)
     else:
         panes, number = _numbered(starts[of_pane], grid.width_us)
         piece_of = np.full(len(starts), -1)
         piece_of[of_pane] = number
     count = len(panes)
-    windows: dict[tuple[int, int], _Window] = {}
+    windows: dict[tuple[int, int], ClosingWindow] = {}
     bounds = grid.windows_over(panes, time.closed, time.until)
-    firsts, lasts = (np.searchsorted(panes, bound).tolist() for bound in bounds)
-    for start, end, *of in zip(*(b.tolist() for b in bounds), firsts, lasts, strict=True):
-        windows[start, end] = _Window(start=start, end=end, panes=(of[0], of[1]))
-    if not of_pane.all():
-        for which, start, end in _own_windows(operator, starts, spans, time):
+    positions = (np.searchsorted(panes, bound) for bound in bounds)
+    for start, end, first, last in zip(*(b.tolist() for b in (*bounds, *positions)), strict=True):
+        windows[start, end] = ClosingWindow(start=start, end=end, panes=(first, last))
+    if spans is not None:
+        for which, start, end in _own_windows(grid, starts, spans, time):
             panes_of = windows[start, end].panes if (start, end) in windows else (0, 0)
-            windows[start, end] = _Window(start=start, end=end, panes=panes_of, own=count)
+            windows[start, end] = ClosingWindow(start=start, end=end, panes=panes_of, own=count)
             piece_of[which] = count
             count += 1
         piece_of = np.where(piece_of < 0, count, piece_of)
     return list(windows.values()), piece_of, count
 
 
+def build_windows(
+    windows: Sequence[ClosingWindow],
+    pieces: Sequence[KeyedStates],
+    all_keys: int,
+    merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
+    *,
+    overlapping: bool,
+) -> tuple[list[KeyedStates], int]:
+    """Merge pieces into windows; return these, and how many keys were in their parts.
+
+    `merge` merges states row by row, the earlier ones first; parts of a window may overlap where
+    aggregates are idempotent.
+    """
+    spans = tuple(dict.fromkeys(w.panes for w in windows if w.panes[0] < w.panes[1]))
+    merged = 0
+    built: dict[tuple[int, int], KeyedStates] = {}
+    if spans:
+        pane_keys = np.array([len(pane.keys) for pane in pieces[: max(end for _, end in spans)]])
+        for step in plan_of(pane_keys, all_keys, spans, overlapping=overlapping).steps:
+            parts = [built[part] if part in built else pieces[part[0]] for part in step.parts]
+            merged += sum(len(part.keys) for part in parts)
+            while len(parts) > 1:
+                alone = parts[len(parts) & ~1 :]
+                neighbours = zip(parts[::2], parts[1::2], strict=False)
+                parts = [left.then(right, merge) for left, right in neighbours] + alone
+            built[step.window] = parts[0]
+    states = []
+    for window in windows:
+        if window.own is None:
+            states.append(built[window.panes])
+            continue
+        own = pieces[window.own]
+        if window.panes in built:
+            merged += len(own.keys)
+            own = built[window.panes].then(own, merge)
+        states.append(own)
+    return states, merged
+
+
+def plan_of(
+    pane_keys: IntArray, all_keys: int, windows: Sequence[tuple[int, int]], *, overlapping: bool
+) -> ConsolidationPlan:
+    """Return the plan for windows, as positions of panes, by the keys counted in each pane.
+
+    Keys count in thirty-seconds of all, so that the plan of one epoch is found again in the next.
+    What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
+    plans the same.
+    """
+    shares = np.ceil(pane_keys * (SHARES / max(all_keys, 1))).astype(np.int64)
+    before = np.concatenate([[0], np.cumsum(pane_keys)])
+    keys = sum(int(before[end] - before[first]) for first, end in windows)
+    return _planned(
+        tuple(shares.tolist()), tuple(windows), overlapping, search=keys > _WORTH_A_SEARCH
+    )
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    shares: tuple[int, ...],
+    windows: tuple[tuple[int, int], ...],
+    overlapping: bool,
+    *,
+    search: bool,
+) -> ConsolidationPlan:
+    problem = ConsolidationProblem(
+        pane_keys=np.array(shares, np.float64),
+        windows=windows,
+        all_keys=float(SHARES),
+        overlapping=overlapping,
+    )
+    return plan_consolidation(problem, auxiliary=search, most_nodes=16)
+
+
 def _own_windows(
-    operator: WindowedCompute, starts: IntArray, spans: IntArray, time: EpochTime
+    grid: PaneGrid, starts: IntArray, spans: IntArray, time: EpochTime
 ) -> Iterator[tuple[IntArray, int, int]]:
-    """StateRows of each window with a state of its own that is over, and its bounds."""
+    """Yield the entries of each window with a state of its own that is over, and its bounds."""
     ends = starts + spans
     over = (spans > 0) & (ends > time.closed) & (ends <= time.until)
-    for length in sorted({window.length_us for window in operator.grid.windows}):
+    for length in sorted({window.length_us for window in grid.windows}):
         which = np.flatnonzero(over & (spans == length))
-        different, number = _numbered(starts[which], operator.grid.width_us)
+        different, number = _numbered(starts[which], grid.width_us)
         order = which[np.argsort(number, kind="stable")]
         bounds = np.searchsorted(np.sort(number), np.arange(len(different) + 1))
         for i, start in enumerate(different.tolist()):
@@ -188,7 +203,7 @@ def _own_windows(
 
 
 def _numbered(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Different moments in order, and the number of each among them."""
+    """Return the different moments in order, and the number of each among them."""
     if not len(moments):
         return moments, moments
     least = int(moments.min())

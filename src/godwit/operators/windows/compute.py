@@ -1,9 +1,9 @@
 """``window(...).compute``: mergeable aggregates per key and window.
 
-The state is a partial per key and pane.  Windows are made of them when they are over
-(`godwit.operators.windows.closing`), or, where output is wanted as windows grow, whenever one of
-their panes changes: the panes of a window are merged in order of event time, so what an aggregate
-sees within a pane is in order of arrival, and across panes in order of time.
+The state is a partial per key and pane.  Windows are made of them when they are over, or, where
+output is wanted as windows grow, whenever one of their panes changes: the panes of a window are
+merged in order of event time, so what an aggregate sees within a pane is in order of arrival, and
+across panes in order of time.
 
 Where windows overlap, rows of an epoch may go to a partial per key and window instead, as the
 epoch's time says (`EpochTime.duplicated`).  A window is then its own partial, and its panes from
@@ -28,15 +28,11 @@ from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
-from godwit.operators.operator import STATE, OperatorOutput, SharedWindows
+from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.windows.calendar import CalendarGrid
-from godwit.operators.windows.closing import closed_windows
-from godwit.operators.windows.description import (
-    describe_windows,
-    windows_of,
-)
+from godwit.operators.windows.closing import KeyedStates, build_windows, pieces_over
+from godwit.operators.windows.event_time import WindowWork
 from godwit.operators.windows.grid import END
-from godwit.operators.windows.meter import Closed, WindowMeter
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
@@ -51,58 +47,38 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.windows.closing import ClosingWindow
     from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["SPAN", "WINDOWED", "WindowedCompute"]
+__all__ = ["SPAN", "WindowedCompute"]
 
 IntArray = npt.NDArray[np.int64]
 
-WINDOWED: Final = "windowed compute"
-"""What makes such operators, as the checkpoint says it."""
 SPAN: Final = f"{RESERVED_PREFIX}_span"
 """Column of the state: microseconds of a window that has a state of its own, 0 of a pane."""
 SPAN_TYPE: Final = pa.int64()
 
 
 class WindowedCompute(ComputeOperator, EventTimeOperator):
-    """Aggregates of the rows of each key and window.
+    """Aggregates of the rows of each key and window."""
 
-    Parameters
-    ----------
-    name, inputs, aggregates
-        As of `ComputeOperator`.
-    arriving
-        Columns of the rows as they come: key columns first.
-    keys
-        Names of the key columns.
-    time
-        Where in `arriving` the event time is.
-    grid
-        The windows, and their panes.
-    update
-        Whether windows are emitted as they grow.
-    share
-        Whether windows that overlap share panes; ``None``: as measured costs say.
-    lateness_us
-        How long a window that has come out takes rows, and comes out again with them.
-    lengths
-        Column of the output that says how long a row's window is, and length → text.
-    """
+    kind = "windowed compute"
 
     def __init__(
         self,
         *,
         name: str,
         keys: tuple[str, ...],
-        arriving: pa.Schema,
-        time: RowTime,
+        arriving: pa.Schema,  # columns of the rows as they come: key columns first
+        time: RowTime,  # one of them
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
         grid: PaneGrid,
-        update: bool,
-        share: bool | None = None,
-        lateness_us: int = 0,
+        update: bool,  # whether windows are emitted as they grow
+        share: bool | None = None,  # whether they share panes; None: as measured costs say
+        lateness_us: int = 0,  # how long a window that has come out takes rows
+        # Column of the output that says how long a row's window is, and length → text.
         lengths: tuple[str, Mapping[int, str]] | None = None,
     ) -> None:
         moment = arriving.field(time.column).type
@@ -124,7 +100,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def may_duplicate(self) -> bool:
-        """Whether there may be states of windows beside those of panes."""
+        """True if there may be states of windows beside those of panes."""
         return SPAN in self.schema.keys.names
 
     @property
@@ -133,36 +109,28 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return self.unique_keys_of_windows(len(self.grid.windows))
 
     @property
-    def kind(self) -> str:
-        """What makes one."""
-        return WINDOWED
-
-    @property
-    def shared_windows(self) -> SharedWindows | None:
-        """Its windows, where they may share panes or not."""
-        if not (self.may_duplicate and self.commutative):
-            return None
-        return SharedWindows(grid=self.grid, share=self.share)
+    def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
+        """Its windows, where they may share panes or not, and what the user says of it."""
+        return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Update the partials of an epoch's keys and panes; emit windows that are over, or grew."""
-        meter, time = WindowMeter(), data.time
+        work, time = WindowWork(), data.time
+        open_after = time.closed - self.lateness_us
         groups, changed, output, closing_ms = None, None, None, 0.0
         if len(data.rows.hashes):
-            groups, changed = self._updated(data, meter)
-        if self.update and groups is not None and changed is not None:
-            after = time.closed - self.lateness_us
-            output = self._grown(groups, changed, data.state, after, END)
-        elif not self.update and self.closes(time):
+            groups, changed = self._updated(data, work)
+            if self.update:
+                output = self._grown(groups, changed, data.state, open_after, END)
+        if not self.update and self.closes(time):
             cpu = cpu_clock.process_time()
-            entries, closing = self.closing_entries(data, changed)
-            meter.scanned(len(entries.hashes), cpu)
-            closed = self.close(entries, closing, time)
-            meter.closed(closed, sees_all_keys=False)
-            output, closing_ms = closed.output, (cpu_clock.process_time() - cpu) * 1e3
+            with work.timing("scan"):
+                entries, closing = self.closing_entries(data, changed)
+            work.scanned = len(entries.hashes)
+            output = self.close(entries, closing, time, work)
+            closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         if self.lateness_us and not self.update and groups is not None and changed is not None:
-            after = time.closed - self.lateness_us
-            again = self._grown(groups, changed, data.state, after, time.closed)
+            again = self._grown(groups, changed, data.state, open_after, time.closed)
             output = again if output is None else pa.concat_batches([again, output])
         return OperatorOutput(
             output=output,
@@ -171,69 +139,139 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             if groups is None or changed is None
             else {STATE: (changed, groups.key_groups)},
             closing_ms=closing_ms,
-            windows=meter.work if self.may_duplicate else None,
+            windows=work if self.may_duplicate else None,
         )
 
-    def _updated(self, data: OperatorInput, meter: WindowMeter) -> tuple[Groups, StateRows]:
+    def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
         """Update the partials of keys and panes, or keys and windows, that have rows."""
-        duplicated = data.time.duplicated
-        if self.may_duplicate and duplicated:
+        if self.may_duplicate and data.time.duplicated:
             partials = self.combined(data)
-            meter.saw(partials.keys.column(self.pane_position), partials.hashes)
-            with meter.spreading(duplicated=True):
-                keys, which = self._spread(partials.keys, data.time.closed)
-                values = partials.values.take(pa.array(which))
-                rows = StateRows(hashes=partials.hashes[which], keys=keys, values=values)
-                data = replace(data, rows=rows, is_partial=True)
-            meter.spread(len(which))
-        with meter.spreading(duplicated=duplicated):
-            groups, keys = data.grouped(self.pane_position)
-            rows_of = data.rows.values
-            if data.is_partial:
-                rows_of = self.merge_partials(groups, rows_of)
-        with meter.writing():
+            work.count_keys(partials.keys.column(self.pane_position), partials.hashes)
+            with work.timing("spread"):
+                rows_of_windows = self._spread(partials, data.time.closed)
+                data = replace(data, rows=rows_of_windows, is_partial=True)
+                groups, keys, rows = self._grouped(data)
+            work.spread = len(rows_of_windows.hashes)
+        else:
+            groups, keys, rows = self._grouped(data)
+            if self.may_duplicate:
+                work.count_keys(keys.column(self.pane_position), groups.hashes)
+        with work.timing("write"):
             known, prior = data.state.find(keys, groups.key_groups)
-        state = self.updated(groups, keys, rows_of, known, prior, are_partial=data.is_partial)
-        meter.wrote(groups.count)
-        if self.may_duplicate and not duplicated:
-            meter.saw(keys.column(self.pane_position), groups.hashes)
+        state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
+        work.written = groups.count
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
-    def close(self, entries: StateRows, changed: StateRows | None, time: EpochTime) -> Closed:
-        """Output of the windows that are over, of entries as of `closing_entries`."""
-        return closed_windows(self, entries, changed, time)
+    def _grouped(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
+        """Return the entries of an epoch's rows: groups, keys, and rows or one partial each."""
+        groups, keys = data.grouped(self.pane_position)
+        rows = data.rows.values
+        return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
+
+    def _spread(self, partials: StateRows, closed: int) -> StateRows:
+        """Return partials of panes as partials of the windows that hold them and are open."""
+        position = self.pane_position
+        panes = partials.keys.column(position)
+        windows = self.grid.windows_of(values_of(panes), closed, END)
+        own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
+        starts = column_of(windows.start, None, panes.type)
+        spans = column_of(windows.end - windows.start, None, SPAN_TYPE)
+        return StateRows(
+            hashes=partials.hashes[windows.pane],
+            keys=pa.RecordBatch.from_arrays([*own.columns, starts, spans], schema=self.schema.keys),
+            values=partials.values.take(pa.array(windows.pane)),
+        )
+
+    def pieces(
+        self, entries: StateRows, time: EpochTime
+    ) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
+        """Return the windows that are over and the pieces that entries are; see `pieces_over`."""
+        starts = values_of(entries.keys.column(self.pane_position))
+        spans = None
+        if self.may_duplicate:
+            spans = values_of(entries.keys.column(self.pane_position + 1))
+        return pieces_over(self.grid, starts, spans, time)
+
+    def close(
+        self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
+    ) -> pa.RecordBatch:
+        """Return the output of the windows that are over, of entries as of `closing_entries`.
+
+        What is scanned lies in no order.  It is ordered by piece and key once; where every window
+        is one piece, which is the whole work of windows that do not overlap, not even keys need be
+        told apart.
+        """
+        cpu = cpu_clock.process_time()
+        if changed is not None:
+            entries = entries.then(changed)
+        windows, piece_of, count = self.pieces(entries, time)
+        if not windows:
+            return self.nothing()
+        of_pieces = np.flatnonzero(piece_of < count)
+        if len(of_pieces) < len(piece_of):  # windows that are not over yet, or were before
+            entries, piece_of = entries.take(of_pieces), piece_of[of_pieces]
+        own = entries.keys.select(list(range(self.pane_position)))
+        single = [window.piece for window in windows if window.piece is not None]
+        merged = 0
+        if changed is None and len(single) == len(windows):
+            order = np.argsort(piece_of, kind="stable")
+            bounds = np.searchsorted(piece_of[order], np.arange(count + 1))
+            parts = [order[bounds[piece] : bounds[piece + 1]] for piece in single]
+            rows = np.concatenate(parts)
+            sizes = [len(part) for part in parts]
+            states = entries.values.take(pa.array(rows))
+        else:
+            groups = group_rows(entries.hashes, own, 1)
+            order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
+            piece, key = piece_of[order], groups.of_row[order]
+            if changed is not None:  # of an entry that is there twice, the later one counts
+                newest = np.ones(len(order), np.bool_)
+                newest[:-1] = (piece[1:] != piece[:-1]) | (key[1:] != key[:-1])
+                order, piece, key = order[newest], piece[newest], key[newest]
+            ordered = entries.values.take(pa.array(order))
+            bounds = np.searchsorted(piece, np.arange(count + 1))
+            pieces = [
+                KeyedStates(keys=key[first:end], states=ordered.slice(first, end - first))
+                for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+            ]
+            built, merged = build_windows(
+                windows, pieces, groups.count, self.merge, overlapping=self.idempotent
+            )
+            sizes = [len(one.keys) for one in built]
+            rows = groups.first_row[np.concatenate([one.keys for one in built])]
+            states = pa.concat_batches([one.states for one in built])
+        spent_ms = (cpu_clock.process_time() - cpu) * 1e3
+        work.keys = max(work.keys, *sizes)
+        if merged:
+            work.merged, work.merge_ms = merged, spent_ms
+        else:
+            work.scan_ms += spent_ms
+        return self.window_rows(
+            own.take(pa.array(rows)),
+            np.repeat([window.start for window in windows], sizes),
+            np.repeat([window.end for window in windows], sizes),
+            states,
+        )
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Give rows as they came the pane that they go to."""
+        """Add the columns that tell the entry of each row: its pane, and that it is one."""
         if not self.may_duplicate:
             return self.entry_rows(rows, panes)
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
         return self.entry_rows(rows, panes, no_span)
 
-    def _spread(self, keys: pa.RecordBatch, closed: int) -> tuple[pa.RecordBatch, IntArray]:
-        """Windows that hold panes and end after `closed`: what tells each, and its pane."""
-        position = self.pane_position
-        panes = keys.column(position)
-        found = self.grid.windows_of(values_of(panes), closed, END)
-        own = keys.select(list(range(position))).take(pa.array(found.pane))
-        starts = column_of(found.start, None, panes.type)
-        spans = column_of(found.end - found.start, None, SPAN_TYPE)
-        columns = [*own.columns, starts, spans]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys), found.pane
-
     def _grown(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Output of the windows that end after the one, by the other, and whose panes changed."""
+        """Return the output of windows with changed panes that end after `after`, by `until`."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)
         return self._growing(others, after, until, touched)
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Say what the partials are, and of what windows."""
-        windows = windows_of(self.grid, self.lateness_us)
-        return describe_windows(super().describe_state(state), self, windows)
+        """Describe the partials, and of what windows they are."""
+        return self.with_windows(super().describe_state(state))
 
     @property
     def means(self) -> dict[str, Any]:
@@ -243,7 +281,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def window_rows(
         self, keys: pa.RecordBatch, starts: IntArray, ends: IntArray, state: pa.RecordBatch
     ) -> pa.RecordBatch:
-        """Output rows of some windows: n keys, windows and states."""
+        """Return the output of some windows: n keys, bounds and states."""
         moment = self.schema.keys.field(self.pane_position).type
         bounds = [column_of(self.grid.instants(of), None, moment) for of in (starts, ends)]
         if self.lengths is not None:
@@ -257,39 +295,34 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _growing(
         self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        """Merge panes into the windows that end after `after`, by `until`, and hold one touched.
+        """Merge the panes of windows that end after `after`, by `until`, and hold a touched one.
 
-        Parameters
-        ----------
-        entries
-            n of them, every key and pane once.
-        touched
-            Shape ``(n,)``.
+        Every key and pane is there once.
         """
         panes = values_of(entries.keys.column(self.pane_position))
-        found = self.grid.windows_of(panes, after, until)
+        windows = self.grid.windows_of(panes, after, until)
         own = entries.keys.select(list(range(self.pane_position)))
-        keys = group_rows(entries.hashes, own, 1).of_row[found.pane]
-        order = np.lexsort((panes[found.pane], found.start, found.kind, keys))
-        pane, kind, start = found.pane[order], found.kind[order], found.start[order]
+        keys = group_rows(entries.hashes, own, 1).of_row[windows.pane]
+        order = np.lexsort((panes[windows.pane], windows.start, windows.kind, keys))
+        pane, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key = keys[order]
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (key[1:] != key[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != start[:-1])
         firsts = np.flatnonzero(begins)
         sizes = np.diff(np.append(firsts, len(order)))
         if len(order):
-            wanted = np.logical_or.reduceat(touched[pane], firsts)
-            pane = pane[np.repeat(wanted, sizes)]
-            sizes, firsts = sizes[wanted], firsts[wanted]
+            changed = np.logical_or.reduceat(touched[pane], firsts)
+            pane = pane[np.repeat(changed, sizes)]
+            sizes, firsts = sizes[changed], firsts[changed]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         state = self.merge_in_order(entries.values.take(pa.array(pane)), starts)
         keys = own.take(pa.array(pane[starts[:-1]]))
-        return self.window_rows(keys, start[firsts], found.end[order][firsts], state)
+        return self.window_rows(keys, start[firsts], windows.end[order][firsts], state)
 
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
     ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
-        """All entries of the windows that hold a changed one, and which of them changed."""
+        """Return all entries of the windows that hold a changed one, and which of them changed."""
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
         own = changed.keys.select(list(range(position)))

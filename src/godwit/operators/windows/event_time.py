@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time as cpu_clock
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -11,8 +13,9 @@ from godwit.columns.arrays import mask_of, values_of
 from godwit.operators.windows.grid import BEGINNING, END
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    import numpy.typing as npt
     import pyarrow as pa
 
     from godwit.operators.windows.slots import Slots
@@ -29,6 +32,9 @@ __all__ = [
 ]
 
 
+_SAMPLE: Final = 0xF  # one hash in sixteen
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTime:
     """Event time of a source; all in microseconds."""
@@ -42,9 +48,9 @@ class SourceTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTime:
-    """Where a row's event time is."""
+    """The column of a row's event time."""
 
-    column: str  # name of the column
+    column: str
     is_end: bool = False  # whether it is the end of a window, which the row's time is just before
     is_told: bool = False  # whether lanes tell how far it has come, since no watermark does
 
@@ -63,52 +69,50 @@ class EpochTime:
     due: bool = False  # whether timers or expiries of some keys may be due
     # Whether rows go to a state of every window that holds them, and not to that of their pane.
     duplicated: bool = False
-    # Where windows are consolidated apart: which slot of each key group takes rows.
+    # Of two-phase windows: which slot of each key group takes rows.
     slots: Slots | None = None
 
     def latest(self, given: int) -> int:
-        """Rows of an input that are later than this are too far ahead of the clock."""
+        """Return the time after which rows of an input are too far ahead of the clock."""
         return self.not_after[given] if given < len(self.not_after) else END
 
 
 NO_TIME: Final = EpochTime()
-"""Of an operator that has no event time."""
+"""Time of an operator that has no event time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The earliest moments at which keys of an operator have something to do; `END`: none."""
+    """The earliest times at which timers or expiries of an operator are due; `END`: none."""
 
     event: int = END  # by event time
     clock: int = END  # by the driver's clock
 
     def is_due(self, time: EpochTime) -> bool:
-        """Whether the earliest of them are due in an epoch."""
+        """Return whether the earliest of them are due in an epoch."""
         return self.event <= time.until or self.clock <= time.clock
 
     def __or__(self, other: Due) -> Due:
-        """Give the earlier of each."""
+        """Return the earlier of each."""
         return Due(event=min(self.event, other.event), clock=min(self.clock, other.clock))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What was found while rows were sent on their way; sums, but for moments."""
+    """Event times reached, and rows left out, while rows were sent on their way."""
 
     # Number of a watermark whose rows came → the greatest event time of those that were not too far
     # ahead; `BEGINNING` if there were none.
     newest: Mapping[int, int] = field(default_factory=dict)
-    # late, ahead, untimed: rows that were left out: too late for every window, too far ahead of the
-    # clock, without an event time
-    late: int = 0
-    ahead: int = 0
-    untimed: int = 0
+    late: int = 0  # rows that were left out, since they were too late for every window
+    ahead: int = 0  # likewise, too far ahead of the clock
+    untimed: int = 0  # likewise, without an event time
     # Greatest event time of the rows that count, where no watermark tells it; else `BEGINNING`.
     reached: int = BEGINNING
 
     @classmethod
     def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
-        """Find the newest of the event times that move a watermark, but for those too far ahead."""
+        """Return the newest of the event times that move a watermark, but those too far ahead."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:
@@ -116,7 +120,7 @@ class Arrivals:
         return cls(newest={watermark: int(np.max(values, where=counts, initial=BEGINNING))})
 
     def __add__(self, other: Arrivals) -> Arrivals:
-        """Join what was found in two places."""
+        """Add what two places report."""
         newest = dict(self.newest)
         for source, moment in other.newest.items():
             newest[source] = max(newest.get(source, BEGINNING), moment)
@@ -130,24 +134,45 @@ class Arrivals:
 
 
 NO_ARRIVALS: Final = Arrivals()
-"""Where nothing was found."""
+"""No row left out, and no event time reached."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WindowWork:
-    """What a lane did for windows in an epoch, where state per window would do as well."""
+    """Work of a lane for windows in an epoch, counted where state per window would do as well.
 
-    panes: Mapping[int, int]  # start of a pane → keys of the epoch's rows in it
-    keys: int  # distinct keys of the epoch's rows, or, if these are more, of a window that closed
-    # written, write_ms: entries of state that changed, and CPU time for them
-    written: int
-    write_ms: float
-    # spread, spread_ms: partial states that went to windows, one for each, and CPU time for them
-    spread: int
-    spread_ms: float
-    # scanned, scan_ms: entries that were read because windows closed, and CPU time for it
-    scanned: int
-    scan_ms: float
-    # merged, merge_ms: keys in the parts that windows were made of, and CPU time for it
-    merged: int
-    merge_ms: float
+    Times are of CPU.
+    """
+
+    # Start of a pane → keys of the epoch's rows in it.
+    panes: Mapping[int, int] = field(default_factory=dict)
+    # Distinct keys of the epoch's rows, or, if these are more, of a window that closed.
+    keys: int = 0
+    # Entries of state that changed.
+    written: int = 0
+    write_ms: float = 0.0
+    # Partial states that went to windows, one for each.
+    spread: int = 0
+    spread_ms: float = 0.0
+    # Entries that were read because windows closed.
+    scanned: int = 0
+    scan_ms: float = 0.0
+    # Keys in the parts that windows were made of.
+    merged: int = 0
+    merge_ms: float = 0.0
+
+    @contextmanager
+    def timing(self, kind: Literal["write", "spread", "scan"]) -> Iterator[None]:
+        """Add CPU time to one kind of work."""
+        cpu = cpu_clock.process_time()
+        yield
+        name = f"{kind}_ms"
+        setattr(self, name, getattr(self, name) + (cpu_clock.process_time() - cpu) * 1e3)
+
+    def count_keys(self, panes: pa.Array, hashes: npt.NDArray[np.int64]) -> None:
+        """Count the keys of the epoch's rows, in every pane and all together: one entry of each."""
+        different, counts = np.unique(values_of(panes), return_counts=True)
+        self.panes = dict(zip(different.tolist(), counts.tolist(), strict=True))
+        sampled = hashes[(hashes >> 32) & _SAMPLE == 0]
+        largest = max(counts.tolist(), default=0)
+        self.keys = max(self.keys, largest, len(np.unique(sampled)) * (_SAMPLE + 1))

@@ -1,9 +1,8 @@
-"""Operators over event time: what their kinds share.
+"""Operators over event time: their entries, told apart by key and pane, and when those close.
 
-Their state is many entries a key, told apart by columns behind the key columns: one of them is a
-moment, the pane or the row's time.  Rows are arranged on their way (which entry they belong to, and
-which rows belong to none), entries are read when time closes what they are of, and those before
-`gone_before` are dropped in bulk.
+Rows are arranged on their way (which entry they belong to, and which rows belong to none), entries
+are read when time closes what they are of, and those before `EventTimeOperator.gone_before` are
+dropped in bulk.
 
 Invariant: whether a row is late depends on what earlier epochs closed and on nothing else, so a row
 counts in a window or comes too late for it, whichever lane, attempt or executor it meets.
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,10 +20,10 @@ from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
-from godwit.operators.operator import STATE, Arranged, KeyedOperator
-from godwit.operators.windows.description import describe_windows, windows_of
+from godwit.operators.operator import STATE, KeyedOperator
+from godwit.operators.windows.calendar import Calendar, CalendarGrid
 from godwit.operators.windows.event_time import Arrivals
-from godwit.operators.windows.grid import BEGINNING
+from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import EpochTime, RowTime
-    from godwit.operators.windows.grid import PaneGrid
 
 __all__ = [
     "PANE",
     "WINDOW_END",
     "WINDOW_START",
     "EventTimeOperator",
+    "gone_before",
     "number_rows",
     "output_schema",
     "window_bounds",
@@ -56,7 +56,7 @@ class EventTimeOperator(KeyedOperator):
 
     over_event_time: ClassVar[bool] = True
 
-    time: RowTime  # where a row's event time is
+    time: RowTime  # the column of a row's event time
     arriving: pa.Schema  # the rows as they come: key columns, time, and the others that are read
     grid: PaneGrid
     update: bool = False  # whether windows are emitted as they grow, not when they are over
@@ -68,7 +68,7 @@ class EventTimeOperator(KeyedOperator):
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Name columns that tell windows apart: where all have one length, one bound will do."""
+        """Return columns that tell windows apart: where all have one length, one bound will do."""
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
@@ -78,24 +78,46 @@ class EventTimeOperator(KeyedOperator):
         """What the meaning of entries depends on besides their windows, as plain values."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
+    @property
+    def described_windows(self) -> list[dict[str, Any]]:
+        """What the checkpoint keeps of the windows, as `gone_before` reads it."""
+        more: dict[str, Any] = {"lateness_us": self.lateness_us} if self.lateness_us else {}
+        if isinstance(self.grid, CalendarGrid):
+            more["calendar"] = {"unit": self.grid.calendar.unit, "zone": self.grid.calendar.zone}
+        return [
+            {"length_us": w.length_us, "every_us": w.every_us, "offset_us": w.offset_us, **more}
+            for w in self.grid.windows
+        ]
+
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Describe the entries, and what they mean."""
         described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
-        return describe_windows(described, self, windows_of(self.grid))
+        return self.with_windows(described)
+
+    def with_windows(self, described: StateDescription) -> StateDescription:
+        """Add to the description of state columns what tells entries apart, and what they mean."""
+        return msgspec.structs.replace(
+            described,
+            entries=columns_of(list(self.schema.keys)[len(self.keys) :]),
+            windows=self.described_windows,
+            means=self.means,
+        )
 
     @property
     def left_out(self) -> pa.Schema:
         """Columns of rows that are left out: as they came, and why."""
-        return left_out_schema(self.arriving)
+        return pa.schema([*self.arriving, pa.field(_REASON, pa.string())])
 
     @property
     def pane_position(self) -> int:
-        """Which of the columns that tell entries apart holds the pane."""
+        """Position of the pane among the columns that tell entries apart."""
         return len(self.keys)
 
     # -- rows on their way ---------------------------------------------------------------------
 
-    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:
+    def arrange(
+        self, rows: pa.RecordBatch, time: EpochTime, given: int = 0
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Find the pane of every row of `arriving`, and leave out what belongs to none."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
@@ -114,27 +136,25 @@ class EventTimeOperator(KeyedOperator):
             )
             counting = np.flatnonzero(~out)
             rows, times = rows.take(pa.array(counting)), times[counting]
-        return Arranged(
-            rows=self.with_panes(rows, column_of(self.marks(rows, times), None, column.type)),
-            left_out=left_out,
-            arrivals=Arrivals(
-                late=int(np.count_nonzero(late)),
-                ahead=int(np.count_nonzero(ahead)),
-                untimed=int(np.count_nonzero(untimed)),
-                reached=int(np.max(times, initial=BEGINNING)) if self.time.is_told else BEGINNING,
-            ),
+        arrivals = Arrivals(
+            late=int(np.count_nonzero(late)),
+            ahead=int(np.count_nonzero(ahead)),
+            untimed=int(np.count_nonzero(untimed)),
+            reached=int(np.max(times, initial=BEGINNING)) if self.time.is_told else BEGINNING,
         )
+        panes = column_of(self.marks(rows, times), None, column.type)
+        return self.with_panes(rows, panes), left_out, arrivals
 
     def is_late(self, times: npt.NDArray[np.int64], closed: int) -> npt.NDArray[np.bool_]:
-        """Whether all windows of rows of these event times were closed by earlier epochs."""
+        """Return whether earlier epochs closed all windows of rows of these event times."""
         return self.grid.is_late(times, closed - self.lateness_us)
 
     def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
-        """Moment by which the entry of each row is told apart from others of its key: its pane."""
+        """Return the time that tells the entry of each row from others of its key: its pane."""
         return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Give rows as they came the columns that tell their entry."""
+        """Add the columns that tell the entry of each row."""
         return self.entry_rows(rows, panes)
 
     def entry_rows(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
@@ -147,11 +167,11 @@ class EventTimeOperator(KeyedOperator):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:
-        """Whether any window is over in this epoch that was not before."""
+        """Return whether any window is over in this epoch that was not before."""
         return self.grid.closes(time.closed, time.until)
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Whether windows come out in this epoch, or it is the last that finds some panes."""
+        """Return whether windows come out in this epoch, or panes are found for the last time."""
         return (
             super().needs_state(time)
             or self.closes(time)
@@ -159,23 +179,23 @@ class EventTimeOperator(KeyedOperator):
         )
 
     def closing(self, time: EpochTime) -> tuple[int, int]:
-        """Panes from the one up to the other may be of windows that are over in this epoch."""
+        """Return the first pane, and the end of the last, of windows that close in this epoch."""
         return self.grid.closing(time.closed, time.until)
 
     def end_of(self, moment: int) -> int:
-        """End of the last window that holds a row of this event time."""
+        """Return the end of the last window that holds a row of this event time."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
-        """Greatest event time of what it emits: just before the window's end."""
+        """Return the greatest event time of what it emits: just before the window's end."""
         return self.end_of(newest) - 1
 
     def gone_before(self, closed: int) -> int:
-        """Panes before this one are of no window that takes rows once `closed` has passed."""
+        """Return the first pane of the windows that take rows once `closed` has passed."""
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def gone(self, closed: int) -> EntryRange:
-        """Panes that nobody asks for any more."""
+        """Return the panes that nobody asks for any more."""
         return EntryRange(column=self.pane_position, end=self.gone_before(closed))
 
     # -- entries -------------------------------------------------------------------------------
@@ -183,7 +203,7 @@ class EventTimeOperator(KeyedOperator):
     def closing_entries(
         self, data: OperatorInput, changed: StateRows | None
     ) -> tuple[StateRows, StateRows | None]:
-        """Entries of panes that are `closing`: those in the store, and those that an epoch changed.
+        """Return entries of panes that are `closing`: those in the store, and those that changed.
 
         The latter count in the place of the former; ``None`` if there are none.
         """
@@ -196,37 +216,43 @@ class EventTimeOperator(KeyedOperator):
         return data.state.scan(part), changed
 
     def nothing(self) -> pa.RecordBatch:
-        """Output without rows."""
+        """Return output without rows."""
         empty = [pa.array([], field.type) for field in self.output]
         return pa.RecordBatch.from_arrays(empty, schema=self.output)
 
 
 def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
-    """Give rows numbers in order of arrival, over all epochs, in one of their key columns."""
+    """Set a key column of rows to numbers in order of arrival, over all epochs."""
     numbers = epoch * _ROWS_OF_EPOCH + np.arange(len(rows.hashes))
     position = rows.keys.schema.get_field_index(column)
     keys = rows.keys.set_column(position, rows.keys.schema.field(position), pa.array(numbers))
     return StateRows(hashes=rows.hashes, keys=keys, values=rows.values)
 
 
-def left_out_schema(arriving: pa.Schema) -> pa.Schema:
-    """Columns of rows that are left out: as they came, and why."""
-    return pa.schema([*arriving, pa.field(_REASON, pa.string())])
+def gone_before(described: StateDescription, closed: int) -> int | None:
+    """Return the first pane of windows that end after `closed`, both in microseconds.
+
+    ``None`` for state that is not made of panes.
+    """
+    panes = [window for window in described.windows or () if "length_us" in window]
+    if not panes:
+        return None
+    extents = ("length_us", "every_us", "offset_us")
+    windows = [TimeWindow(**{name: window[name] for name in extents}) for window in panes]
+    closed -= panes[0].get("lateness_us", 0)
+    calendar = panes[0].get("calendar")
+    if calendar is None:
+        return PaneGrid.of(*windows).first_open(closed)
+    return CalendarGrid.of_calendar(Calendar(**calendar), *windows).first_open(closed)
 
 
-def window_bounds(moment: pa.DataType) -> list[pa.Field]:
-    """Columns that say which window a row of output is of."""
-    return [pa.field(WINDOW_START, moment), pa.field(WINDOW_END, moment)]
+def window_bounds(time: pa.DataType) -> list[pa.Field]:
+    """Return the columns of the bounds of a window."""
+    return [pa.field(WINDOW_START, time), pa.field(WINDOW_END, time)]
 
 
 def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
-    """Columns of an operator's output: key and window, then the results.
-
-    Raises
-    ------
-    InvalidFlowError
-        If two have one name, or a name is taken.
-    """
+    """Return the columns of an operator's output; refuse names that are taken."""
     output = pa.schema([*bounds, *results])
     check_column_names(output.names, f"The output of operator {name!r}")
     return output

@@ -7,21 +7,28 @@ order of arrival.  Rows are kept once, whatever the number of windows that hold 
 from __future__ import annotations
 
 import time as cpu_clock
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
-from godwit.columns.python_values import UTC
+from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
+from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.aggregates.builtin import kept_rows
+from godwit.operators.aggregates.collected import rows_of
+from godwit.operators.emitted import Emitted
 from godwit.operators.operator import STATE, OperatorOutput
-from godwit.operators.windows.calls import WindowFunction
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
+from godwit.operators.windows.sessions import SessionCompute
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterable
 
     from godwit.checkpoint.entries import StateRows
@@ -29,25 +36,65 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["WindowedProcess"]
+__all__ = ["SessionProcess", "Window", "WindowedProcess"]
+
+IntArray = npt.NDArray[np.int64]
 
 _NUMBER: Final = f"{RESERVED_PREFIX}_number"
+_ROWS: Final = f"{RESERVED_PREFIX}_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of event time: from `start` up to, but not including, `end`."""
+
+    start: dt.datetime
+    end: dt.datetime
+
+
+def call_for_windows(
+    operator: WindowedProcess | SessionProcess,
+    *,
+    keys: pa.RecordBatch,
+    starts: pa.Array,
+    ends: pa.Array,
+    rows: pa.RecordBatch,
+    order: IntArray,
+    bounds: IntArray,
+) -> pa.RecordBatch:
+    """Call the function for n windows; of window i are rows ``order[bounds[i]:bounds[i + 1]]``.
+
+    `keys`, `starts` and `ends` are n rows: key and bounds of each window.
+    """
+    of_key = rows_as_tuples(keys)
+    windows = rows_as_tuples(pa.RecordBatch.from_arrays([starts, ends], names=["start", "end"]))
+    columns = Columns(rows, rows.schema, order)
+    emitted: list[Any] = []
+    counts: list[int] = []
+    edges = bounds.tolist()
+    for i, (key, window) in enumerate(zip(of_key, windows, strict=True)):
+        of_window = KeyRows(columns, edges[i], edges[i + 1])
+        try:
+            result = operator.function(key, of_window, Window(*window))
+            if result is not None:
+                emitted.extend(result)
+        except BaseException as error:
+            raise function_failed(operator.name, operator.function, key, error) from error
+        counts.append(len(emitted))
+    return Emitted(
+        rows=emitted,
+        ends=counts,
+        keys=of_key,
+        schema=operator.output,
+        operator=operator.name,
+        zone=operator.zone,
+    ).to_batch()
 
 
 class WindowedProcess(EventTimeOperator):
-    """A function of the user, called per key and window.
+    """A function of the user, called per key and window once that is over."""
 
-    Parameters
-    ----------
-    name, keys, arriving, time, grid
-        As of `godwit.operators.windows.compute.WindowedCompute`.
-    function
-        ``function(key, rows, window)``; returns an iterable of rows, or ``None``.
-    output
-        Columns of the rows that the function returns.
-    zone
-        The session's, of datetimes without one that the function returns.
-    """
+    kind = "windowed process"
 
     def __init__(
         self,
@@ -56,8 +103,8 @@ class WindowedProcess(EventTimeOperator):
         keys: tuple[str, ...],
         arriving: pa.Schema,
         time: RowTime,
-        function: Callable[..., Iterable[Any] | None],
-        output: pa.Schema,
+        function: Callable[..., Iterable[Any] | None],  # ``function(key, rows, window)``
+        output: pa.Schema,  # columns of the rows that it returns
         grid: PaneGrid,
         zone: str = UTC,
     ) -> None:
@@ -67,16 +114,10 @@ class WindowedProcess(EventTimeOperator):
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
-        self.function = function
-        self._function = WindowFunction(operator=name, function=function, output=output, zone=zone)
-
-    @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "windowed process"
+        self.function, self.zone = function, zone
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Give rows as they came a pane, and room for a number."""
+        """Add the columns that tell the entry of each row: its pane, and room for a number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         return self.entry_rows(rows, panes, numbers)
 
@@ -106,21 +147,75 @@ class WindowedProcess(EventTimeOperator):
         position = self.pane_position
         panes = values_of(rows.keys.column(position))
         numbers = values_of(rows.keys.column(position + 1))
-        found = self.grid.windows_of(panes, time.closed, time.until)
+        windows = self.grid.windows_of(panes, time.closed, time.until)
         own = rows.keys.select(list(range(position)))
-        key = group_rows(rows.hashes, own, 1).of_row[found.pane]
-        order = np.lexsort((numbers[found.pane], found.start, found.kind, key))
-        row, kind, start = found.pane[order], found.kind[order], found.start[order]
-        key, end = key[order], found.end[order]
+        key = group_rows(rows.hashes, own, 1).of_row[windows.pane]
+        order = np.lexsort((numbers[windows.pane], windows.start, windows.kind, key))
+        row, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
+        key, end = key[order], windows.end[order]
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (np.diff(key) != 0) | (np.diff(kind) != 0) | (np.diff(start) != 0)
         firsts = np.flatnonzero(begins)
         moment = rows.keys.schema.field(position).type
-        return self._function(
+        return call_for_windows(
+            self,
             keys=own.take(pa.array(row[firsts])),
             starts=column_of(self.grid.instants(start[firsts]), None, moment),
             ends=column_of(self.grid.instants(end[firsts]), None, moment),
             rows=rows.values,
             order=row,
             bounds=np.append(firsts, len(order)),
+        )
+
+
+class SessionProcess(SessionCompute):
+    """A function of the user, called per key and session once that is over.
+
+    A session is not known before: the next row may join two.  So its rows are a state that merges
+    like an aggregate's: they lie in the session's entry, and are written again whenever it grows.
+    The function gets them in order of event time.
+    """
+
+    kind = "session process"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: tuple[str, ...],
+        arriving: pa.Schema,
+        time: RowTime,
+        function: Callable[..., Iterable[Any] | None],
+        output: pa.Schema,
+        gap_us: int,
+        zone: str = UTC,
+    ) -> None:
+        self._rows = pa.schema([field for field in arriving if field.name not in keys])
+        self.function, self.zone = function, zone
+        super().__init__(
+            name=name,
+            keys=keys,
+            arriving=arriving,
+            time=time,
+            inputs=self._rows,
+            aggregates={_ROWS: kept_rows(*self._rows.names)},
+            gap_us=gap_us,
+            output=output,
+        )
+
+    def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Call the function for sessions that are over."""
+        first, last, packed = self.results(keys, state)
+        opens, ends = self.bounds(first, last)
+        starts, rows = rows_of(packed, self._rows)
+        session = np.repeat(np.arange(len(first)), np.diff(starts))
+        times = values_of(rows.column(rows.schema.get_field_index(self.time.column)))
+        return call_for_windows(
+            self,
+            keys=keys.select(list(range(self.pane_position))),
+            starts=opens,
+            ends=ends,
+            rows=rows,
+            order=np.lexsort((times, session)),
+            bounds=starts,
         )

@@ -66,7 +66,7 @@ class RowWindows:
     def operator(
         self, *, name: str, keys: pa.Schema, inputs: pa.Schema, aggregates: Mapping[str, Aggregate]
     ) -> RowWindowsOperator:
-        """Make the operator of these windows."""
+        """Return the operator of these windows."""
         return RowWindowsOperator(
             name=name, keys=keys, inputs=inputs, aggregates=aggregates, windows=self
         )
@@ -109,16 +109,9 @@ def rows(length: int, *, every: int | None = None) -> RowWindows:
 
 
 class RowWindowsOperator(KeyedOperator):
-    """Aggregates of the last rows of each key, whenever some more have come.
+    """Aggregates of the last rows of each key, whenever some more have come."""
 
-    Parameters
-    ----------
-    name, keys, inputs, aggregates
-        As of `godwit.operators.compute.ComputeOperator`.
-    windows
-        How many rows, and how often.
-    """
-
+    kind = "compute over rows"
     emits: ClassVar[str] = "windows, once each, when their last row has come"
 
     def __init__(
@@ -139,11 +132,6 @@ class RowWindowsOperator(KeyedOperator):
         results = list(compute.output)[len(keys) :]
         self.output = pa.schema([*keys, pa.field(WINDOW_NUMBER, pa.int64()), *results])
         check_column_names(self.output.names, f"The output of operator {name!r}")
-
-    @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "compute over rows"
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
@@ -174,11 +162,11 @@ class RowWindowsOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Give the upgrade of aggregates; see `ComputeOperator.values_from`."""
+        """Return the upgrade of aggregates; see `ComputeOperator.values_from`."""
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Give partial states that have seen no row."""
+        """Return partial states that have seen no row."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
 
@@ -216,9 +204,9 @@ class RowWindowsOperator(KeyedOperator):
                 groups.key_groups,
             )
         }
-        done = after // every  # full panes of each key by now
+        full_panes = after // every  # full panes of each key by now
         if width > 1:
-            stay = full[pane[full] > done[key[full]] - width]  # for windows to come
+            stay = full[pane[full] > full_panes[key[full]] - width]  # for windows to come
             if len(stay):
                 rows_of = StateRows(
                     hashes=groups.hashes[key[stay]],
@@ -227,7 +215,7 @@ class RowWindowsOperator(KeyedOperator):
                 )
                 changed[_PANES] = (rows_of, groups.key_groups[key[stay]])
         oldest = np.maximum(first - width + 1, 0)
-        num_windows = np.maximum(done - width + 1 - oldest, 0)
+        num_windows = np.maximum(full_panes - width + 1 - oldest, 0)
         output = None
         if num_windows.any():
             output = self._windows(
@@ -246,14 +234,10 @@ class RowWindowsOperator(KeyedOperator):
         ends: IntArray,
         key: IntArray,
     ) -> pa.RecordBatch:
-        """Partial states of the pieces: of an epoch's rows, and of the pane that was open.
+        """Return partial states of the pieces: of an epoch's rows, and of the pane that was open.
 
-        Parameters
-        ----------
-        goes_on
-            Shape ``(G,)``: whether a key has an open pane, whose state is in `prior`.
-        ends, key
-            Where the pieces of each key end; the key of each piece.
+        A key that `goes_on` has an open pane, whose state is in `prior`; `ends` and `key` are where
+        the pieces of each key end, and the key of each piece.
         """
         every = self.windows.every
         starts = np.append(0, ends[:-1])
@@ -291,12 +275,8 @@ class RowWindowsOperator(KeyedOperator):
     ) -> pa.RecordBatch:
         """Merge full panes into windows.
 
-        Parameters
-        ----------
-        spans
-            Of each key: its first window, its first pane of this epoch, and how many windows.
-        pieces
-            Key, pane and partial state of the panes of this epoch.
+        `spans` are of each key: its first window, its first pane of this epoch, and how many
+        windows; `pieces` are key, pane and partial state of the panes of this epoch.
         """
         oldest, first, num_windows = spans
         key, pane, partials = pieces
@@ -327,14 +307,14 @@ class RowWindowsOperator(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
     def _pane_keys(self, keys: pa.RecordBatch, key: IntArray, pane: IntArray) -> pa.RecordBatch:
-        """Tell the entries of full panes."""
+        """Return the key columns of full panes."""
         slot = column_of(pane % (self._panes_per_window - 1), None, pa.int64())
         columns = [*keys.take(pa.array(key)).columns, slot]
         return pa.RecordBatch.from_arrays(columns, schema=self._panes.keys)
 
 
 def _ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
-    """Give the i, and ``first[i] .. first[i] + count[i] - 1``, of every i one after the other."""
+    """Return every i, and ``first[i] .. first[i] + count[i] - 1``, one after the other."""
     of = np.repeat(np.arange(len(first)), count)
     before = np.repeat(np.cumsum(count) - count, count)
     return of, first[of] + np.arange(len(of)) - before

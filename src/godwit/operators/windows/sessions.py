@@ -15,7 +15,7 @@ when a session ends is part of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
-from godwit.operators.windows.description import describe_windows
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import (
     PANE,
@@ -58,26 +57,21 @@ IntArray = npt.NDArray[np.int64]
 
 
 class SessionCompute(ComputeOperator, EventTimeOperator):
-    """Aggregates of the rows of each key and session.
+    """Aggregates of the rows of each key and session."""
 
-    Parameters
-    ----------
-    name, keys, arriving, time, inputs, aggregates
-        As of `godwit.operators.windows.compute.WindowedCompute`.
-    gap_us
-        Two rows of one key that lie at most this apart are of one session.
-    """
+    kind = "session compute"
 
     def __init__(
         self,
         *,
         name: str,
         keys: tuple[str, ...],
-        arriving: pa.Schema,
-        time: RowTime,
+        arriving: pa.Schema,  # columns of the rows as they come: key columns first
+        time: RowTime,  # one of them
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
-        gap_us: int,
+        output: pa.Schema | None = None,  # of what is emitted in place of windows and results
+        gap_us: int,  # two rows of one key that lie at most this apart are of one session
     ) -> None:
         moment = arriving.field(time.column)
         keyed = [arriving.field(key) for key in keys]
@@ -92,7 +86,9 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         )
         self.arriving, self.time, self.gap_us = arriving, time, gap_us
         self._before_us = int(time.is_end)
-        self.output = self.output_of([*keyed, *window_bounds(moment.type)])
+        bounds = [*keyed, *window_bounds(moment.type)]
+        results = list(self.output)[len(bounds) + 1 :]
+        self.output = output_schema(name, bounds, results) if output is None else output
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
@@ -100,21 +96,16 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return self.unique_keys_of_windows(1)
 
     @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "session compute"
-
-    @property
     def _last_position(self) -> int:
-        """Which column of an entry, key columns first, holds the moment of the last row."""
+        """Position, key columns first, of the column of an entry with the time of its last row."""
         return len(self.schema.keys) + 1
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Whether a row's own session would be over already."""
+        """Return whether a row's own session would be over already."""
         return times + self.gap_us <= closed
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Beginning of the session, among these rows, that each row is of."""
+        """Return the beginning of the session, among these rows, that each row is of."""
         keys = rows.select(self.keys.names)
         key = group_rows(hash_keys(keys), keys, 1).of_row
         order = np.lexsort((times, key))
@@ -125,19 +116,19 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return marks
 
     def closes(self, time: EpochTime) -> bool:
-        """Whether any session may be over in this epoch that was not before."""
+        """Return whether any session may be over in this epoch that was not before."""
         return time.until > time.closed
 
     def end_of(self, moment: int) -> int:
-        """End of the session whose last row is of this moment."""
+        """Return the end of the session whose last row is of this time."""
         return moment + self.gap_us
 
-    def gone_before(self, closed: int) -> int:  # noqa: ARG002 - sessions are removed one by one
-        """Nothing is dropped in bulk."""
+    def gone_before(self, closed: int) -> int:  # noqa: ARG002
+        """Return no pane: sessions are removed one by one."""
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Let the rows of an epoch meet the sessions of their keys, and close what is over.
+        """Merge the rows of an epoch with the sessions of their keys, and close what is over.
 
         The keys that are looked at are those that have rows or whose sessions are over; which
         those are is found by one scan of one column.
@@ -147,9 +138,9 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
             over = EntryRange(column=self._last_position, end=self._last_before(time.until))
-            found = data.state.scan(over)
-            hashes.append(found.hashes)
-            keys.append(found.keys.select(names))
+            entries = data.state.scan(over)
+            hashes.append(entries.hashes)
+            keys.append(entries.keys.select(names))
         every = pa.concat_batches(keys)
         if not every.num_rows:
             return OperatorOutput()
@@ -157,12 +148,12 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         distinct = every.take(pa.array(groups.first_row))
         stored, of_key, slots = self._stored(groups, distinct, data.state)
         key = np.concatenate([of_key, groups.of_row[: len(arrived.hashes)]])
-        return self._met(groups, stored.then(arrived), key, slots, time)
+        return self._merge_sessions(groups, stored.then(arrived), key, slots, time)
 
     def _stored(
         self, groups: Groups, keys: pa.RecordBatch, state: StateView
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """All sessions of some keys in the state, the key of each, and its slot."""
+        """Return all sessions of some keys in the state, the key of each, and its slot."""
         pending, first, width = np.arange(groups.count), 0, 1
         entries, values, of_key, slots = [], [], [], []
         while pending.size:
@@ -187,23 +178,12 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         )
         return rows, every, np.concatenate(slots)
 
-    def _met(
+    def _merge_sessions(
         self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: EpochTime
     ) -> OperatorOutput:
-        """Merge sessions of keys that meet, and part those that are over from those that are not.
+        """Merge sessions that meet, emit those that are over, and write the others.
 
-        Parameters
-        ----------
-        groups
-            The keys.
-        own
-            Sessions: those of the state first.
-        key
-            Shape ``(n,)``: which key each is of.
-        slots
-            Shape ``(m,)``: slots of those of the state, which are the first m.
-        time
-            The epoch's time.
+        `key` is the key of each session, those of the state first, whose slots are `slots`.
         """
         firsts, lasts = (values_of(own.values.column(i)) for i in (0, 1))
         order = np.lexsort((firsts, key))
@@ -239,37 +219,38 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
             ),
         )
 
-    def output_of(self, bounds: list[pa.Field]) -> pa.Schema:
-        """Columns of the output; those of the key and of the window's bounds are given."""
-        return output_schema(self.name, bounds, list(self.output)[len(bounds) + 1 :])
-
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Output of sessions that are over: what tells their entries apart, and their states."""
+        """Return the output of sessions that are over, by what tells their entries, and states."""
         first, last, *results = self.results(keys, state)
         own = keys.columns[: self.pane_position]
         bounds = self.bounds(first, last)
         return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
 
     def _ends(self, last: pa.Array) -> IntArray:
-        """Give the ends of sessions, from the values of their last rows."""
+        """Return the ends of sessions, from the values of their last rows."""
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
 
     def _last_before(self, until: int) -> int:
-        """Give the bound that the value of the last row is below if a session ends by `until`."""
+        """Return the bound of the value of the last row of sessions that end by `until`."""
         return until - self.gap_us + self._before_us + 1
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Beginnings and ends of sessions, from the values of their first and last rows."""
+        """Return beginnings and ends of sessions, from the values of their first and last rows."""
         starts = column_of(values_of(first) - self._before_us, None, first.type)
         return starts, column_of(self._ends(last), None, last.type)
 
+    @property
+    def described_windows(self) -> list[dict[str, Any]]:
+        """What the checkpoint keeps of the sessions."""
+        return [{"gap_us": self.gap_us}]
+
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Say what the partials are, and of what sessions."""
-        return describe_windows(super().describe_state(state), self, [{"gap_us": self.gap_us}])
+        """Describe the partials, and of what sessions they are."""
+        return self.with_windows(super().describe_state(state))
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:
-        """Whether a session begins, where sessions are ordered by key and beginning."""
+        """Return where a session begins, among parts ordered by key and beginning."""
         count = len(key)
         begins = np.ones(count, np.bool_)
         if count > 1:

@@ -1,6 +1,6 @@
-"""Which of two slots of a key group takes rows: migrating windows without moving their state.
+"""The slots of key groups, of which one takes rows: migrating windows without moving their state.
 
-Windows that are consolidated apart have two *slots* per key group, each a state with a place of its
+Two-phase windows have two *slots* per key group, each a state with a place of its
 own.  One of them, the *active* one, takes the rows.  To migrate instantly, an empty slot at the
 destination becomes the active one between two epochs; what the other holds stays where it is, goes
 into the windows that it belongs to when they are over, and is gone with the last of them.  To
@@ -60,7 +60,7 @@ class Slots:
         return Slots(active=self.active, since=self.since, over=over)
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
-        """Say what a commit record has to: nothing of key groups that never migrated so."""
+        """Return what a commit record keeps: nothing of key groups that never migrated so."""
         used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -68,41 +68,33 @@ class Slots:
     def become(
         self, second: Collection[int], smooth: Collection[int], newest: int, grid: PaneGrid
     ) -> Slots:
-        """Give the slots once others are active.
+        """Return the slots once the second ones of `second`, and of no other key group, are active.
 
-        Parameters
-        ----------
-        second
-            Key groups whose second slot is the active one now.
-        smooth
-            Key groups of which earlier panes stay with the slot that has them.
-        newest
-            No row until now is later than this moment, in microseconds.
-        grid
-            The panes.
+        Of `smooth` key groups, earlier panes stay with the slot that has them. No row until now is
+        later than `newest`, in microseconds.
         """
         active = np.zeros_like(self.active)
         active[list(second)] = 1
-        turned = np.flatnonzero(active != self.active)
-        if not len(turned):
+        switched = np.flatnonzero(active != self.active)
+        if not len(switched):
             return self
         since, over = self.since.copy(), self.over.copy()
-        since[turned] = over[turned] = BEGINNING
+        since[switched] = over[switched] = BEGINNING
         if newest > BEGINNING:
-            over[turned] = grid.end_of(newest)
+            over[switched] = grid.end_of(newest)
             later = int(grid.panes(np.array([newest]))[0]) + grid.width_us
-            since[[g for g in turned.tolist() if g in smooth]] = later
+            since[[g for g in switched.tolist() if g in smooth]] = later
         return Slots(active=active, since=since, over=over)
 
     def slot_of(
         self, key_groups: npt.NDArray[np.integer], panes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int8]:
-        """Which slot takes rows of some key groups and panes."""
+        """Return the slot that takes the rows of key groups and panes."""
         active = self.active[key_groups]
         slot: npt.NDArray[np.int8] = active ^ (panes < self.since[key_groups])
         return slot
 
     def drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
-        """Where a slot takes no rows, and windows that hold anything of it are closed."""
-        rests: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
-        return rests
+        """Return where a slot takes no rows, and windows that hold anything of it are closed."""
+        drained: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
+        return drained

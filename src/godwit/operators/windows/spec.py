@@ -30,22 +30,14 @@ _MAX_PANES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hopping:
-    """Windows of one length that begin every so often; tumbling ones if they do not overlap.
+    """Windows of one length that begin every so often; tumbling ones if they do not overlap."""
 
-    Attributes
-    ----------
-    window
-        Length, frequency and offset.
-    calendar
-        What they are counted in, if in days or months of a time zone.
-    """
-
-    window: TimeWindow
-    calendar: Calendar | None = None
+    window: TimeWindow  # length, frequency and offset
+    calendar: Calendar | None = None  # in whose days or months they are counted, if any
 
     @property
     def longest_us(self) -> int:
-        """Microseconds that a window lasts at most."""
+        """Bound of the length of a window, in microseconds."""
         return self.window.length_us * (1 if self.calendar is None else self.calendar.most_days)
 
     @property
@@ -69,15 +61,9 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Windows that end once a key has been silent for a while.
+    """Windows that end once a key has been silent for a while."""
 
-    Attributes
-    ----------
-    gap_us
-        Two rows of one key that lie at most this apart are of one session.
-    """
-
-    gap_us: int
+    gap_us: int  # two rows of one key that lie at most this apart are of one session
 
     def __str__(self) -> str:
         return f"session of gap {spelled(self.gap_us)}"
@@ -180,13 +166,7 @@ def session(gap: Duration) -> Session:
 
 
 def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
-    """Make the panes that all these windows share.
-
-    Raises
-    ------
-    InvalidFlowError
-        If two windows are the same, or the longest would be made of too many panes.
-    """
+    """Return the panes that all these windows share; refuse too many of them."""
     windows = [spec.window for spec in specs]
     calendars = {spec.calendar for spec in specs}
     if len(calendars) > 1:
@@ -195,10 +175,10 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
             remedy="Windows of one call are of one zone, and all of days or all of months: call "
             "window(...) twice on the keyed stream, and give each result a name.",
         )
-    twice = [spec for i, spec in enumerate(specs) if spec.window in windows[:i]]
-    if twice:
+    repeated = [spec for i, spec in enumerate(specs) if spec.window in windows[:i]]
+    if repeated:
         raise InvalidFlowError(
-            f"{where} has the window {str(twice[0])!r} twice.", remedy="Name each window once."
+            f"{where} has the window {str(repeated[0])!r} twice.", remedy="Name each window once."
         )
     (calendar,) = calendars
     grid = (
@@ -216,7 +196,7 @@ def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
 
 
 def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) -> Hopping:
-    """Windows of whole days or months of a time zone."""
+    """Return windows of whole days or months of a time zone."""
     check_zone(zone)
     unit, size = calendar_length(length, "The length of a window", least=1)
     unit_of_step, step = calendar_length(every, "The frequency of a window (every=)", least=1)

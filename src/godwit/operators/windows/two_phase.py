@@ -27,19 +27,17 @@ from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import values_of
 from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.operator import Arranged, OperatorOutput, TwoPhase
-from godwit.operators.windows.closing import of_closing_windows
+from godwit.operators.operator import OperatorOutput, TwoPhase
 from godwit.operators.windows.compute import WindowedCompute
-from godwit.operators.windows.event_time import RowTime
+from godwit.operators.windows.event_time import NO_ARRIVALS, RowTime, WindowWork
 from godwit.operators.windows.grid import BEGINNING
-from godwit.operators.windows.meter import Closed, WindowMeter
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.operators.operator import OperatorInput
-    from godwit.operators.windows.event_time import EpochTime
+    from godwit.operators.windows.event_time import Arrivals, EpochTime
 
 __all__ = ["ComputePart", "ConsolidatePart", "second_slots"]
 
@@ -49,112 +47,87 @@ _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
 def second_slots(operator: str) -> str:
-    """Name of the operator that is the second slots of another one."""
+    """Return the name of the operator that is the second slots of another one."""
     return f"{operator}{_SECOND}"
 
 
 class ComputePart(WindowedCompute):
-    """The half that keeps panes, and emits those that windows which are over are made of.
+    """The half that keeps panes, and emits the partials of windows that are over.
 
-    Parameters
-    ----------
-    whole
-        The windowed aggregate. The first slots have its name, and hence its state.
-    slot
-        Which of the two slots of every key group this is (`godwit.operators.windows.slots`).
-
-    Attributes
-    ----------
-    first, second
-        Names of the operators that are the slots.
+    It is one of the two slots of every key group (`godwit.operators.windows.slots`); the first has
+    the name of the windowed aggregate, and hence its state.
     """
 
     emits = "partial states of windows that are over"
 
     def __init__(self, whole: WindowedCompute, slot: int = 0) -> None:
         vars(self).update(vars(whole))  # its aggregates are bound, and stay so
-        self.slot, self.first, self.second = slot, whole.name, second_slots(whole.name)
-        self.name = self.second if slot else self.first
-        self.part_of = self.first if slot else ""
+        self.slot = slot
+        if slot:
+            self.name, self.part_of = second_slots(whole.name), whole.name
         self.output = pa.schema([*self.schema.keys, *self.schema.values])
 
     @property
     def two_phase(self) -> TwoPhase:
         """A slot of the compute part."""
-        return TwoPhase(
-            first=self.first,
-            second=self.second,
-            slot=self.slot,
-            grid=self.grid,
-            pane_position=self.pane_position,
-        )
+        return _role(self, self.part_of or self.name, self.slot)
 
-    def close(self, entries: StateRows, changed: StateRows | None, time: EpochTime) -> Closed:
-        """Give the partials of windows that are over in this epoch and were not before."""
+    def close(
+        self,
+        entries: StateRows,
+        changed: StateRows | None,
+        time: EpochTime,
+        work: WindowWork,  # noqa: ARG002 - the other half merges
+    ) -> pa.RecordBatch:
+        """Return the partials of windows that are over in this epoch and were not before."""
         if changed is not None:
             entries = _newest(entries.then(changed), len(self.keys))
-        which = of_closing_windows(self, entries, time)
-        if len(which) < len(entries.hashes):
-            entries = entries.take(which)
+        _, piece_of, count = self.pieces(entries, time)
+        of_pieces = np.flatnonzero(piece_of < count)
+        if len(of_pieces) < len(entries.hashes):
+            entries = entries.take(of_pieces)
         columns = [*entries.keys.columns, *entries.values.columns]
-        return Closed(output=pa.RecordBatch.from_arrays(columns, schema=self.output))
+        return pa.RecordBatch.from_arrays(columns, schema=self.output)
 
 
 class ConsolidatePart(EventTimeOperator):
-    """The half that merges partials by key into windows.
+    """The half that merges partials by key into windows."""
 
-    Parameters
-    ----------
-    name
-        Its name.
-    whole
-        The windowed aggregate.
-    measured
-        Whether costs say, while the flow runs, if it shares a component with the other half.
-
-    Attributes
-    ----------
-    compute
-        Name of the half that its partials come from.
-    slots
-        Names of the operators that are that half's slots.
-    """
-
+    kind = "windowed consolidate"
     emits = "windows that are over"
 
-    def __init__(self, name: str, whole: WindowedCompute, *, measured: bool = False) -> None:
-        self.name, self.whole, self.compute, self.measured = name, whole, whole.name, measured
-        self.part_of = whole.name
-        self.slots = (whole.name, second_slots(whole.name))
+    def __init__(
+        self,
+        name: str,
+        whole: WindowedCompute,
+        *,
+        measured: bool = False,  # whether costs say if it shares a component with the other half
+    ) -> None:
+        self.name, self.whole, self.measured, self.part_of = name, whole, measured, whole.name
+        self.slots = (whole.name, second_slots(whole.name))  # the operators that are its slots
         self.schema, self.output = whole.schema, whole.output
         self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
         self.time, self.grid = RowTime(column=PANE), whole.grid
 
     @property
-    def kind(self) -> str:
-        """What makes one."""
-        return "windowed consolidate"
-
-    @property
     def two_phase(self) -> TwoPhase:
         """The consolidation of both slots."""
-        return TwoPhase(
-            first=self.slots[0],
-            second=self.slots[1],
-            slot=None,
-            grid=self.grid,
-            pane_position=self.pane_position,
-        )
+        return _role(self, self.part_of, None)
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
-        """Say which slot partials come from: that is the number of the input."""
+        """Add the slot that partials come from: the number of the input."""
         slot = pa.array(np.full(rows.num_rows, given, np.int8))
         return rows.append_column(_SLOT, slot)
 
-    def arrange(self, rows: pa.RecordBatch, time: EpochTime, given: int = 0) -> Arranged:  # noqa: ARG002
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,  # noqa: ARG002
+        given: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Leave partials as they are: they tell their entry, and were judged as rows."""
-        return Arranged(rows=rows)
+        return rows, None, NO_ARRIVALS
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
         """Nothing is there that could go."""
@@ -168,20 +141,20 @@ class ConsolidatePart(EventTimeOperator):
         own = rows.keys.select(self.keys.names)
         groups = group_rows(rows.hashes, own, data.num_key_groups)
         partials = self._merged(rows, groups.key_groups[groups.of_row], data.time)
-        closed = self.whole.close(partials, None, data.time)
-        meter = WindowMeter()
-        meter.closed(closed, sees_all_keys=True)
+        work = WindowWork()
+        output = self.whole.close(partials, None, data.time, work)
+        work.keys = 0  # the compute part counts them
         return OperatorOutput(
-            output=closed.output,
+            output=output,
             groups=groups,
-            windows=meter.work if self.whole.may_duplicate else None,
+            windows=work if self.whole.may_duplicate else None,
             duplicate_partials=len(rows.hashes) - len(partials.hashes),
         )
 
     def _merged(
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
-        """Merge what both slots hold of a key and pane; what was there first comes first."""
+        """Merge the partials of both slots of a key and pane; what was there first comes first."""
         slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
@@ -199,8 +172,18 @@ class ConsolidatePart(EventTimeOperator):
         )
 
 
+def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
+    return TwoPhase(
+        first=first,
+        second=second_slots(first),
+        slot=slot,
+        grid=part.grid,
+        pane_position=part.pane_position,
+    )
+
+
 def _newest(entries: StateRows, num_hashed: int) -> StateRows:
-    """Of an entry that is there twice, the later one."""
+    """Return the later one of an entry that is there twice."""
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):
         return entries

@@ -22,9 +22,9 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.operators.states import maps
-from godwit.operators.states.cells import LookAhead
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.states.operator import ProcessOfStates
+from godwit.operators.states.stored import LookAhead
 from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:

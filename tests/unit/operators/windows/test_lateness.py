@@ -12,7 +12,7 @@ from tests.support.window_flows import WindowedRun
 
 from godwit.model.errors import CheckpointMismatchError, InvalidFlowError
 from godwit.operators import aggregates as gw
-from godwit.operators.windows.description import gone_before
+from godwit.operators.windows.operator import gone_before
 from godwit.operators.windows.spec import hopping, session, tumbling
 
 if TYPE_CHECKING:

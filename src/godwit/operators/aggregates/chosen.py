@@ -1,0 +1,265 @@
+"""The value of one row of a key: the smallest, largest, first or last, or where another is largest.
+
+Primitive values go through NumPy's scatter operations.  Strings, binary and decimals are played off
+in pairs, row against row of the same key, in rounds: log2 of the largest group, about two
+comparisons for every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import BoolArray, column_of, mask_of, numpy_type, values_of
+from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.ordering import (
+    can_be_held,
+    descending_ranks,
+    first_of_each,
+    order_by,
+    pairing,
+    rows_by_group,
+    starts_of,
+)
+
+__all__ = ["bind_extreme", "bind_extreme_by", "bind_position"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
+    """Smallest or largest value of a column."""
+    dtype = column.type
+    if not can_be_held(dtype):
+        return None
+    identity = {
+        "aggregate": "max" if largest else "min",
+        "column": column.name,
+        "type": str(dtype),
+    }
+    make = _PrimitiveExtreme if numpy_type(dtype) is not None else _ComparedExtreme
+    return make(largest=largest, state=pa.schema({"value": dtype}), output=dtype, identity=identity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extreme(BuiltIn):
+    commutative = True
+    idempotent = True
+    largest: bool
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self.states(pa.nulls(count, self.output))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PrimitiveExtreme(_Extreme):
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        values, mask = _comparable(columns[0]), mask_of(columns[0])
+        if mask is not None:
+            groups, values = groups[mask], values[mask]
+        extremes, seen = self._identity_where_null(states.column(0))
+        with np.errstate(invalid="ignore"):  # NaN is a value here
+            self._choose().at(extremes, groups, values)
+        seen[groups] = True
+        return self._column(extremes, seen)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        extremes, seen = self._identity_where_null(left.column(0))
+        others, others_seen = self._identity_where_null(right.column(0))
+        with np.errstate(invalid="ignore"):
+            chosen = self._choose()(extremes, others)
+        return self._column(chosen, seen | others_seen)
+
+    def _choose(self) -> np.ufunc:
+        # NaN is the largest value: maximum() takes it, fmin() takes anything rather than it.
+        return np.maximum if self.largest else np.fmin
+
+    def _identity_where_null(self, column: pa.Array) -> tuple[npt.NDArray[Any], BoolArray]:
+        """Return values that may be written to, and which of them there are."""
+        values, mask = _comparable(column).copy(), mask_of(column)
+        if mask is None:
+            return values, np.ones(len(column), np.bool_)
+        if values.dtype.kind == "f":
+            values[~mask] = -np.inf if self.largest else np.nan
+        else:
+            limits = np.iinfo(values.dtype)
+            values[~mask] = limits.min if self.largest else limits.max
+        return values, mask.copy()
+
+    def _column(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
+        return self.states(column_of(values, None if seen.all() else seen, self.output))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ComparedExtreme(_Extreme):
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        column, mask = columns[0], mask_of(columns[0])
+        rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
+        order, starts = rows_by_group(groups[rows], states.num_rows)
+        rows = rows[order]
+        for left, right, paired in pairing(starts):
+            winners = rows[left]
+            challengers = rows[right]
+            better = self._beats(
+                column.take(pa.array(challengers)), column.take(pa.array(winners[paired]))
+            )
+            winners[paired] = np.where(values_of(better), challengers, winners[paired])
+            rows = winners
+        best = np.full(states.num_rows, -1)
+        best[groups[rows]] = rows
+        found = column.take(pa.array(best, mask=best < 0))
+        return self._better(states.column(0), found)
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        return self._better(left.column(0), right.column(0))
+
+    def _beats(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
+        return (pc.greater if self.largest else pc.less)(challengers, holders)
+
+    def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
+        wins = self._beats(challengers, holders).fill_null(False)
+        wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
+        return self.states(pc.if_else(wins, challengers, holders))
+
+
+def _comparable(column: pa.Array) -> npt.NDArray[Any]:
+    """Values under an order that NumPy has: booleans as bytes."""
+    values = values_of(column)
+    return values.view(np.uint8) if values.dtype == np.bool_ else values
+
+
+def bind_extreme_by(
+    column: pa.Field, by: pa.Field | None = None, *, largest: bool
+) -> BoundAggregate | None:
+    """Value of a column where `by`, or the column itself, is smallest or largest."""
+    by = column if by is None else by
+    if not (can_be_held(column.type) and can_be_held(by.type)):
+        return None
+    return _ExtremeBy(
+        largest=largest,
+        state=pa.schema({"value": column.type, "by": by.type}),
+        output=column.type,
+        identity={
+            "aggregate": "max_by" if largest else "min_by",
+            "columns": [column.name, by.name],
+            "types": [str(column.type), str(by.type)],
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ExtremeBy(BuiltIn):
+    largest: bool
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self.states(*(pa.nulls(count, field.type) for field in self.state))
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        value, by = columns[0], columns[-1]
+        mask = mask_of(by)
+        rows = np.arange(len(by)) if mask is None else np.flatnonzero(mask)
+        groups = groups[rows]
+        order = order_by(groups, self._ranks(by.take(pa.array(rows))))
+        best, _ = first_of_each(order, starts_of(groups, states.num_rows), 1)
+        chosen = np.full(states.num_rows, -1)
+        chosen[groups[best]] = rows[best]
+        taken = pa.array(chosen, mask=chosen < 0)
+        return self.merge(states, self.states(value.take(taken), by.take(taken)))
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        count = left.num_rows
+        earlier, later = left.column(1), right.column(1)
+        ranks = self._ranks(pa.concat_arrays([earlier, later]))
+        wins = ranks[count:] < ranks[:count]
+        for mask, otherwise in ((mask_of(earlier), True), (mask_of(later), False)):
+            wins = wins if mask is None else np.where(mask, wins, otherwise)
+        newer = column_of(wins, None, pa.bool_())
+        pairs = zip(right.columns, left.columns, strict=True)
+        return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0)
+
+    def _ranks(self, by: pa.Array) -> IntArray:
+        """Rank of every value, 0 for the best; anything for nulls."""
+        ranks = descending_ranks(by)
+        return ranks if self.largest else ranks.max(initial=0) - ranks
+
+
+def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
+    """First or last value of a column."""
+    dtype = column.type
+    if not can_be_held(dtype):
+        return None
+    columns = {"value": dtype} if ignore_nulls else {"value": dtype, "seen": pa.bool_()}
+    return _Position(
+        last=last,
+        ignore_nulls=ignore_nulls,
+        state=pa.schema(columns),
+        output=dtype,
+        identity={
+            "aggregate": "last" if last else "first",
+            "column": column.name,
+            "type": str(dtype),
+            "ignore_nulls": ignore_nulls,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Position(BuiltIn):
+    """State: the value, and, where a null counts as a value, whether there is one."""
+
+    last: bool
+    ignore_nulls: bool
+
+    def create(self, count: int) -> pa.RecordBatch:
+        return self._states(pa.nulls(count, self.output), np.zeros(count, np.bool_))
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        column = columns[0]
+        mask = mask_of(column) if self.ignore_nulls else None
+        rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
+        if not self.last:
+            rows = rows[::-1]
+        chosen = np.full(states.num_rows, -1)
+        chosen[groups[rows]] = rows  # of several rows of one group, the one assigned last stays
+        seen = chosen >= 0
+        return self.merge(states, self._states(column.take(pa.array(chosen, mask=~seen)), seen))
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        preferred = self._seen(right) if self.last else self._seen(left)
+        holder, other = (right, left) if self.last else (left, right)
+        return self.states(
+            *(
+                pc.if_else(preferred, one, another)
+                for one, another in zip(holder.columns, other.columns, strict=True)
+            )
+        )
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0)
+
+    def _seen(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
+
+    def _states(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+        if self.ignore_nulls:
+            return self.states(values)
+        return self.states(values, column_of(seen, None, pa.bool_()))

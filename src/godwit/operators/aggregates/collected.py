@@ -1,0 +1,280 @@
+"""Rows of a key as its state: all of them, the first, the different, or the largest.
+
+A state is rows, packed (`godwit.operators.aggregates.packing`); `PackedRows.stay` says which
+of them go on.  A bound on the *first* rows is mergeable: the first n of two parts, one after the
+other, need only the first n of each part.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.checkpoint.evolution import type_text
+from godwit.columns.arrays import mask_of
+from godwit.columns.hashing import canonical_floats
+from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
+from godwit.operators.aggregates.ordering import (
+    can_be_held,
+    descending_ranks,
+    first_of_each,
+    order_by,
+    rows_by_group,
+    starts_of,
+)
+from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.checkpoint.evolution import StateUpgrade
+
+__all__ = ["bind_rows", "bind_top_k", "bind_values", "rows_of"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> BoundAggregate | None:
+    """Collect the first values of a column, or the first different ones, or count the latter."""
+    if not can_be_held(column.type):
+        return None
+    bound = {} if limit is None else {"limit": limit}
+    make = _VALUES[name]
+    return make(
+        layout=(PackedColumn(dtype=column.type, nullable=False),),
+        state=pa.schema({"values": pa.large_binary()}),
+        output=pa.int64() if make is _CountDistinct else pa.list_(column.type),
+        identity={
+            "aggregate": name,
+            "column": column.name,
+            "type": str(column.type),
+            **bound,
+        },
+        limit=limit or 0,
+    )
+
+
+def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
+    """Collect the k rows with the largest values of `by`, or of the column itself."""
+    fields = [column] if by is None else [column, by]
+    if not all(can_be_held(f.type) for f in fields):
+        return None
+    item = column.type if by is None else pa.struct(fields)
+    return _TopK(
+        limit=k,
+        layout=tuple(
+            PackedColumn(dtype=f.type, nullable=i < len(fields) - 1) for i, f in enumerate(fields)
+        ),
+        state=pa.schema({"rows": pa.large_binary()}),
+        output=pa.list_(item),
+        identity={
+            "aggregate": "top_k",
+            "columns": [f.name for f in fields],
+            "types": [str(f.type) for f in fields],
+            "k": k,
+        },
+    )
+
+
+def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
+    """Keep all rows, with these columns, for a function over sessions."""
+    if not columns or not all(can_be_held(column.type) for column in columns):
+        return None
+    return _Rows(
+        columns=columns,
+        layout=_nullable(columns),
+        state=pa.schema({"rows": pa.large_binary()}),
+        output=pa.large_binary(),
+        identity={"aggregate": "rows", "columns": [[c.name, type_text(c.type)] for c in columns]},
+    )
+
+
+def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBatch]:
+    """Unpack what `bind_rows` keeps: rows ``starts[g]:starts[g + 1]`` are those of state g."""
+    starts, arrays = unpack(states, _nullable(columns))
+    return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRows(BuiltIn):
+    """An aggregate whose state is rows; those with a null in a last column without nulls skip."""
+
+    layout: tuple[PackedColumn, ...]
+    limit: int = 0  # most rows of a key, where there is a bound
+
+    @abstractmethod
+    def stay(
+        self, groups: IntArray, columns: list[pa.Array], count: int
+    ) -> tuple[IntArray, IntArray]:
+        """Return the rows that stay, ordered by group, and where each of `count` groups starts."""
+
+    def create(self, count: int) -> pa.RecordBatch:
+        nothing = [pa.nulls(0, column.dtype) for column in self.layout]
+        return self.states(pack(np.zeros(count + 1, np.int64), nothing, self.layout))
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        rows = list(columns)
+        mask = None if self.layout[-1].nullable else mask_of(rows[-1])
+        if mask is not None:
+            counted = np.flatnonzero(mask)
+            groups, rows = groups[counted], [column.take(pa.array(counted)) for column in rows]
+        return self._joined(states.num_rows, self._rows(states), (groups, rows))
+
+    def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        return self._joined(left.num_rows, self._rows(left), self._rows(right))
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        starts, columns = unpack(states.column(0), self.layout)
+        values = columns[0]
+        if len(columns) > 1:
+            values = pa.StructArray.from_arrays(columns, fields=list(self.output.value_type))
+        offsets = pa.array(starts.astype(np.int32))
+        return pa.ListArray.from_arrays(offsets, values, type=self.output)
+
+    def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
+        return unpack_rows(states.column(0), self.layout)
+
+    def _joined(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
+        """Pack what stays of rows in order of arrival."""
+        groups = np.concatenate([part[0] for part in parts])
+        columns = [
+            pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
+        ]
+        rows, starts = self.stay(groups, columns, count)
+        taken = pa.array(rows)
+        return self.states(pack(starts, [column.take(taken) for column in columns], self.layout))
+
+
+class _CollectList(PackedRows):
+    __slots__ = ()
+
+    def stay(
+        self,
+        groups: IntArray,
+        columns: list[pa.Array],  # noqa: ARG002
+        count: int,
+    ) -> tuple[IntArray, IntArray]:
+        return first_of_each(*rows_by_group(groups, count), self.limit)
+
+
+class _CollectSet(PackedRows):
+    """The first different values, in order of first arrival."""
+
+    __slots__ = ()
+
+    def update(
+        self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
+    ) -> pa.RecordBatch:
+        (column,) = columns
+        if pa.types.is_floating(column.type):
+            column = canonical_floats(column)  # equal ones are one value
+        return super().update(states, groups, column)
+
+    def stay(
+        self, groups: IntArray, columns: list[pa.Array], count: int
+    ) -> tuple[IntArray, IntArray]:
+        codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
+        rows = np.sort(_first_of_equal(groups, codes))  # back in order of arrival
+        order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
+        return rows[order], starts
+
+
+class _CountDistinct(_CollectSet):
+    """All different values, in descending order: a state depends only on the set of values."""
+
+    __slots__ = ()
+    commutative = True
+    idempotent = True
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        starts, _ = unpack(states.column(0), self.layout)
+        return pa.array(np.diff(starts), pa.int64())
+
+    def stay(
+        self, groups: IntArray, columns: list[pa.Array], count: int
+    ) -> tuple[IntArray, IntArray]:
+        rows = _first_of_equal(groups, descending_ranks(columns[0]))
+        return rows, starts_of(groups[rows], count)
+
+
+class _TopK(PackedRows):
+    """The rows with the largest values of the last column; of equal ones the earlier stays."""
+
+    __slots__ = ()
+
+    def stay(
+        self, groups: IntArray, columns: list[pa.Array], count: int
+    ) -> tuple[IntArray, IntArray]:
+        order = order_by(groups, descending_ranks(columns[-1]))
+        return first_of_each(order, starts_of(groups, count), self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows(PackedRows):
+    columns: tuple[pa.Field, ...]
+
+    def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
+        """Find the columns of rows by name; those that are new are null."""
+        written = dict(stored.get("columns", ()))
+        types = {field.name: type_text(field.type) for field in self.columns}
+        if stored.get("aggregate") != "rows" or any(
+            types.get(name) != dtype for name, dtype in written.items()
+        ):
+            return None
+        layout = dict(zip(types, self.layout, strict=True))
+        return partial(_upgrade_rows, tuple(written), layout)
+
+    def stay(
+        self,
+        groups: IntArray,
+        columns: list[pa.Array],  # noqa: ARG002
+        count: int,
+    ) -> tuple[IntArray, IntArray]:
+        return rows_by_group(groups, count)
+
+    def finish(self, states: pa.RecordBatch) -> pa.Array:
+        return states.column(0)
+
+
+def _upgrade_rows(
+    written: tuple[str, ...],  # names of the columns that were written
+    layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
+    values: pa.RecordBatch,
+) -> pa.RecordBatch:
+    starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
+    columns = dict(zip(written, arrays, strict=True))
+    count = int(starts[-1])
+    rows = [
+        columns[name] if name in columns else pa.nulls(count, column.dtype)
+        for name, column in layout.items()
+    ]
+    packed = pack(starts, rows, tuple(layout.values()))
+    return pa.RecordBatch.from_arrays([packed], schema=values.schema)
+
+
+_VALUES: Final[dict[str, type[PackedRows]]] = {
+    "collect_list": _CollectList,
+    "collect_set": _CollectSet,
+    "count_distinct": _CountDistinct,
+}
+
+
+def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
+    return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
+
+
+def _first_of_equal(groups: IntArray, codes: IntArray) -> IntArray:
+    """First row of every group and code, ordered by both."""
+    order = order_by(groups, codes)
+    groups, codes = groups[order], codes[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (groups[1:] != groups[:-1]) | (codes[1:] != codes[:-1])
+    return order[new]

@@ -1,0 +1,317 @@
+"""Calling a function of the user for every key: timers and rows in order, and what it costs.
+
+In an epoch, per key: timers that are due, earliest first; then the rows; then what these have set
+that is due already.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import datetime as dt
+import gc
+import inspect
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from godwit.columns.arrays import boundaries_of
+from godwit.columns.python_values import Columns, KeyRows
+from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.frames import function_failed
+from godwit.model.naming import function_name
+from godwit.operators.windows.grid import BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+__all__ = [
+    "CalledKey",
+    "Calls",
+    "FiredTimer",
+    "Meter",
+    "TimedRows",
+    "TimerClock",
+    "Timers",
+    "check_arguments",
+    "uncollected",
+]
+
+TimerClock: TypeAlias = Literal["event", "processing"]
+
+_MOST_FIRED: Final = 10_000
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+
+
+class Timers:
+    """Timers of one key, in one epoch."""
+
+    __slots__ = ("_now", "_times")
+
+    def __init__(self, times: list[int], now: int) -> None:
+        self._times, self._now = times, now
+
+    @property
+    def now(self) -> dt.datetime | None:
+        """The clock: the watermark, or the driver's clock; ``None`` before there is a watermark."""
+        return None if self._now <= BEGINNING else _datetime(self._now)
+
+    def set(self, at: dt.datetime) -> None:
+        """Fire at a moment; one that has passed fires in this epoch, after the rows.
+
+        A timer that is set twice fires once. A datetime without a time zone is in UTC.
+        """
+        moment = _microseconds(at)
+        place = bisect.bisect_left(self._times, moment)
+        if place == len(self._times) or self._times[place] != moment:
+            self._times.insert(place, moment)
+
+    def cancel(self, at: dt.datetime) -> bool:
+        """Do not fire at that moment; says whether there was such a timer."""
+        moment = _microseconds(at)
+        place = bisect.bisect_left(self._times, moment)
+        exists = place < len(self._times) and self._times[place] == moment
+        if exists:
+            del self._times[place]
+        return exists
+
+    def list(self) -> list[dt.datetime]:
+        """Moments at which the key has timers, earliest first."""
+        return [_datetime(moment) for moment in self._times]
+
+
+class TimedRows(KeyRows):
+    """The rows of one key in one epoch, and its timers.
+
+    Attributes
+    ----------
+    timers
+        The key's timers.
+    """
+
+    __slots__ = ("timers",)
+
+    def __init__(self, columns: Columns, start: int, stop: int, timers: Timers) -> None:
+        super().__init__(columns, start, stop)
+        self.timers = timers
+
+
+@dataclass(slots=True)
+class FiredTimer:
+    """A timer that has fired."""
+
+    at: dt.datetime  # the moment it was set to
+    timers: Timers  # the key's other timers
+    _dropped: bool = False
+
+    def drop_state(self) -> None:
+        """Forget the key's state and timers once the function has returned."""
+        self._dropped = True
+
+
+@dataclass(slots=True)
+class CalledKey:
+    """State of the calls for one key in an epoch."""
+
+    timers: list[int]  # the times that they are set to, ascending
+    touched: bool = False
+    dropped: bool = False
+    fired: int = 0
+
+    def drop_if(self, dropped: bool) -> None:
+        """Forget the key, timers and all, or note that it is in use."""
+        self.dropped = dropped
+        if dropped:
+            self.timers.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The functions of an operator, called for the keys of one epoch."""
+
+    operator: str
+    function: Callable[..., Any]
+    on_timer: Callable[..., Any] | None
+    clock: TimerClock | None  # what timers go by; None: there are none
+
+    def run(
+        self,
+        keys: list[tuple[Any, ...]],
+        columns: Columns,
+        starts: list[int],  # where the rows of each key begin
+        called: list[CalledKey],  # filled in
+        *,
+        now: int,
+        meter: Meter,
+        state_of: Callable[[int], Any],  # state of a key: first, and after it was dropped
+        done: Callable[[int], None] = lambda _: None,  # called after the last call for a key
+    ) -> tuple[list[Any], list[int]]:
+        """Call the functions for every key; return rows, and how many there were by each key."""
+        emitted: list[Any] = []
+        ends: list[int] = []
+        begin = 0
+        for end in meter.ends:
+            for group in range(begin, end):
+                key, of_key, state = keys[group], called[group], state_of(group)
+                timers = Timers(of_key.timers, now)
+                emitted += self._fire(key, state, of_key, timers, now)
+                first, last = starts[group], starts[group + 1]
+                if first < last:
+                    if of_key.dropped:
+                        state = state_of(group)
+                    rows = (
+                        KeyRows(columns, first, last)
+                        if self.clock is None
+                        else TimedRows(columns, first, last, timers)
+                    )
+                    of_key.touched = True
+                    emitted += self._call(self.function, key, rows, state)
+                    of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
+                    emitted += self._fire(key, state, of_key, timers, now)
+                ends.append(len(emitted))
+                done(group)
+            begin = end
+            meter.lap()
+        return emitted, ends
+
+    def _fire(
+        self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
+    ) -> list[Any]:
+        """Call for the timers that are due, earliest first, those included that a call sets."""
+        emitted: list[Any] = []
+        while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
+            of_key.fired += 1
+            if of_key.fired > _MOST_FIRED:
+                raise UserFunctionError(
+                    f"Operator {self.operator!r}: timers of key {key!r} fired {_MOST_FIRED} times "
+                    "in one epoch, each at a moment that has passed.",
+                    remedy="Set timers after timers.now, or return where there is nothing to do.",
+                    operator=self.operator,
+                    key=key,
+                )
+            fired = FiredTimer(_datetime(of_key.timers.pop(0)), timers)
+            of_key.touched = True
+            assert self.on_timer is not None, "an operator with timers has a function for them"
+            emitted += self._call(self.on_timer, key, fired, state)
+            of_key.drop_if(fired._dropped)  # noqa: SLF001 - for operators alone
+        return emitted
+
+    def _call(
+        self, function: Callable[..., Any], key: tuple[Any, ...], argument: Any, state: Any
+    ) -> list[Any]:
+        try:
+            result = function(key, argument, state)
+            return [] if result is None else list(result)
+        except BaseException as error:
+            raise function_failed(self.operator, function, key, error) from error
+
+
+def _datetime(moment: int) -> dt.datetime:
+    return _EPOCH + moment * _MICROSECOND
+
+
+def _microseconds(at: dt.datetime) -> int:
+    if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
+        msg = f"a timer is set to a datetime, not to {at!r}"
+        raise TypeError(msg)
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=dt.UTC)
+    return (at - _EPOCH) // _MICROSECOND
+
+
+class Meter:
+    """CPU time and elapsed time per key group, where the cost of a key depends on the key.
+
+    What the function takes is measured between one key group and the next; reading and writing
+    of states, done for all keys at once, are shared out by bytes.
+    """
+
+    def __init__(self, key_groups: npt.NDArray[np.int32]) -> None:
+        _, self._starts = np.unique(key_groups, return_index=True)
+        self.ends: list[int] = np.append(self._starts, len(key_groups))[1:].tolist()
+        self._laps: list[npt.NDArray[np.float64]] = []
+        self._shared_s = np.zeros((2, len(self._starts)))
+        self._since = _clocks()
+
+    def lap(self) -> None:
+        """Record that the function has been called for the keys of one more key group."""
+        now = _clocks()
+        self._laps.append(now - self._since)
+        self._since = now
+
+    def skip(self) -> None:
+        """Leave out what was done since."""
+        self._since = _clocks()
+
+    def share(self, blobs: pa.Array) -> None:
+        """Share what was done since, by the bytes of the states that it was done for."""
+        now = _clocks()
+        sizes = np.diff(boundaries_of(blobs)) + 1.0
+        weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
+        self._shared_s += np.outer(now - self._since, weights / weights.sum())
+        self._since = now
+
+    @property
+    def cpu_ms(self) -> npt.NDArray[np.float64]:
+        """Milliseconds of CPU per key group."""
+        return self._spent_ms(0)
+
+    @property
+    def busy_ms(self) -> npt.NDArray[np.float64]:
+        """Elapsed milliseconds per key group."""
+        return self._spent_ms(1)
+
+    def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
+        laps = np.array([lap[clock] for lap in self._laps])
+        spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
+        return spent * 1e3
+
+
+def _clocks() -> npt.NDArray[np.float64]:
+    """Return CPU seconds of this thread, and elapsed seconds, from any start."""
+    return np.array([time.thread_time(), time.perf_counter()])
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Suspend the search for reference cycles.
+
+    States and rows by the 100,000 would set it off again and again, to no avail, for more than
+    half of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def check_arguments(
+    operator: str, function: Any, called: str = "function(key, rows, state)"
+) -> None:
+    """Refuse a function that cannot be called with three arguments, or that is asynchronous."""
+    name = function_name(function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidFlowError(
+            f"Operator {operator!r}: function {name!r} is asynchronous.",
+            remedy="Give a plain function; lanes already run side by side.",
+            operator=operator,
+        )
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except ValueError:
+        return  # written in C, without a signature that could be looked at
+    except TypeError as error:
+        raise InvalidFlowError(
+            f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
+            remedy="Give a function of these three arguments.",
+            operator=operator,
+        ) from error
