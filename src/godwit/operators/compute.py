@@ -39,9 +39,9 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_traceback
 from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
-from godwit.operators.aggregates.ordering import pairing
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.operators.ordering import pairing
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:

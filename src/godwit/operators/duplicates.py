@@ -24,6 +24,7 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
+from godwit.operators.ordering import run_begins
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -171,9 +172,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)
         order = np.lexsort((near, of))
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(near[order]) != 0) | (np.diff(of[order]) != 0)
-        wanted = order[new]
+        wanted = order[run_begins(near[order], of[order])]
         wanted = wanted[near[wanted] >= self.grid.first_open(closed)]
         of, near = of[wanted], near[wanted]
         moment = self.schema.keys.field(self.pane_position).type

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from godwit.columns.arrays import BoolArray, column_of, mask_of, numpy_type, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.ordering import (
+from godwit.operators.ordering import (
     can_be_held,
     descending_ranks,
     first_of_each,

@@ -20,15 +20,16 @@ from godwit.checkpoint.evolution import type_text
 from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_floats
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.ordering import (
+from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+from godwit.operators.ordering import (
     can_be_held,
     descending_ranks,
     first_of_each,
     order_by,
     rows_by_group,
+    run_begins,
     starts_of,
 )
-from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -274,7 +275,4 @@ def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, 
 def _first_of_equal(groups: IntArray, codes: IntArray) -> IntArray:
     """First row of every group and code, ordered by both."""
     order = order_by(groups, codes)
-    groups, codes = groups[order], codes[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (groups[1:] != groups[:-1]) | (codes[1:] != codes[:-1])
-    return order[new]
+    return order[run_begins(groups[order], codes[order])]

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
-from godwit.operators.aggregates.ordering import order_by, starts_of
 from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
+from godwit.operators.ordering import order_by, run_begins, starts_of
 
 __all__ = ["bind_percentile"]
 
@@ -139,9 +139,7 @@ class _Percentile(BuiltIn):
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (groups[1:] != groups[:-1]) | (buckets[1:] != buckets[:-1])
-        first = np.flatnonzero(new)
+        first = np.flatnonzero(run_begins(groups, buckets))
         added = np.add.reduceat(counts, first) if len(first) else counts
         columns = [column_of(buckets[first], None, pa.int32()), pa.array(added, pa.int64())]
         return self.states(pack(starts_of(groups[first], count), columns, _LAYOUT))

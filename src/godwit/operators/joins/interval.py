@@ -40,6 +40,7 @@ from godwit.operators.joins.sides import (
     without_null,
 )
 from godwit.operators.operator import OperatorOutput, changed_by_key
+from godwit.operators.ordering import ranges
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
 
@@ -380,9 +381,7 @@ def _load_buckets(
 
     known, first = loaded(key[at], side[at], bucket[at], np.zeros(count, np.int64))
     others = np.where(loads_all[known], first.rows - 1, 0)
-    of = np.repeat(np.arange(len(others)), others)
-    before = np.repeat(np.cumsum(others) - others, others)
-    number = 1 + np.arange(len(of)) - before
+    of, number = ranges(np.ones(len(others), np.int64), others)
     there, rest = loaded(first.key[of], first.side[of], first.bucket[of], number)
     assert there.all(), "the first row of a bucket says how many there are"
     return first.before(rest)

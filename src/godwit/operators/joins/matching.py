@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from godwit.operators.ordering import ranges
+
 __all__ = ["Slices", "within"]
 
 IntArray = npt.NDArray[np.int64]
@@ -38,10 +40,7 @@ class Slices:
 
     def pairs(self) -> tuple[IntArray, IntArray]:
         """Return all pairs: position of the row, and of the other, by row, key and time."""
-        counts = self.ends - self.begins
-        row = np.repeat(np.arange(len(counts)), counts)
-        before = np.repeat(np.cumsum(counts) - counts, counts)
-        at = np.repeat(self.begins, counts) + np.arange(len(row)) - before
+        row, at = ranges(self.begins, self.ends - self.begins)
         return row, self.order[at]
 
 

@@ -29,6 +29,7 @@ from godwit.columns.groups import group_rows
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput
+from godwit.operators.ordering import run_begins
 from godwit.operators.windows.calendar import CalendarGrid
 from godwit.operators.windows.closing import KeyedStates, build_windows, pieces_over
 from godwit.operators.windows.event_time import WindowWork
@@ -306,9 +307,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         order = np.lexsort((panes[windows.pane], windows.start, windows.kind, keys))
         pane, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key = keys[order]
-        begins = np.ones(len(order), np.bool_)
-        begins[1:] = (key[1:] != key[:-1]) | (kind[1:] != kind[:-1]) | (start[1:] != start[:-1])
-        firsts = np.flatnonzero(begins)
+        firsts = np.flatnonzero(run_begins(key, kind, start))
         sizes = np.diff(np.append(firsts, len(order)))
         if len(order):
             changed = np.logical_or.reduceat(touched[pane], firsts)
@@ -333,9 +332,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         near = np.concatenate([panes, (panes[:, None] + reach).ravel()])
         key = np.concatenate([of_key.of_row, np.repeat(of_key.of_row, len(reach))])
         order = np.lexsort((near, key))
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(near[order]) != 0) | (np.diff(key[order]) != 0)
-        wanted = order[new]
+        wanted = order[run_begins(near[order], key[order])]
         wanted = wanted[(wanted >= len(panes)) & (near[wanted] >= self.grid.first_open(closed))]
         rows = of_key.first_row[key[wanted]]
         moment = self.schema.keys.field(position).type

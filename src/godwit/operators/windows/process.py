@@ -23,6 +23,7 @@ from godwit.operators.aggregates.builtin import kept_rows
 from godwit.operators.aggregates.collected import rows_of
 from godwit.operators.emitted import Emitted
 from godwit.operators.operator import STATE, OperatorOutput
+from godwit.operators.ordering import run_begins
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.store.columns import StateSchema
@@ -153,9 +154,7 @@ class WindowedProcess(EventTimeOperator):
         order = np.lexsort((numbers[windows.pane], windows.start, windows.kind, key))
         row, kind, start = windows.pane[order], windows.kind[order], windows.start[order]
         key, end = key[order], windows.end[order]
-        begins = np.ones(len(order), np.bool_)
-        begins[1:] = (np.diff(key) != 0) | (np.diff(kind) != 0) | (np.diff(start) != 0)
-        firsts = np.flatnonzero(begins)
+        firsts = np.flatnonzero(run_begins(key, kind, start))
         moment = rows.keys.schema.field(position).type
         return call_for_windows(
             self,

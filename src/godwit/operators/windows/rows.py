@@ -33,6 +33,7 @@ from godwit.model.frames import user_call
 from godwit.model.naming import RESERVED_PREFIX, check_column_names
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.operators.ordering import ranges
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class RowWindowsOperator(KeyedOperator):
         first = before // every
         count = (after - 1) // every - first + 1
         ends = np.cumsum(count)
-        key, pane = _ranges(first, count)
+        key, pane = ranges(first, count)
         states = self._updated(
             data.rows.values,
             groups,
@@ -282,14 +283,14 @@ class RowWindowsOperator(KeyedOperator):
         key, pane, partials = pieces
         width = self._panes_per_window
         if width > 1:  # panes of earlier epochs, which are read together
-            stored_key, stored_pane = _ranges(oldest, np.where(num_windows, first - oldest, 0))
+            stored_key, stored_pane = ranges(oldest, np.where(num_windows, first - oldest, 0))
             wanted = self._pane_keys(keys, stored_key, stored_pane)
             known, values = states[_PANES].find(wanted, groups.key_groups[stored_key])
             assert known.all(), "panes stay until no window needs them"
             key, pane = np.concatenate([stored_key, key]), np.concatenate([stored_pane, pane])
             partials = pa.concat_batches([values, partials])
         order = np.lexsort((pane, key))
-        window_key, window = _ranges(oldest, num_windows)
+        window_key, window = ranges(oldest, num_windows)
         # Panes of a key lie in order and without gaps, from the first pane of its first window on.
         begins = np.searchsorted(key[order], window_key) + window - oldest[window_key]
         parts = order[(begins[:, None] + np.arange(width)).ravel()]
@@ -311,10 +312,3 @@ class RowWindowsOperator(KeyedOperator):
         slot = column_of(pane % (self._panes_per_window - 1), None, pa.int64())
         columns = [*keys.take(pa.array(key)).columns, slot]
         return pa.RecordBatch.from_arrays(columns, schema=self._panes.keys)
-
-
-def _ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
-    """Return every i, and ``first[i] .. first[i] + count[i] - 1``, one after the other."""
-    of = np.repeat(np.arange(len(first)), count)
-    before = np.repeat(np.cumsum(count) - count, count)
-    return of, first[of] + np.arange(len(of)) - before

@@ -30,6 +30,7 @@ from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
+from godwit.operators.ordering import run_begins
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import (
     PANE,
@@ -194,9 +195,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         over = self._ends(merged.column(1)) <= time.until
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
-        new = np.ones(len(open_), np.bool_)
-        new[1:] = np.diff(of_key[open_]) != 0
-        run = np.flatnonzero(new)
+        run = np.flatnonzero(run_begins(of_key[open_]))
         slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
         count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)
         free = np.flatnonzero(slots >= count[key[: len(slots)]])

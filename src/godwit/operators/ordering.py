@@ -1,4 +1,4 @@
-"""Orders that the aggregates need: rows by group, values by size, and pairs of neighbours."""
+"""Orders of rows: by group, by size of values, runs of equal ones, and pairs of neighbours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ __all__ = [
     "first_of_each",
     "order_by",
     "pairing",
+    "ranges",
     "rows_by_group",
+    "run_begins",
     "starts_of",
 ]
 
@@ -65,6 +67,22 @@ def starts_of(groups: IntArray, count: int) -> IntArray:
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(groups, minlength=count), out=starts[1:])
     return starts
+
+
+def run_begins(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which of n ordered rows begin a run: differ from the row before in any column."""
+    begins = np.ones(len(columns[0]), np.bool_)
+    begins[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        begins[1:] |= column[1:] != column[:-1]
+    return begins
+
+
+def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+    """Return every i, and ``first[i] .. first[i] + count[i] - 1``, one after the other."""
+    of = np.repeat(np.arange(len(first)), count)
+    before = np.repeat(np.cumsum(count) - count, count)
+    return of, first[of] + np.arange(len(of)) - before
 
 
 def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArray, IntArray]:
