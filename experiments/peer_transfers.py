@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.drawing import figure
-from godwit.cluster.simulated import shortest_s, transfer_s
+from experiments.transfer_schedules import shortest_s, transfer_s
 from godwit.planning import Limits, Problem, planner
 from godwit.planning.preview import table
 

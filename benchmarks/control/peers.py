@@ -10,8 +10,8 @@ from statistics import median
 
 import numpy as np
 from benchmarks.control.figure import Figure
+from experiments.transfer_schedules import shortest_s, transfer_s
 
-from godwit.cluster.simulated import shortest_s, transfer_s
 from godwit.model.assignment import Move
 
 __all__ = ["peers"]

@@ -9,7 +9,7 @@ import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
 from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, layout_of
-from godwit.cluster.spark.run.deciding import Deciding
+from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.loop import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
@@ -42,7 +42,7 @@ class Decided(WindowsApart):
     def start(self, executors: Mapping[str, int]) -> None:
         """Begin a run, with a policy of its own."""
         super().start(executors)
-        self.deciding = Deciding(
+        self.deciding = OperatorPolicies(
             self.flow,
             lambda overrides, announce: [
                 SplitOrCombine(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments.transfer_schedules import shortest_s, transfer_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from godwit.cluster.simulated.history import Delays
 from godwit.cluster.simulated.holdings import WaitBuffers
-from godwit.cluster.simulated.transfers import Links, shortest_s, transfer_s
+from godwit.cluster.simulated.transfers import Links
 from godwit.model.assignment import Move
 
 profile = settings(derandomize=True, deadline=None, max_examples=150)

@@ -12,7 +12,7 @@ from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.run.controlling import past_decisions
+from godwit.cluster.spark.run.controller import past_decisions
 from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 

@@ -183,7 +183,7 @@ class LocalRun:
 
     @property
     def is_due(self) -> bool:
-        """Whether an epoch without input would have something to do now."""
+        """True if an epoch without input would have something to do now."""
         return self.epochs.is_due(self.view)
 
     def settle(self) -> Iterator[EpochOutcome]:

@@ -17,7 +17,7 @@ What is modelled, one file each, in the order to read them:
 `costs`        what an epoch costs, fitted to real runs
 `flow`         one epoch: rows through components, the slowest lane of every level
 `holdings`     state and its copies; rows of suspended key groups, in order
-`transfers`    shared links, a plan's transfers between executors, copies that are warmed
+`transfers`    shared links, copies that are warmed over them
 `run`          virtual time and the epoch loop, with the real controller
 `history`      what a run tells, with the exact delays of rows
 ============== ====================================================================================
@@ -48,7 +48,7 @@ from godwit.cluster.simulated.flow import SimulatedComponent, UpstreamFeed
 from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.run import Simulation, controlled_by
 from godwit.cluster.simulated.scenario import Scenario
-from godwit.cluster.simulated.transfers import Links, shortest_s, transfer_s
+from godwit.cluster.simulated.transfers import Links
 from godwit.cluster.simulated.workload import Keys, KeySpread, Rate, Surge
 
 __all__ = [
@@ -73,6 +73,4 @@ __all__ = [
     "UpstreamFeed",
     "calibration",
     "controlled_by",
-    "shortest_s",
-    "transfer_s",
 ]

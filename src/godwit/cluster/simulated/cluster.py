@@ -73,7 +73,7 @@ class SimulatedCluster:
     names: tuple[str, ...] = ()  # their names; 0, 1, ... if left out.
     added: Machine = Machine()  # what executors that come later are like
     checkpoint_bytes_per_s: float = 1e9  # how fast all executors together can read the checkpoint
-    slowdowns: tuple[Slowdown, ...] = ()  # slowdowns, deaths, joins: What happens to them
+    slowdowns: tuple[Slowdown, ...] = ()
     deaths: tuple[Death, ...] = ()
     joins: tuple[Join, ...] = ()
     pool: Pool = Pool()  # how it answers when executors are asked for

@@ -1,7 +1,6 @@
-"""What an epoch costs: a few parameters, fitted to real runs.
+"""An epoch's cost: a few parameters, fitted to real runs.
 
-An epoch takes a fixed time, then the source side, which all cores share, then for every level the
-time of its slowest lane::
+A fixed time, the source side, which all cores share, then for every level its slowest lane::
 
     epoch = fixed + source_row · rows / cores + Σ over levels of max over lanes of lane
 
@@ -9,12 +8,9 @@ time of its slowest lane::
             + row_between_executors · rows that came from another executor
 
 A lane on an executor of speed s takes 1/s of that; a user's function adds its own time per row and
-key (`godwit.cluster.simulated.flow.Component`).  Waiting for a lost task, garbage
-collection, the JVM's first epochs and the noise of a shared machine are not in it.
-
-The defaults come from ``calibration.json`` beside this file, written by ``experiments.calibration``
-from real epochs; it says from which, and how far the model is from others that it was not fitted
-to.
+key.  Waiting for a lost task, garbage collection, the JVM's first epochs and the noise of a shared
+machine are not in it.  ``calibration.json``, written by ``experiments.calibration`` from real
+epochs, has the defaults, says from which, and how far the model is from others.
 """
 
 from __future__ import annotations
@@ -41,12 +37,11 @@ class CostModel:
     """
 
     fixed_ms: float  # an epoch, whatever is in it
-    source_row_ms: float  # A row on the source side; the cores share them
-    # row_ms, key_ms, key_group_ms: A row, a distinct key and a key group touched, in the lane
-    row_ms: float
-    key_ms: float
-    key_group_ms: float
-    # A row that came from an operator on another executor, in the lane that gets it
+    source_row_ms: float  # a row on the source side; the cores share them
+    row_ms: float  # a row in the lane
+    key_ms: float  # a distinct key in the lane
+    key_group_ms: float  # a key group touched in the lane
+    # a row that came from an operator on another executor, in the lane that gets it
     between_executors_row_ms: float = 0.0
     read_bytes_per_ms: float = 200_000.0  # how fast a lane brings state forward
     warm_fixed_ms: float = 100.0  # an order to warm copies, besides the transfer

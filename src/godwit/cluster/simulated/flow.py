@@ -71,10 +71,9 @@ class SimulatedComponent:
 
     name: str  # its name
     key_groups: int = 128  # number of its key groups
-    # row_ms, key_ms: What the user's function takes for a row and for a distinct key of an epoch,
-    # on a core of speed 1, beside the runtime's own part
+    # the user's function on a core of speed 1, beside the runtime's own part
     row_ms: float = 0.0
-    key_ms: float = 0.0
+    key_ms: float = 0.0  # for a distinct key of an epoch
     key_bytes: int = 100  # state of one key
     feeds: tuple[UpstreamFeed, ...] = ()  # where its rows come from; none: the source
 
@@ -130,7 +129,7 @@ def levels_of(
 class Routed:
     """What comes in at a component; vectors have one entry per key group of it."""
 
-    rows: np.ndarray  # rows, size_bytes: What is sent to each
+    rows: np.ndarray
     size_bytes: FloatArray
     crossed_rows: FloatArray  # rows that come from another executor
     crossed_bytes: float  # bytes that change executor, in all
@@ -206,17 +205,13 @@ class ComponentWork:
     """What one component does in an epoch; vectors have one entry per key group."""
 
     plan: EpochPlan  # how it runs
-    # runs, consumes, loads, waits: Key groups that run; those of them that process what waits;
-    # those that their lanes load first; those whose rows go to the wait buffer, or stay there
     runs: BoolArray
-    consumes: BoolArray
-    loads: BoolArray
-    waits: BoolArray
-    # new, processed, keys: Rows that come in, rows that are processed (those that waited among
-    # them), distinct keys
-    new: np.ndarray
-    processed: np.ndarray
-    keys: FloatArray
+    consumes: BoolArray  # key groups that run and process what waits
+    loads: BoolArray  # key groups that their lanes load first
+    waits: BoolArray  # key groups whose rows go to the wait buffer, or stay there
+    new: np.ndarray  # rows that come in
+    processed: np.ndarray  # rows, those that waited among them
+    keys: FloatArray  # distinct
     cpu_ms: FloatArray  # what they cost on the executor where they run
     moved_bytes: FloatArray  # what lanes read to bring state forward
     routed: Routed | None  # what came from operators upstream; ``None`` for what the source feeds
@@ -232,7 +227,7 @@ class ComponentWork:
 class EpochWork:
     """What an attempt at an epoch would do."""
 
-    epoch: int  # epoch, batch: Which, and of which rows
+    epoch: int
     batch: Batch
     components: Mapping[str, ComponentWork]  # component → its part, upstream first
     took_s: float  # from its start to its commit
@@ -270,11 +265,11 @@ def slowest_lane_ms(
 
 
 def outcome_of(
-    work: EpochWork,  # work, holdings: What it did, and the state after it
-    holdings: Mapping[str, Holdings],
+    work: EpochWork,
+    holdings: Mapping[str, Holdings],  # state after it
     *,
     sinks: Collection[str],  # components that nobody is downstream of: what they process goes out
-    changelog_bytes: int,  # changelog_bytes, snapshot_bytes: What was written
+    changelog_bytes: int,
     snapshot_bytes: int,
 ) -> EpochOutcome:
     """Say what a committed epoch did."""
@@ -375,14 +370,13 @@ class SimulatedFlow:
 
     def work(
         self,
-        epoch: int,  # epoch, batch, plans: What runs, and how
+        epoch: int,
         batch: Batch,
         plans: Mapping[str, EpochPlan],
         *,
         copies: Copies,  # where lanes expect state to be
-        # speeds, cores: Executor → speed of each of its cores, and how many it has
-        speeds: Mapping[str, float],
-        cores: Mapping[str, int],
+        speeds: Mapping[str, float],  # executor → speed of each of its cores
+        cores: Mapping[str, int],  # executor → their number
     ) -> EpochWork:
         """Say what an epoch does, and how long it takes."""
         costs, works = self._costs, dict[str, ComponentWork]()

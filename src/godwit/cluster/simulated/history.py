@@ -45,7 +45,7 @@ class Delays:
 
     @property
     def rows(self) -> float:
-        """How many rows."""
+        """Number of rows."""
         return float(self.pieces[:, 0].sum())
 
     @property
@@ -93,7 +93,7 @@ class Delays:
 class EpochRecord:
     """One committed epoch."""
 
-    epoch: int  # epoch, began_s, took_s: Which, when, how long
+    epoch: int
     began_s: float
     took_s: float
     rows: int  # source rows that it took

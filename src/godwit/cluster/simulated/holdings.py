@@ -1,14 +1,11 @@
-"""State: how much each key group has, and which executor holds which version of it.
+"""State: how much each key group has, which executor holds which version of it, and rows that wait.
 
 What is durable is a snapshot and the changelog after it; a copy on an executor is a committed
 version, brought forward by reading what it misses.  So one number per key group says how much
 changelog there has ever been, and one per copy how much of it the copy has seen.
 
-Rows of key groups that do not run wait, in order; nothing is lost, doubled or overtaken.
-
-Rows of a key group are numbered as they come.  What was processed and what waits are ranges of
-these numbers, so the three promises of the runtime can be checked at every epoch at the price of a
-few vector operations: a range that is processed begins where the last one ended.
+Rows of a key group are numbered as they come, and those that are processed or wait are ranges of
+these numbers: that nothing is lost, doubled or overtaken is checked by a few vector operations.
 """
 
 from __future__ import annotations
@@ -42,13 +39,11 @@ class Copy:
 class Holdings:
     """State of one component."""
 
-    key_groups: int  # key_groups, key_bytes: How many key groups, and the state of one key
-    key_bytes: int
+    key_groups: int
+    key_bytes: int  # state of one key
     keys: FloatArray = field(init=False)  # shape ``(m,)``: keys that have state
-    # snapshot_bytes, changelog_bytes: Shape ``(m,)``: size of the last snapshot and of the
-    # changelog after it
-    snapshot_bytes: FloatArray = field(init=False)
-    changelog_bytes: FloatArray = field(init=False)
+    snapshot_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the last snapshot
+    changelog_bytes: FloatArray = field(init=False)  # shape ``(m,)``: of the changelog after it
     written_bytes: FloatArray = field(init=False)  # shape ``(m,)``: changelog ever written
     copies: dict[str, Copy] = field(default_factory=dict)  # executor → what it holds
     _phase: int = field(init=False, default=-1)
@@ -108,8 +103,8 @@ class Holdings:
         rows: FloatArray,
         keys: FloatArray,
         *,
-        phase: Phase,  # phase, number: Frequencies during the epoch, and the number of the phase
-        number: int,
+        phase: Phase,  # frequencies during the epoch
+        number: int,  # of the phase
         known: FloatArray,  # shape ``(m,)``: keys that there are
     ) -> tuple[float, float]:
         """Commit an epoch that processed `rows` rows with `keys` distinct keys.
@@ -148,11 +143,10 @@ class _Waiting:
 class WaitBuffers:
     """Rows of one component."""
 
-    component: str  # component, key_groups: Whose, and how many
+    component: str
     key_groups: int
-    # arrived, processed: Shape ``(m,)``: rows that have come, and that have been processed
-    arrived: np.ndarray = field(init=False)
-    processed: np.ndarray = field(init=False)
+    arrived: np.ndarray = field(init=False)  # shape ``(m,)``: rows so far
+    processed: np.ndarray = field(init=False)  # shape ``(m,)``: rows so far
     _entries: list[_Waiting] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:

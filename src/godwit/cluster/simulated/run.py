@@ -336,7 +336,7 @@ class Simulation:
         )
 
     def load_distance(self, rows: int, phase: int) -> float:
-        """How far the next epoch's assignment is from balance, see `EpochRecord`.
+        """Return the distance of the next epoch's assignment from balance, see `EpochRecord`.
 
         The number of rows counts with its first digit: more would change nothing to speak of.
         """

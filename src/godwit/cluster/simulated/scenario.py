@@ -30,7 +30,7 @@ class Scenario:
 
     cluster: SimulatedCluster  # where it runs
     components: tuple[SimulatedComponent, ...]  # what runs
-    rate: Rate  # rate, keys: Rows that come, and their keys
+    rate: Rate  # of rows that come
     keys: Keys
     duration_s: float  # how long rows come
     # least time from the start of a micro-batch to that of the next; 0: as soon as possible
@@ -63,11 +63,11 @@ _ROW_MS = 1.0
 class Size:
     """How large a scenario is."""
 
-    executors: int = 8  # executors, cores: How many executors there are at first, and cores of each
-    cores: int = 2
+    executors: int = 8  # at first
+    cores: int = 2  # of each
     key_groups: int = 256  # of every component
-    keys: int = 10_000  # keys, zipf: How many keys, and the exponent of their frequencies
-    zipf: float = 0.8
+    keys: int = 10_000
+    zipf: float = 0.8  # exponent of their frequencies
     load: float = 0.6  # share of the time that cores are busy at the usual rate, in (0, 1)
     duration_s: float = 120.0  # how long
 

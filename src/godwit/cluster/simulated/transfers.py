@@ -1,53 +1,30 @@
-"""Transfers: links that are shared fairly, peer transfers in phases, copies that are warmed.
+"""Transfers: links that are shared fairly, and copies that are warmed over them.
 
 Every place has an uplink and a downlink of some bandwidth.  Transfers that run at once get max-min
 fair rates (none can get more without another, no faster one, getting less), which is what TCP
 comes to on a network whose core is not the bottleneck.  Between two ends of transfers rates stand
 still, so the time of every end is exact.
-
-Problem: executors that send one transfer after the other, each in the order that its plan happens
-to have, meet at the same receivers: one downlink is shared by all while the others idle (paper 1
-§3.2: "asymmetric network traffic").
-
-Three ways over the same links.  *Unscheduled*: every sender sends its transfers one after the other
-in the given order, and senders that meet at a receiver share its downlink.  *Phases*: the schedule
-of `godwit.planning.copy_routes`, in which nobody sends two or receives two at once, and
-transfers are cut where a phase ends.  *Whole*: `godwit.migration.PeerLinks`, which is what a
-running query does: the phases' order, but key groups are not cut, and nobody waits for a phase to
-end.
-
-No schedule is shorter than the busiest link alone (`shortest_s`), and phases are as short as that.
-
-As on Spark, an executor carries out orders to warm and to drop in the order in which they were
-given.  What an order has from peers comes first, one transfer after the other, each when its links
-are free (`godwit.migration.PeerLinks`) and over uplinks and downlinks that all share; a peer that
-dies, or holds nothing, has sent nothing.  Then the order reads what the executor's copies miss,
-over its downlink and the checkpoint's uplink; the copies then are at the version that was committed
-when this reading began.  What came from where, and how quickly, is told to the conductor, which
-chooses the quicker way by it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import InitVar, dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from godwit.migration import Delivery, DropCopies, PeerCopies, PeerLinks, StartWarming, Warmed
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from godwit.cluster.simulated.cluster import Machine
     from godwit.cluster.simulated.holdings import Holdings
-    from godwit.model.assignment import Move
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Links", "Warming", "fair_rates", "shortest_s", "transfer_s"]
+__all__ = ["Links", "Warming", "fair_rates"]
 
 Name = TypeVar("Name")
 _DONE_BYTES = 1e-6
@@ -117,7 +94,7 @@ class Links(Generic[Name]):
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """True if anything is under way."""
         return bool(self._flows)
 
     def start(self, name: Name, source: str, destination: str, size_bytes: float) -> None:
@@ -164,90 +141,6 @@ class Links(Generic[Name]):
         return self._rates
 
 
-def shortest_s(moves: Sequence[Move], bytes_per_s: float) -> float:
-    """Return what the busiest link needs at full rate, in seconds."""
-    return busiest_link_bytes(moves) / bytes_per_s
-
-
-def transfer_s(
-    moves: Sequence[Move],  # transfers, in the order of the plan
-    bytes_per_s: float,  # bandwidth of every uplink and of every downlink
-    *,
-    schedule: Literal["phases", "whole", "unscheduled"],  # how they are sent
-) -> float:
-    """Seconds until the last transfer has ended."""
-    links: Links[str] = Links()
-    for place in sorted({end for move in moves for end in (move.source, move.destination)}):
-        links.connect(place, up_bytes_per_s=bytes_per_s, down_bytes_per_s=bytes_per_s)
-    play = {"phases": _in_phases, "whole": _whole, "unscheduled": _unscheduled}[schedule]
-    play(moves, links)
-    return links.now_s
-
-
-def _in_phases(moves: Sequence[Move], links: Links[str]) -> None:
-    for phase in transfer_phases(moves):
-        streams: dict[tuple[str, str], int] = {}
-        for piece in phase.pieces:
-            pair = piece.move.source, piece.move.destination
-            streams[pair] = streams.get(pair, 0) + piece.size_bytes
-        for (source, destination), size in streams.items():
-            links.start(source, source, destination, size)
-        while links.busy:
-            links.advance(float("inf"))
-
-
-def _whole(moves: Sequence[Move], links: Links[str]) -> None:
-    sizes = {move.key_group: move.state_bytes for move in moves}
-    orders: dict[str, StartWarming] = {}
-    peers = PeerLinks()
-    for place in sorted({move.destination for move in moves}):
-        sent: dict[str, list[int]] = {}
-        for move in moves:
-            if move.destination == place:
-                sent.setdefault(move.source, []).append(move.key_group)
-        orders[place] = StartWarming(
-            component="",
-            executor=place,
-            key_groups=tuple(g for groups in sent.values() for g in groups),
-            attempt=place,
-            peers=tuple(
-                PeerCopies(executor=source, key_groups=tuple(groups))
-                for source, groups in sent.items()
-            ),
-        )
-        peers.add(orders[place], sizes)
-    receiving: set[str] = set()
-    while True:
-        for place, order in orders.items():
-            if place not in receiving:
-                begun = peers.begin(order)
-                if begun is not None and begun.key_groups:
-                    size = sum(sizes[g] for g in begun.key_groups)
-                    links.start(place, begun.executor, place, size)
-                    receiving.add(place)
-        if not links.busy:
-            return
-        for place in links.advance(float("inf")):
-            receiving.discard(place)
-            peers.ended(orders[place])
-
-
-def _unscheduled(moves: Sequence[Move], links: Links[str]) -> None:
-    waiting: dict[str, deque[Move]] = {}
-    for move in moves:
-        waiting.setdefault(move.source, deque()).append(move)
-    sending: set[str] = set()
-    while True:
-        for source, queue in waiting.items():
-            if source not in sending and queue:
-                move = queue.popleft()
-                links.start(source, source, move.destination, move.state_bytes)
-                sending.add(source)
-        if not links.busy:
-            return
-        sending -= set(links.advance(float("inf")))
-
-
 _CHECKPOINT = "the checkpoint"
 
 
@@ -255,12 +148,11 @@ _CHECKPOINT = "the checkpoint"
 class _Job:
     """An order that is carried out: a step (a transfer, or the reading) after the other."""
 
-    order: StartWarming  # order, began_s: What, and since when
+    order: StartWarming
     began_s: float
     nothing_here: frozenset[int]  # key groups of which the executor held nothing when it began
-    # step_s, starts_s: When the step began, and when its bytes begin to flow: infinity while they
-    # do, and while all who could send are sending
-    step_s: float = 0.0
+    step_s: float = 0.0  # when the step began
+    # when its bytes begin to flow: infinity while they do, and while all who could send are sending
     starts_s: float = float("inf")
     # who sends; ``None`` while the checkpoint is read, or nobody is free
     peer: PeerCopies | None = None
@@ -273,7 +165,13 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class Warming:
-    """Background work of all executors."""
+    """Background work of all executors, each of which carries out its orders as they were given.
+
+    What an order has from peers comes first, one transfer after the other, each when its links are
+    free (`godwit.migration.PeerLinks`); a peer that dies, or holds nothing, has sent nothing.  Then
+    the order reads what the copies miss, over the executor's downlink and the checkpoint's uplink;
+    they come to the version that was committed when this reading began.
+    """
 
     holdings: Mapping[str, Holdings]  # component → its state and copies
     fixed_s: float  # what each step of an order takes besides the transfer

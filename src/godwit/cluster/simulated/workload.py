@@ -1,18 +1,12 @@
 """Source rows: when they arrive, and which keys they have.
 
-Problem: runs under two policies can only be compared if the same rows arrive at the same times,
-however long epochs take; and delays are exact only if every row's arrival is known.  What an epoch
-costs depends on rows and on distinct keys per key group: drawing every row would cost what the real
-thing costs; drawing none would hide skew.
+Invariant: the curve of arrivals depends on the workload and the seed alone, so two policies can be
+compared, and delays are exact.  Row number *r* (from 0) arrives where the curve passes *r*; between
+points of its grid it is a straight line.
 
-Invariant: the curve of arrivals depends on the workload and the seed alone.  Row number *r* (from
-0) arrives where the curve passes *r*; between points of its grid it is a straight line.
-
-The way: Zipf frequencies are exact per key, rows are drawn per key group (one multinomial draw, or
-a Poisson draw where another component decides how many there are), and distinct keys are their
-expectation given the rows, which for thousands of keys is what happens within a few per cent.
-A *phase* is a time in which frequencies stand still; a shift is a random permutation of the
-frequencies over the keys (paper 5 §5.1: "we shuffle the frequencies of tuple keys").
+Zipf frequencies are exact per key, rows are drawn per key group, and distinct keys are their
+expectation given the rows.  A *phase* is a time in which frequencies stand still; a shift is a
+random permutation of them over the keys (paper 5 §5.1: "we shuffle the frequencies of tuple keys").
 """
 
 from __future__ import annotations
@@ -99,12 +93,12 @@ class RowArrivals:
         self._rows: FloatArray = np.concatenate(([0.0], np.cumsum(per_step)))
 
     def until(self, time_s: float) -> int:
-        """How many rows have arrived by `time_s`."""
+        """Return the number of rows that have arrived by `time_s`."""
         return int(np.interp(time_s, self._times, self._rows) + 1e-9)
 
     @property
     def total(self) -> int:
-        """How many rows arrive in all."""
+        """Number of rows that arrive in all."""
         return int(self._rows[-1] + 1e-9)
 
     def time_of(self, row: float) -> float:
@@ -146,7 +140,7 @@ class Keys:
             )
 
     def phase_at(self, time_s: float) -> int:
-        """How many shifts there have been."""
+        """Return the number of shifts so far."""
         return sum(time_s >= shift for shift in self.shifts_s)
 
 
@@ -213,8 +207,8 @@ class Batch:
     """Source rows of an epoch."""
 
     number: int | None  # of the micro-batch; ``None``: an epoch without input
-    first: int  # first, last: Rows ``first <= r < last`` of the source
-    last: int
+    first: int  # of the source's rows
+    last: int  # not taken any more
     phase: int  # frequencies that they were drawn with
     arrived: FloatArray  # when, as `godwit.cluster.simulated.workload.RowArrivals.pieces` says
     # component that the source feeds → rows for each of its key groups; left out: none
@@ -230,7 +224,7 @@ class Source(Protocol):
     """A source of a simulated run."""
 
     def until(self, time_s: float) -> int:
-        """How many rows have arrived by `time_s`."""
+        """Return the number of rows that have arrived by `time_s`."""
 
     def batch(self, number: int, first: int, last: int) -> Batch:
         """Give rows ``first <= r < last``; asked for once."""

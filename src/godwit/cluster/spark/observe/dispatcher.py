@@ -53,25 +53,6 @@ class Recorder(Protocol):
         """Make durable what has come, where that means anything; about once a second."""
 
 
-class _Sample:
-    """Values that are asked for now and then."""
-
-    def __init__(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        self.kind, self._ask = kind, ask
-        self._latest: Mapping[str, Any] | None = None
-
-    def changed(self) -> Mapping[str, Any] | None:
-        """Give the values if they are others than the last time."""
-        try:
-            values = self._ask()
-        except Exception:  # noqa: BLE001  figures are not worth the thread that tells events
-            return None
-        if values is None or values == self._latest:
-            return None
-        self._latest = values
-        return values
-
-
 class _Hearing:
     """A listener on a thread of its own, and what it has not heard of yet."""
 
@@ -149,7 +130,8 @@ class EventDispatcher:
         self._recorders: dict[str, Recorder] = {}
         self._recording = True
         self._guards: dict[str, Guard] = {}
-        self._samples: list[_Sample] = []
+        self._samples: dict[str, Callable[[], Mapping[str, Any] | None]] = {}
+        self._sampled: dict[str, Mapping[str, Any]] = {}  # the last values of each kind
         self._flushed_s = time.monotonic()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"godwit-events-{name}")
@@ -164,7 +146,7 @@ class EventDispatcher:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the thread that asks is one of these: a listener runs on it, or a recorder."""
+        """True if the thread that asks is one of these: a listener runs on it, or a recorder."""
         current = threading.current_thread()
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
@@ -219,7 +201,7 @@ class EventDispatcher:
         """Ask for values about once a second (``None``: none now); record them when they change."""
 
         def sample() -> bool:
-            self._samples.append(_Sample(kind, ask))
+            self._samples[kind] = ask
             return True
 
         with self._order:
@@ -316,9 +298,13 @@ class EventDispatcher:
 
     def _flush(self) -> None:
         self._flushed_s = time.monotonic()
-        for sample in self._samples:
-            if (values := sample.changed()) is not None:
-                self._record(sample.kind, lambda values=values: values)  # type: ignore[misc]
+        for kind, ask in self._samples.items():
+            values = None
+            with suppress(Exception):  # figures are not worth the thread that tells events
+                values = ask()
+            if values is not None and values != self._sampled.get(kind):
+                self._sampled[kind] = values
+                self._record(kind, lambda values=values: values)  # type: ignore[misc]
         for name, recorder in tuple(self._recorders.items()):
             if self._recording:
                 self._guard(f"writing the {name}")(recorder.flush)

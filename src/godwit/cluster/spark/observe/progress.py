@@ -215,7 +215,7 @@ class PendingFiles:
 
 
 def _files_only(batch: BatchRef) -> bool:
-    """Whether all offsets are numbers of entries of the source's own log, as those of files are."""
+    """Return whether all offsets are entries of the source's own log, as those of files are."""
     offsets = batch.offsets.splitlines()[2:]  # after its version and its settings
     return all(line.startswith(b'{"logOffset"') for line in offsets)
 

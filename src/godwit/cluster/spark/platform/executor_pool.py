@@ -116,7 +116,7 @@ _REST_S = 1.0
 
 
 def owns_nothing(executor: str, view: ProtocolView) -> bool:
-    """Whether no key group is at an executor, or on its way there."""
+    """Return whether no key group is at an executor, or on its way there."""
     return not any(
         (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
         or any(transfer.destination == executor for transfer in c.transfers)
@@ -265,7 +265,7 @@ class SparkExecutorPool:
     # -- under the lock -----------------------------------------------------------------------
 
     def _there(self) -> int:
-        """How many executors are there and are to stay."""
+        """Return the number of executors that are there and are to stay."""
         leaving = self._returned.union(self._leaving)
         return len(self._conducting.view.executors.keys() - leaving)
 

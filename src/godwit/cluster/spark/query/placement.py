@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.cluster.spark.run.controlling import Controlling
+    from godwit.cluster.spark.run.controller import ControllerThread
     from godwit.engine.loop import SharedConductor
     from godwit.migration import EndMigration
     from godwit.planning import Problem
@@ -250,10 +250,10 @@ class QueryPlacement:
         # component → bytes of state of each key group
         state_bytes: Callable[[str], npt.NDArray[np.int64]],
         # the controller, if there is one; its migrations give way to those asked for here
-        controlling: Controlling | None = None,
+        controller: ControllerThread | None = None,
         names: UserNames | None = None,  # by which users know components
     ) -> None:
-        self._query, self._conducting, self._controlling = query, conducting, controlling
+        self._query, self._conducting, self._controller = query, conducting, controller
         self._names = UserNames(()) if names is None else names
         self._state_bytes = state_bytes
 
@@ -406,8 +406,8 @@ class QueryPlacement:
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
         with self._conducting.locked() as conductor:
-            if self._controlling is not None:
-                self._controlling.give_way(conductor, name)
+            if self._controller is not None:
+                self._controller.give_way(conductor, name)
             conductor.migrate(
                 MigrationRequested(
                     id=migration,

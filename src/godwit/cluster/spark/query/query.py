@@ -111,20 +111,20 @@ class Query:
             close=self._close_run,
         )
         dispatcher.sample("sources", partial(sources_of, spark))
-        if run.controlling is not None:
-            run.controlling.backlog_rows = partial(rows_held_back, spark)
+        if run.controller is not None:
+            run.controller.backlog_rows = partial(rows_held_back, spark)
         self.placement = QueryPlacement(
             spark.name,
             conducting=run.conducting,
             state_bytes=self._state_bytes,
-            controlling=run.controlling,
+            controller=run.controller,
             names=run.names,
         )
         self.scaling = QueryScaling(
             self.placement,
             pool=run.pool,
             conducting=run.conducting,
-            controlling=run.controlling,
+            controller=run.controller,
         )
         self.components = QueryComponents(run)
         _open.add(self)
@@ -182,8 +182,8 @@ class Query:
         status["components"] = {n: list(ops) for n, ops in self.components.operators.items()}
         status["keyGroupsInFlight"] = sum(len(c.transfers) for c in view.components.values())
         status["keyGroupsWaiting"] = sum(len(c.waiting) for c in view.components.values())
-        if self._run.controlling is not None:
-            status["control"] = dict(self._run.controlling.status)
+        if self._run.controller is not None:
+            status["control"] = dict(self._run.controller.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
         with self._run.conducting.locked() as conductor:
             checkpoint, peers = conductor.copies_bytes_per_s

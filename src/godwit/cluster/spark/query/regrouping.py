@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from godwit.cluster.spark.query.placement import Pending, checked_bounds
-from godwit.cluster.spark.run.deciding import planned_regrouping, regrouping_of
+from godwit.cluster.spark.run.policies import planned_regrouping, regrouping_of
 from godwit.model.errors import MigrationError
 from godwit.model.frames import user_call
 from godwit.plan.explain import explain
@@ -152,7 +153,7 @@ class QueryComponents(Collection[str]):
             )
         limits, named = checked_bounds(bounds), checked_components(components)
         self._planned(named)  # nothing gives way to what cannot be
-        with self._run.deciding.by_hand(name for of in named.values() for name in of) as asked_for:
+        with self._run.policies.by_hand(name for of in named.values() for name in of) as asked_for:
             plan = self._planned(named)
             regrouping = regrouping_of(plan, limits)
             with self._run.conducting.locked() as conductor:
@@ -161,5 +162,7 @@ class QueryComponents(Collection[str]):
         return PendingRegrouping(regrouping.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
-        run = self._run
-        return planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
+        run, names = self._run, self._run.names
+        plan = planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
+        moving = [replace(part, component=names[part.component]) for part in plan.moving]
+        return replace(plan, moving=tuple(moving))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.query.placement import AnyStrategy, Migration, QueryPlacement
-    from godwit.cluster.spark.run.controlling import Controlling
+    from godwit.cluster.spark.run.controller import ControllerThread
     from godwit.engine.loop import SharedConductor
     from godwit.migration import Bounds
     from godwit.planning import Problem
@@ -350,10 +350,10 @@ class QueryScaling:
         pool: SparkExecutorPool,  # adds and removes executors
         conducting: SharedConductor,  # the conductor
         # the controller, if there is one; it leaves a number that was asked for here alone
-        controlling: Controlling | None = None,
+        controller: ControllerThread | None = None,
     ) -> None:
         self._placement, self._pool, self._conducting = placement, pool, conducting
-        self._controlling = controlling
+        self._controller = controller
         self._latest: Scaling | None = None
 
     def __repr__(self) -> str:
@@ -430,8 +430,8 @@ class QueryScaling:
         chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
         self._pool.insist_on_scaling()
-        if self._controlling is not None:
-            self._controlling.scaled_by_hand()
+        if self._controller is not None:
+            self._controller.scaled_by_hand()
         self._latest = Scaling(
             executors,
             placement=self._placement,

@@ -158,7 +158,7 @@ _logger = logging.getLogger("godwit")
 
 
 def is_bounded(trigger: Mapping[str, object] | None) -> bool:
-    """Whether a query ends with what is available now."""
+    """Return whether a query ends with what is available now."""
     return bool(trigger) and not {"availableNow", "once"}.isdisjoint(trigger or ())
 
 
@@ -190,7 +190,7 @@ class Ending:
 
     @property
     def finished(self) -> bool:
-        """Whether everything is closed."""
+        """True if everything is closed."""
         return self._finished
 
     def stop(self) -> None:

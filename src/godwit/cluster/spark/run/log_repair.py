@@ -113,7 +113,7 @@ class _LogPlan:
         return tuple(self.steps)
 
     def _lacks(self, path: str) -> bool:
-        """Whether a file is torn, or one of the sources' that it counts on is missing."""
+        """Return whether a file is torn, or one of the sources' that it counts on is missing."""
         current = self._read(path)
         if current is None or not path.startswith(f"{SPARK}/offsets/"):
             return current is None
@@ -122,7 +122,7 @@ class _LogPlan:
 
     @property
     def interval(self) -> int:
-        """How many entries of a source's log Spark is set to merge, as far as is known."""
+        """Number of entries of a source's log that Spark merges, as far as is known."""
         return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
     def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
@@ -280,7 +280,7 @@ class _LogPlan:
         return data
 
     def _matches_checksum(self, path: str, data: bytes) -> bool:
-        """Whether Hadoop would read a file that has a checksum beside it."""
+        """Return whether Hadoop would read a file that has a checksum beside it."""
         directory, _, name = path.rpartition("/")
         try:
             beside = self.storage.read(f"{directory}/.{name}.crc").to_pybytes()
@@ -315,7 +315,7 @@ class _LogPlan:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether an entry begins as Spark's do, and its lines are JSON or Spark's dash."""
+    """Return whether an entry begins as Spark's do, and its lines are JSON or Spark's dash."""
     version, *lines = data.splitlines() or [b""]
     if not re.fullmatch(rb"v\d+", version) or not lines:
         return False

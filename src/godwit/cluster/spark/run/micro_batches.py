@@ -169,11 +169,11 @@ class MicroBatches:
         return dict(zip(self._lines, offsets_in(entry), strict=True))
 
     def _is_former(self, last: BatchRef) -> bool:
-        """Whether a record is of the time when digests were of lines, some of which are alike."""
+        """Return whether a record's digest is of lines, as formerly, some of which are alike."""
         return not last.lines and len(self._lines) > len(set(self._lines))
 
     def _is_same(self, last: BatchRef) -> bool:
-        """Whether Spark's log holds the offsets of such a record."""
+        """Return whether Spark's log holds the offsets of such a record."""
         entry = read_entry(self._storage, f"offsets/{last.number}")
         return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
 

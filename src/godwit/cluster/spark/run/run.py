@@ -32,9 +32,9 @@ from godwit.cluster.spark.platform.executors import (
 )
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
-from godwit.cluster.spark.run.controlling import Controlling, past_decisions
-from godwit.cluster.spark.run.deciding import Deciding
+from godwit.cluster.spark.run.controller import ControllerThread, past_decisions
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
+from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
 from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.cluster.spark.stages.stages import Program, ship_program
@@ -87,8 +87,8 @@ class SparkRun:
         *,
         batches: MicroBatches,
         pool: SparkExecutorPool,
-        controlling: Controlling | None,
-        deciding: Deciding,
+        controller: ControllerThread | None,
+        policies: OperatorPolicies,
         note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
         beside: DaemonPool,
         closing: list[tuple[str, Callable[[], object]]],
@@ -98,7 +98,7 @@ class SparkRun:
     ) -> None:
         self.epochs, self.cluster, self.conducting = epochs, cluster, conducting
         self.loop = EpochLoop(epochs, conducting, self)
-        self.pool, self.controlling, self.deciding = pool, controlling, deciding
+        self.pool, self.controller, self.policies = pool, controller, policies
         self._batches, self._note, self._beside = batches, note, beside
         self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
         self.micro_batches = 0  # carried out in this run
@@ -185,12 +185,12 @@ class SparkRun:
 
     @property
     def due(self) -> bool:
-        """Whether an epoch has something to do even if it has no input."""
+        """True if an epoch has something to do even if it has no input."""
         return self.epochs.is_due(self.view)
 
     @property
     def pending(self) -> bool:
-        """Whether it has, or will have once nothing stands in its way."""
+        """True if it has, or will have once nothing stands in its way."""
         return self.epochs.is_pending(self.view)
 
     def end_input(self) -> None:
@@ -221,17 +221,17 @@ class SparkRun:
         batch = self.epochs.batch
         if batch is not None:
             self.cluster.source.expect(outcome.rows_in)
-        if self.controlling is not None:
-            self.controlling.observe(
+        if self.controller is not None:
+            self.controller.observe(
                 EpochObserved(
                     outcome=outcome,
                     assignments={name: plan.assignment for name, plan in plans.items()},
                     took_s=took_s,
-                    committed_s=self.controlling.now_s(),
+                    committed_s=self.controller.now_s(),
                 ),
                 batch,
             )
-        self.deciding.observe(outcome, self.flow, plans)
+        self.policies.observe(outcome, self.flow, plans)
         self._note("outcome", outcome.to_dict)
         with self.conducting.locked() as conductor:
             load = conductor.recent_load.due_summary()
@@ -386,9 +386,9 @@ def open_run(
             patience_s=options.sizing.executors_timeout_s,
         )
         undo.callback(pool.close)
-        controlling = None
+        controller = None
         if options.control is not None:
-            controlling = Controlling(
+            controller = ControllerThread(
                 options.control,
                 flow,
                 conducting=conducting,
@@ -396,7 +396,7 @@ def open_run(
                 state_bytes=started.state_bytes,
                 past=past,
             )
-            undo.callback(controlling.close)
+            undo.callback(controller.close)
         epochs = FlowEpochs(
             recovery,
             log,
@@ -405,7 +405,7 @@ def open_run(
             policy=options.policy,
             run_id=run_id,
             close_at_end=options.close_at_end,
-            on_regroup=(lambda _: None) if controlling is None else controlling.regrouped,
+            on_regroup=(lambda _: None) if controller is None else controller.regrouped,
         )
         watch = ExecutorWatch(
             cluster, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
@@ -421,8 +421,8 @@ def open_run(
             conducting,
             batches=batches,
             pool=pool,
-            controlling=controlling,
-            deciding=Deciding(
+            controller=controller,
+            policies=OperatorPolicies(
                 flow,
                 _policies(flow, options, epochs.times.sharing),
                 conducting=conducting,
@@ -435,7 +435,7 @@ def open_run(
             note=dispatcher.note,
             beside=beside,
             closing=[
-                *([] if controlling is None else [("controller", controlling.close)]),
+                *([] if controller is None else [("controller", controller.close)]),
                 ("executor pool", pool.close),
                 ("executor watch", watch.close),
                 ("background copies", background.close),

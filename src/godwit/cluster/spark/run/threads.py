@@ -200,22 +200,22 @@ class EpochGate:
 
     @property
     def interrupted(self) -> bool:
-        """Whether an epoch that was under way is being broken off."""
+        """True if an epoch that was under way is being broken off."""
         return self._interrupted
 
     @property
     def closed(self) -> bool:
-        """Whether no epoch begins any more."""
+        """True if no epoch begins any more."""
         return self._closed
 
     @property
     def busy(self) -> bool:
-        """Whether an epoch is being carried out."""
+        """True if an epoch is being carried out."""
         return self._inside is not None
 
     @property
     def is_mine(self) -> bool:
-        """Whether the epoch that is carried out is carried out by the thread that asks."""
+        """True if the epoch that is carried out is carried out by the thread that asks."""
         return self._inside == threading.get_ident()
 
     @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.unit.cluster.spark.run.test_controlling import files_taken
+from tests.unit.cluster.spark.run.test_controller import files_taken
 
 from godwit.cluster.spark.observe.progress import PendingFiles
 

@@ -18,7 +18,7 @@ from godwit.adapt import EpochObserved
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.run.controlling import Controlling, past_decisions, topology_of
+from godwit.cluster.spark.run.controller import ControllerThread, past_decisions, topology_of
 from godwit.engine.loop import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
@@ -72,7 +72,7 @@ class Run:
         rows[::2] *= 4.0
         self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
         self.conducting = SharedConductor(self.world.conductor)
-        self.controlling = Controlling(
+        self.controlling = ControllerThread(
             control_of(**given),
             flow(["sums"]),
             conducting=self.conducting,

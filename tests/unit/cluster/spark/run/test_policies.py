@@ -15,7 +15,7 @@ from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.run.deciding import Deciding
+from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.cluster import Executor
 from godwit.engine.loop import SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
@@ -60,7 +60,7 @@ class Story:
             ports=self.ports,
             plan=self.flow.physical_plan,
         )
-        self.deciding = Deciding(
+        self.deciding = OperatorPolicies(
             self.flow,
             lambda overrides, _: [Fusing(self.flow, SETTINGS, overrides=overrides)],
             conducting=SharedConductor(self.conductor),
@@ -69,7 +69,7 @@ class Story:
         )
 
     def decide_by(self, policy: AdaptationPolicy[FlowEpoch]) -> None:
-        self.deciding = Deciding(
+        self.deciding = OperatorPolicies(
             self.flow,
             lambda *_: [policy],
             conducting=SharedConductor(self.conductor),

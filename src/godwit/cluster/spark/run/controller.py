@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from godwit.migration import Conductor
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["Controlling", "past_decisions", "topology_of"]
+__all__ = ["ControllerThread", "past_decisions", "topology_of"]
 
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
@@ -72,7 +72,7 @@ class SteadyClock:
         return time.monotonic() + self._ahead_s
 
 
-class Controlling:
+class ControllerThread:
     """Drives a controller on a thread of its own."""
 
     # called after every epoch: rows that the sources hold back, or ``None`` where they do not

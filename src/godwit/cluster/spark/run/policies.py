@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["Deciding", "planned_regrouping", "regrouping_of"]
+__all__ = ["OperatorPolicies", "planned_regrouping", "regrouping_of"]
 
 
 def planned_regrouping(
@@ -65,7 +65,7 @@ def regrouping_of(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Reg
     )
 
 
-class Deciding:
+class OperatorPolicies:
     """Drives the policies about a run's operators, and does for them what they propose.
 
     Whoever regroups by hand goes first: what was asked for here and is under way gives way, and
