@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["COLUMNS", "Row", "chaos_flow", "epochs_of", "expected_epochs", "expected_final"]
+__all__ = [
+    "COLUMNS",
+    "Row",
+    "chaos_flow",
+    "epochs_of",
+    "expected_epochs",
+    "expected_final",
+    "is_alive",
+]
 
 COLUMNS = "k int, number long, act string"
 KEYS, SHARDS = 40, 7
@@ -65,11 +73,12 @@ def act(name: str, directory: str) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
     if kind == "wait":  # for the death of a process, which may be the one this belongs to
-        while _is_alive(int(Path(directory, "victim").read_text())):
+        while is_alive(int(Path(directory, "victim").read_text())):
             time.sleep(0.05)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether a process is there, and not only waiting for its parent to look."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:

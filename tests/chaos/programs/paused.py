@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.chaos.flow import epochs_of
+from tests.chaos.flow import epochs_of, is_alive
 from tests.chaos.programs.cluster import Scenario, until
 
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
@@ -36,7 +36,7 @@ def paused(scenario: Scenario) -> None:
             os.kill(pid, signal.SIGCONT)
     scenario.query.processAllAvailable()
     scenario.process(3)
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of what woke up")
+    until(lambda: not any(map(is_alive, pids)), "the end of what woke up")
     until(scenario.has_three_executors, "three executors")
     scenario.process(3)
     scenario.finish()
