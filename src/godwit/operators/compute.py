@@ -259,11 +259,13 @@ class ComputeOperator(KeyedOperator):
     def _merged(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
+        """Merge states row by row; errors name one of the `keys`."""
         return self._joined(
             result.merge(result.of(left), result.of(right), keys) for result in self._results
         )
 
     def _joined(self, parts: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+        """Put the state columns of all results side by side."""
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
@@ -272,6 +274,7 @@ def _upgrade_results(
     upgrades: Mapping[tuple[str, ...], StateUpgrade],  # by names of an aggregate's columns
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
+    """Upgrade the state columns of some aggregates."""
     for names, upgrade in upgrades.items():
         upgraded = upgrade(values.select(list(names)))
         for name, column in zip(names, upgraded.columns, strict=True):
@@ -301,7 +304,7 @@ class _Result:
 
     @property
     def description(self) -> dict[str, object]:
-        """What the checkpoint keeps of it."""
+        """Plain values that describe the result in the checkpoint."""
         return {
             "state": [field.name for field in self.fields],
             "aggregate": without_zones(self.aggregate.describe()),

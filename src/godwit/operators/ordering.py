@@ -32,7 +32,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def can_be_held(dtype: pa.DataType) -> bool:
-    """Whether state can hold values of `dtype`, and they have an order."""
+    """Return whether state can hold values of `dtype`, and they have an order."""
     return is_fixed_width(dtype) or is_variable_width(dtype)
 
 

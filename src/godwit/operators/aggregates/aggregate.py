@@ -125,7 +125,7 @@ class BuiltIn(BoundAggregate):
 
 
 class Aggregate(Protocol):
-    """What ``compute`` takes: an aggregate of named columns."""
+    """An aggregate of named columns, as users give it to ``compute``."""
 
     @property
     def columns(self) -> tuple[str, ...]:

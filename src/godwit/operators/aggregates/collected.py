@@ -250,6 +250,7 @@ def _upgrade_rows(
     layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
+    """Bring packed rows to today's columns, null where they were not written."""
     starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
     columns = dict(zip(written, arrays, strict=True))
     count = int(starts[-1])

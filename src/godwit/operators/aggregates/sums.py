@@ -298,7 +298,7 @@ def _settle(limbs: Limbs) -> Limbs:
 
 
 def _outside(settled: Limbs, low: int, high: int) -> BoolArray:
-    """Whether each value v is outside ``low <= v < high``; both bounds fit 128 bits."""
+    """Return which values v are outside ``low <= v < high``; both bounds fit 128 bits."""
     return _at_least(settled, high) | ~_at_least(settled, low)
 
 
@@ -319,7 +319,7 @@ def _integers_of(column: pa.Array) -> list[int]:
 
 
 def _at_least(settled: Limbs, bound: int) -> BoolArray:
-    """Whether each value is at least `bound`."""
+    """Return which values are at least `bound`."""
     result = np.ones(settled.shape[1], np.bool_)
     for i in range(4):  # from the lowest limb: a higher one decides over all below it
         limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96

@@ -1,4 +1,4 @@
-"""Which rows of the same key lie within a reach of one another, without a loop over rows.
+"""Rows of the same key that lie within a reach of one another, without a loop over rows.
 
 Rows are sorted by key and moment once; a reach is then a slice, found by binary search.
 """

@@ -101,7 +101,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """What the sides are made of: rows that wait are of one of them."""
+        """Plain values that describe the sides: rows that wait are of one of them."""
         named = dict(zip(("left", "right"), self.sides, strict=True))
         return {
             "time": {

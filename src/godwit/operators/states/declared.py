@@ -1,4 +1,4 @@
-"""What users declare: ``process(..., states={"recent": gw.ListState(float, ttl="1 day")})``."""
+"""States as users declare them: ``states={"recent": gw.ListState(float, ttl="1 day")}``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ITEM_TYPES: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
     dt.date: pa.date32(),
 }
-"""What the keys of a map may be, or the parts of one that is a tuple, and their columns."""
+"""Types of the keys of a map, or of the parts of a tuple, and their columns."""
 
 
 @user_class

@@ -89,7 +89,7 @@ class ListOfKey(OfKey, Sequence[T]):
         return self._all()[index]
 
     def __eq__(self, other: object) -> bool:
-        """Whether it has the elements of another list."""
+        """Return whether it has the elements of another list."""
         if isinstance(other, list | ListOfKey):
             return self._all() == list(other)
         return NotImplemented

@@ -130,7 +130,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Map:
-    """What is known of the map of one key."""
+    """The map of one key, as far as it was looked up, and its changes."""
 
     # Those that were asked for, or are no more.
     items: dict[Any, _Item] = field(default_factory=dict)

@@ -113,7 +113,7 @@ class States:
             cells.forget(self._group)
 
     def _close(self) -> None:
-        """Let nobody use them from now on."""
+        """Refuse every use from now on."""
         self._over = True
 
     def _insist(self) -> None:

@@ -51,7 +51,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """Whether the key has one."""
+        """True if the key has one."""
         self._insist()
         exists: bool = self._cells.exists(self._group)
         return exists

@@ -204,7 +204,7 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.closing(self, self._reached(closed), self._reached(until))
 
     def closes(self, closed: int, until: int) -> bool:
-        """Whether any window ends after `closed`, and at `until` or before."""
+        """Return whether any window ends after `closed`, and at `until` or before."""
         return PaneGrid.closes(self, self._reached(closed), self._reached(until))
 
     def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
@@ -216,7 +216,7 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.windows_over(self, panes, self._reached(closed), self._reached(until))
 
     def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
-        """Tell the event times of which every window ends at `closed` or before."""
+        """Return which event times have only windows that end at `closed` or before."""
         first = self.first_open(closed)
         opens = first if abs(first) >= END else self.calendar.begins(first // UNIT_US)
         late: npt.NDArray[np.bool_] = times < opens

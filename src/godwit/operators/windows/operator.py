@@ -75,12 +75,12 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """What the meaning of entries depends on besides their windows, as plain values."""
+        """Plain values that the meaning of entries depends on, besides their windows."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """What the checkpoint keeps of the windows, as `gone_before` reads it."""
+        """Plain values that describe the windows in the checkpoint; `gone_before` reads them."""
         more: dict[str, Any] = {"lateness_us": self.lateness_us} if self.lateness_us else {}
         if isinstance(self.grid, CalendarGrid):
             more["calendar"] = {"unit": self.grid.calendar.unit, "zone": self.grid.calendar.zone}

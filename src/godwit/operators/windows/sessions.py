@@ -241,7 +241,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """What the checkpoint keeps of the sessions."""
+        """Plain values that describe the sessions in the checkpoint."""
         return [{"gap_us": self.gap_us}]
 
     def describe_state(self, state: str = STATE) -> StateDescription:

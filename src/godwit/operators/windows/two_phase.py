@@ -173,6 +173,7 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
+    """Return the role of a part of the aggregate whose first slots have the name `first`."""
     return TwoPhase(
         first=first,
         second=second_slots(first),
