@@ -262,8 +262,8 @@ def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
 
     Examples
     --------
-    >>> made = what_if(8.0, [4.0, 4.0, 1.0, 1.0], slots=2)
-    >>> made.moved_s, made.bound_s, made.mean_s
+    >>> comparison = what_if(8.0, [4.0, 4.0, 1.0, 1.0], slots=2)
+    >>> comparison.moved_s, comparison.bound_s, comparison.mean_s
     (5.0, 5.0, 5.0)
     """
     work_s, longest_s = sum(tasks_s), max(tasks_s)

@@ -484,17 +484,17 @@ def _repair(args: argparse.Namespace) -> int:
     storage = CheckpointStorage.open(args.path)
     steps, taken_back = _repair_plan(storage)  # before a lease would create the directory
     if not args.apply:
-        _tell_repair(args.path, steps, taken_back, done=False)
+        _tell_repair(args.path, steps, taken_back, applied=False)
         return 1 if steps else _try(args.path, storage)
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
         steps, taken_back = _repair_plan(storage)
         carry_out(storage, steps)
-        _tell_repair(args.path, steps, taken_back, done=True)
+        _tell_repair(args.path, steps, taken_back, applied=True)
         left, _ = _repair_plan(storage)
         if left:
             _say("Left to do:")
-            _tell_repair(args.path, left, (), done=False)
+            _tell_repair(args.path, left, (), applied=False)
             return 1
         return _try(args.path, storage)
     finally:
@@ -524,12 +524,12 @@ def _try(path: str, storage: CheckpointStorage) -> int:
 
 
 def _tell_repair(
-    path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, done: bool
+    path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, applied: bool
 ) -> None:
     if not steps:
         _say(f"{path}: nothing to repair")
         return
-    what = "done" if done else "found"
+    what = "done" if applied else "found"
     _say(f"{path}: {counted(len(steps), 'step')} {what}")
     for step in steps:
         _say(f"  {step.path}: {step.problem}")
@@ -542,7 +542,7 @@ def _tell_repair(
             f"and sinks refuse the checkpoint until their targets are rolled back to epoch "
             f"{first - 1}. A copy of what is missing is better."
         )
-    if not done and any(step.action != "none" for step in steps):
+    if not applied and any(step.action != "none" for step in steps):
         _say("Nothing was changed; --apply does it.")
 
 

@@ -109,10 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments
         Without the program's name; by default those of the process.
     """
-    whole = parser()
-    args = whole.parse_args(arguments)
+    command_line = parser()
+    args = command_line.parse_args(arguments)
     if args.command is None:
-        whole.print_help()
+        command_line.print_help()
         return 2
     try:
         status = _run(args)

@@ -224,7 +224,7 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
 
     `labels`: where each begins, as a part of the width, and its text.
     """
-    taken: list[list[tuple[float, float]]] = []
+    spans_by_row: list[list[tuple[float, float]]] = []
     rows = []
     for at, text in labels:
         width = _width(text)
@@ -232,13 +232,13 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
         start = at - width if is_left else at
         free = (
             number
-            for number, spans in enumerate(taken)
+            for number, spans in enumerate(spans_by_row)
             if all(start >= end or start + width <= begin for begin, end in spans)
         )
-        row = next(free, len(taken))
-        if row == len(taken):
-            taken.append([])
-        taken[row].append((start, start + width))
+        row = next(free, len(spans_by_row))
+        if row == len(spans_by_row):
+            spans_by_row.append([])
+        spans_by_row[row].append((start, start + width))
         rows.append((row, is_left))
     return rows
 

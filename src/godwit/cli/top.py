@@ -139,14 +139,14 @@ class Viewer:
             return "running", ""
         if silent_s < 0:
             ago = f"the driver's clock is {_duration(-silent_s)} ahead of this machine's"
-        owner = self._held()
-        if owner:
+        leased = self._is_leased()
+        if leased:
             return "running", ago
-        if owner is None:
+        if leased is None:
             return "silent", f"{ago}; whether it lives cannot be told yet"
         return "died", f"{ago}, and nobody holds the checkpoint's lease"
 
-    def _held(self) -> bool | None:
+    def _is_leased(self) -> bool | None:
         """Say whether the query lives, by its lease."""
         sight, now_s = look_at_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
@@ -318,7 +318,7 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     them.
     """
     events = _noted(entries, "event")
-    lines = [line for values in events if (line := _told(values)) is not None]
+    lines = [line for values in events if (line := _event_line(values)) is not None]
     life = [line for line in lines if line.kind in _LIFECYCLE]
     run = _last_run(entries)
     progress = _noted(run, "progress")
@@ -360,7 +360,7 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
     return entries
 
 
-def _told(values: Mapping[str, Any]) -> EventLine | None:
+def _event_line(values: Mapping[str, Any]) -> EventLine | None:
     try:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all

@@ -101,10 +101,9 @@ def continue_delivery(
     if way == "refuse":
         raise _refused(name, problem, sink)
     if way == "new_writer":
-        sink.continue_after(point_at(epochs, problem.settled))
-        return (
-            f"sink {name}: {problem.what}; it goes on as a new writer after epoch {problem.settled}"
-        )
+        after = problem.resume_after
+        sink.continue_after(point_at(epochs, after))
+        return f"sink {name}: {problem.what}; it goes on as a new writer after epoch {after}"
     if problem.kind not in {"ahead", "diverged"} or sink.cannot_roll_back() is not None:
         raise _refused(name, problem, sink)
     sink.roll_back(epochs, _min_epoch(problem, sink, epochs, position))
@@ -122,7 +121,7 @@ def continue_delivery(
 class _Problem:
     kind: Literal["ahead", "diverged", "behind", "another's"]
     what: str
-    settled: int  # the last epoch that a new writer takes for delivered
+    resume_after: int  # the last epoch that a new writer takes for delivered
 
 
 def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
@@ -133,7 +132,7 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
                 kind="another's",
                 what="this checkpoint is a copy, and its target is that of the query it was "
                 "copied from",
-                settled=latest,
+                resume_after=latest,
             )
         return None
     if not is_shared(point, epochs):
@@ -144,14 +143,14 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
             what=f"its target has epochs up to {point.epoch}"
             + ("" if ahead else " of another history")
             + f", and the checkpoint {'has none' if latest < 0 else f'ends with epoch {latest}'}",
-            settled=latest if shared >= latest else latest - 1,
+            resume_after=latest if shared >= latest else latest - 1,
         )
     if point.epoch < position.before:
         return _Problem(
             kind="behind",
             what=f"its target has {'nothing' if point.epoch < 0 else f'epochs up to {point.epoch}'}"
             f", and epochs up to {position.before} were delivered to it",
-            settled=latest - 1,
+            resume_after=latest - 1,
         )
     return None
 

@@ -225,10 +225,10 @@ class DeltaSink(TargetSink):
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
             self._table.update_incremental()
-            self._held = last_epoch_of(self._table, self._context.query_id, self._context.writer)
-        recorded = self._held
-        self._generation = "" if recorded is None else recorded.generation
-        self._base = -1 if recorded is None else recorded.point.epoch
+            last = last_epoch_of(self._table, self._context.query_id, self._context.writer)
+        self._last_epoch = last
+        self._generation = "" if last is None else last.generation
+        self._base = -1 if last is None else last.point.epoch
         self._seen = self._table.version()
 
     def _app_id(self, generation: str) -> str:
@@ -236,7 +236,7 @@ class DeltaSink(TargetSink):
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table holds, whatever it was restored from."""
-        return None if self._held is None else self._held.point
+        return None if self._last_epoch is None else self._last_epoch.point
 
     def cannot_roll_back(self) -> None:
         """Versions of a table are kept, as long as nobody vacuums them."""
@@ -331,7 +331,8 @@ class DeltaSink(TargetSink):
 
     def _insist_on_what_was_delivered(self, epoch: int) -> None:
         """Refuse to go on after epochs that somebody has taken from the table in this run."""
-        version, context = -1 if self._held is None else self._held.version, self._context
+        context, last = self._context, self._last_epoch
+        version = -1 if last is None else last.version
         if restored_since(self._table, self._seen, version, context.query_id, context.writer):
             raise self._error(
                 f"{self._shown_path} was restored to a version before the last epoch that was "
@@ -588,7 +589,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
     if parameters.get("version") is not None:
         return int(parameters["version"])
     try:
-        moment = (
+        at_ms = (
             int(parameters["datetime"])
             if parameters.get("datetime") is not None
             else int(dt.datetime.fromisoformat(str(parameters["timestamp"])).timestamp() * 1000)
@@ -596,7 +597,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
     except (KeyError, ValueError):
         return None
     earlier = [c for c in table.history() if c["version"] < commit["version"]]
-    return max((int(c["version"]) for c in earlier if c["timestamp"] <= moment), default=None)
+    return max((int(c["version"]) for c in earlier if c["timestamp"] <= at_ms), default=None)
 
 
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
@@ -649,7 +650,7 @@ def version_to_restore(
     return version, left, undone[0] if undone else None
 
 
-def restored_since(table: DeltaTable, seen: int, held: int, query_id: str, writer: str) -> bool:
+def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, writer: str) -> bool:
     """Return whether somebody has taken a writer's last epoch from a table by a ``RESTORE``.
 
     `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
@@ -662,12 +663,12 @@ def restored_since(table: DeltaTable, seen: int, held: int, query_id: str, write
     for commit in table.history(table.version() - seen):
         epoch = _own_epoch(commit, query_id, writer)
         if epoch is not None:
-            held = epoch.version
+            version = epoch.version
             break
         if commit.get("operation") == "RESTORE":
             target = _restored_version(commit, table)
             targets.append(-1 if target is None else target)
-    return any(target < held for target in targets)
+    return any(target < version for target in targets)
 
 
 _LONGEST_TEXT: Final = 32  # engines cut longer ones off, each in its own way

@@ -314,22 +314,22 @@ def _force_names_above(path: Path) -> None:
     force_names(above for above in (path, *path.parents) if os.access(above, os.R_OK))
 
 
-def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
-    changed = [field for field in mine if found.get(field) != mine[field]]
+def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
+    changed = [field for field in mine if theirs.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
         return error(
-            f"the directory belongs to sink {found.get('sink')!r} of this query",
+            f"the directory belongs to sink {theirs.get('sink')!r} of this query",
             f"Use another path; or, if it is this sink that was once called so, say "
-            f"formerly={found.get('sink')!r} in flow.sink(...).",
+            f"formerly={theirs.get('sink')!r} in flow.sink(...).",
         )
     if "query_id" in changed:
         return error(
-            f"the directory belongs to sink {found.get('sink')!r} of query "
-            f"{found.get('query_id')}; this is query {mine['query_id']}",
+            f"the directory belongs to sink {theirs.get('sink')!r} of query "
+            f"{theirs.get('query_id')}; this is query {mine['query_id']}",
             "Use another path, or remove the directory to write it anew.",
         )
     if changed == ["columns"]:
-        then, now = found["columns"], mine["columns"]
+        then, now = theirs["columns"], mine["columns"]
         column = next(name for name, dtype in now.items() if then.get(name, dtype) != dtype)
         return error(
             f"column {column!r} changed since the directory was begun: {then[column]} then, "
@@ -338,7 +338,7 @@ def _refusal(found: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> 
         )
     return error(
         f"{', '.join(changed)} changed since the directory was begun: "
-        f"{found.get(changed[0])} then, {mine[changed[0]]} now",
+        f"{theirs.get(changed[0])} then, {mine[changed[0]]} now",
         "Use another path, or keep the layout as it was.",
     )
 

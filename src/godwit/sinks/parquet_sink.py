@@ -270,12 +270,12 @@ class ParquetSink(TargetSink):
             self._force_names_in_root()
             # Not what lanes wrote: an epoch of the last run may be delivered only now.
             self._directory.remove_staged(lambda name: name.startswith("_"))
-            self._held = self._directory.last_point()
-            self._last = self._noted = -1 if self._held is None else self._held.epoch
+            self._last_point = self._directory.last_point()
+            self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the directory had when it was opened, or rolled back."""
-        return self._held
+        return self._last_point
 
     def cannot_roll_back(self) -> None:
         """Epochs are directories of their own."""
@@ -321,7 +321,7 @@ class ParquetSink(TargetSink):
 
     def _note_last(self, point: HistoryPoint) -> None:
         self._directory.note_last(point)
-        self._held, self._last, self._noted = point, point.epoch, point.epoch
+        self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's directory unless it is there.

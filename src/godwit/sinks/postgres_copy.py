@@ -252,15 +252,15 @@ def _csv_field(values: pa.Array) -> pa.Array:
 
 def _hexadecimal(values: pa.Array) -> pa.Array:
     """Write binary values in PostgreSQL's hexadecimal form, all values at once."""
-    whole = values.cast(pa.large_binary())
-    _, offsets, data = whole.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(whole) + 1, whole.offset * 8)
+    binary = values.cast(pa.large_binary())
+    _, offsets, data = binary.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(binary) + 1, binary.offset * 8)
     digits = (b"" if data is None else data.slice(ends[0], ends[-1] - ends[0]).to_pybytes()).hex()
     text = pa.LargeStringArray.from_buffers(
-        len(whole), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits.encode())
+        len(binary), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits.encode())
     )
     prefixed = _joined("\\x", text)
-    return pc.if_else(whole.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
+    return pc.if_else(binary.is_valid(), prefixed, pa.scalar(None, pa.large_string()))
 
 
 def _array_literals(values: pa.Array) -> pa.Array:

@@ -528,10 +528,10 @@ class PostgresSink(TargetSink):
         except (psycopg.Error, UnwritableRowsError) as error:
             if not may_be_about_a_row(error):
                 raise
-            self._write(self._connect(), output, apart=True)
+            self._write(self._connect(), output, divert=True)
 
-    def _write(self, connection: Connection, output: EpochOutput, *, apart: bool = False) -> None:
-        """Write an epoch; with `apart`, divert the rows that the server refuses."""
+    def _write(self, connection: Connection, output: EpochOutput, *, divert: bool = False) -> None:
+        """Write an epoch; with `divert`, divert the rows that the server refuses."""
         with connection.transaction():
             claimed, before = self._epochs.claim(connection, output.point)
             if not claimed:
@@ -549,7 +549,7 @@ class PostgresSink(TargetSink):
                 # Not TRUNCATE: readers go on seeing the old rows until the commit.
                 connection.execute(sql.SQL("DELETE FROM {}").format(self._target.identifier))
             refused = None
-            if apart:
+            if divert:
                 refused = find_refused(
                     connection,
                     self._parts(output),

@@ -220,11 +220,11 @@ def _prepared(directory: Path | None) -> Path:
     return work_dir
 
 
-def _remove_all_but(directory: Path, kept: str) -> None:
+def _remove_all_but(directory: Path, picture: str) -> None:
     for entry in directory.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != kept:
+        elif entry.name != picture:
             entry.unlink()
 
 

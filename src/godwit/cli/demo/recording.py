@@ -172,7 +172,7 @@ class Recording:
     # in the order in which they happened
     epochs: list[DemoEpoch] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    told: list[events.Event] = field(default_factory=list)
+    log: list[events.Event] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -223,7 +223,7 @@ class Recording:
             "rows": self.rows,
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "marks": [asdict(mark) for mark in self.marks],
-            "events": [event.to_dict() for event in self.told],
+            "events": [event.to_dict() for event in self.log],
         }
 
 
@@ -289,7 +289,7 @@ class QueryRecorder:
 
     def _record(self, event: events.Event) -> None:
         recording, query = self.recording, self._query
-        recording.told.append(event)
+        recording.log.append(event)
         if not isinstance(event, events.EpochCommitted):
             self._audience.event(event, recording)
             return

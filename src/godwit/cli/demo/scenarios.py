@@ -409,7 +409,7 @@ def _figures(run: ScenarioRun) -> dict[str, float]:
         "busiest_over_mean_median": float(np.median(run.imbalance or [1.0])),
         "executors_at_most": max(run.executors, default=0),
         "moved_bytes": run.moved_bytes[-1] if run.moved_bytes else 0,
-        "decisions": sum(type(e).__name__ in DECISIONS for e in run.recording.told),
+        "decisions": sum(type(e).__name__ in DECISIONS for e in run.recording.log),
     }
 
 

@@ -39,7 +39,7 @@ def recording() -> Recording:
     made.add_epoch(progress(1, e0=4, e1=4), status("e0", "e1"), 1002.0)
     made.mark("executor e0 killed", 1002.5)
     made.add_epoch(progress(2, e1=8), status("e1", "e10"), 1004.0)
-    made.told.append(events.ExecutorLost(epoch=1, at_s=1002.5, executor="e0"))
+    made.log.append(events.ExecutorLost(epoch=1, at_s=1002.5, executor="e0"))
     return made
 
 
@@ -65,7 +65,7 @@ def test_a_recording_is_plain_json(recording: Recording) -> None:
     values = json.loads(json.dumps(recording.to_dict()))
     assert values["marks"] == [{"at_s": 2.5, "label": "executor e0 killed"}]
     assert [e["epoch"] for e in values["epochs"]] == [0, 1, 2]
-    assert events.event_from_dict(values["events"][0]) == recording.told[0]
+    assert events.event_from_dict(values["events"][0]) == recording.log[0]
 
 
 def test_the_picture_shows_epoch_times_marks_and_every_key_group(
@@ -106,7 +106,7 @@ def test_plain_lines_tell_every_epoch_and_the_events_that_matter(recording: Reco
     with PlainLines(console) as lines:
         lines.say("it begins [here]")
         lines.epoch(recording.epochs[1], recording)
-        lines.event(recording.told[0], recording)
+        lines.event(recording.log[0], recording)
         lines.event(events.FilesCollected(epoch=1, at_s=0.0, files=3), recording)
     assert isinstance(console.file, io.StringIO)
     told = [line[10:] for line in console.file.getvalue().splitlines()]
@@ -127,7 +127,7 @@ def test_the_live_page_shows_where_the_key_groups_are_and_who_is_dead(
     with LivePage(console) as page:
         page.say("it begins")
         page.epoch(recording.epochs[-1], recording)
-        page.event(recording.told[0], recording)
+        page.event(recording.log[0], recording)
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     for part in (
