@@ -79,7 +79,7 @@ def _advise(args: argparse.Namespace) -> int:
     log, reader = open_event_log(args.path), StageReader()
     stages = advise(reader.read(log.lines()))
     if not stages:
-        raise _nothing(args.path, reader, log.notes)
+        raise _nothing_to_advise(args.path, reader, log.notes)
     notes = _notes(log, reader)
     if args.plot is not None:
         _draw(reader, stages, args.plot)
@@ -90,7 +90,8 @@ def _advise(args: argparse.Namespace) -> int:
     return 0
 
 
-def _nothing(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
+def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
+    """Error of a log in which there is nothing to advise on."""
     if reader.events == 0:
         why, remedy = "holds no event that can be read", "Give a log that is whole."
     elif not reader.queries:
@@ -113,6 +114,7 @@ def _nothing(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
 
 
 def _notes(log: EventLog, reader: StageReader) -> list[str]:
+    """Say what is missing in the log, in sentences."""
     notes = list(log.notes)
     if log.unfinished:
         notes.append("The application was still running: these are its figures until then.")
@@ -122,6 +124,7 @@ def _notes(log: EventLog, reader: StageReader) -> list[str]:
 
 
 def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> dict[str, Any]:
+    """Return everything as plain values for JSON."""
     return {
         "application": reader.application,
         "spark_version": reader.spark_version,
@@ -201,6 +204,7 @@ def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> No
 
 
 def _title(reader: StageReader, stage: StageAdvice) -> str:
+    """Name a stage with its query's name."""
     figures = reader.queries.get(stage.query)
     return f"{(figures and figures.name) or stage.query[:8]}: {stage.label}"
 
@@ -380,9 +384,10 @@ class StageAdvice:
             partition.state_rows, partition.state_bytes = task.state_rows, task.state_bytes
             spent = self.executors.get(task.executor, 0.0)
             self.executors[task.executor] = spent + task.took_s
-        self._keep(run.batch, comparison)
+        self._note_batch(run.batch, comparison)
 
-    def _keep(self, batch: int, comparison: WhatIf) -> None:
+    def _note_batch(self, batch: int, comparison: WhatIf) -> None:
+        """Note a micro-batch for the picture, and among the worst if it is one of them."""
         self.drawn.append(
             Batches(
                 first=batch,

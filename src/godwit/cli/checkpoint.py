@@ -289,6 +289,7 @@ def _states(summary: CheckpointSummary) -> Table:
 
 
 def _plain(summary: CheckpointSummary) -> dict[str, Any]:
+    """Return everything as plain values for JSON."""
     identity = summary.identity
     return {
         "flow": identity.name,
@@ -372,6 +373,7 @@ def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
+    """Make two columns: labels, and values."""
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
         grid.add_row(Text(label, style="bold"), Text(printable(value)))
@@ -485,7 +487,7 @@ def _repair(args: argparse.Namespace) -> int:
     steps, taken_back = _repair_plan(storage)  # before a lease would create the directory
     if not args.apply:
         _tell_repair(args.path, steps, taken_back, applied=False)
-        return 1 if steps else _try(args.path, storage)
+        return 1 if steps else _tell_whether_startable(args.path, storage)
     lease = acquire_lease(storage, "godwit checkpoint repair")
     try:
         steps, taken_back = _repair_plan(storage)
@@ -496,7 +498,7 @@ def _repair(args: argparse.Namespace) -> int:
             _say("Left to do:")
             _tell_repair(args.path, left, (), applied=False)
             return 1
-        return _try(args.path, storage)
+        return _tell_whether_startable(args.path, storage)
     finally:
         lease.release()
 
@@ -508,7 +510,8 @@ def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tu
     return steps, records.taken_back
 
 
-def _try(path: str, storage: CheckpointStorage) -> int:
+def _tell_whether_startable(path: str, storage: CheckpointStorage) -> int:
+    """Say whether a start would succeed, and return the exit status."""
     problems = start_problems(storage)
     for problem in problems:
         _say(f"{path}: cannot be started: {problem.file}")

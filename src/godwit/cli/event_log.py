@@ -117,7 +117,7 @@ def open_event_log(path: str) -> EventLog:
     Raises `EventLogError` if there is no event log there, or several.
     """
     try:
-        filesystem, root = _resolved(path)
+        filesystem, root = _opened(path)
         info = filesystem.get_file_info(root)
         if info.type == pa.fs.FileType.NotFound:
             raise EventLogError(
@@ -155,7 +155,8 @@ def open_event_log(path: str) -> EventLog:
     )
 
 
-def _resolved(path: str) -> tuple[Any, str]:
+def _opened(path: str) -> tuple[Any, str]:
+    """Open the file system of a path or URI, and return the path in it."""
     if "://" in path or path.startswith("file:"):
         filesystem, root = pa.fs.FileSystem.from_uri(path)
         return filesystem, root
@@ -490,6 +491,7 @@ class StageReader:
             }
 
     def _query(self, identifier: Any, name: Any) -> QueryFigures:
+        """Figures of a query, new if it is seen for the first time."""
         key = str(identifier)
         if key not in self.queries and len(self.queries) >= _MOST_QUERIES:
             self.queries.pop(next(iter(self.queries)))
@@ -500,6 +502,7 @@ class StageReader:
 
 
 def _kind(line: bytes) -> str | None:
+    """Name of the event in a line; ``None`` if the line is no event."""
     if line.startswith(_PREFIX):
         end = line.find(b'"', len(_PREFIX), len(_PREFIX) + 200)
         if end >= 0:
@@ -512,6 +515,7 @@ def _kind(line: bytes) -> str | None:
 
 
 def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
+    """Names of the stateful operators among the RDDs of a stage."""
     names = set()
     for rdd in rdds:
         if "StateStore" in rdd.name:
@@ -523,6 +527,7 @@ def _stateful(rdds: list[_Rdd]) -> tuple[str, ...]:
 
 
 def _summed(accumulables: list[_Accumulable], name: str) -> int:
+    """Sum a task's updates of an accumulator."""
     updates = [a.update for a in accumulables if a.name == name and a.update is not None]
     return sum(msgspec.convert(update, _Long, strict=False) for update in updates)
 

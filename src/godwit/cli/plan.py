@@ -79,6 +79,7 @@ def _print_json(values: Any) -> int:
 
 
 def _methods() -> str:
+    """Table of all planners."""
     rows = [(p.name, p.kind, p.paper, p.minimises) for p in PLANNERS.values()]
     return table(("method", "kind", "paper", "minimises"), rows, left=4)
 
@@ -275,6 +276,7 @@ def _run_precompute(args: argparse.Namespace) -> int:
 
 
 def _transitions(path: Path) -> Transitions:
+    """Read transition probabilities, or estimate them from a log of sizes."""
     values = _json(_read(path).decode("utf-8", "replace"), str(path))
     if isinstance(values, dict) and set(values) == {"log"}:
         return estimate_transitions(values["log"])
@@ -289,6 +291,7 @@ def _transitions(path: Path) -> Transitions:
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse the values of ``--set``."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -130,6 +130,7 @@ class Viewer:
                      figures=figures)  # fmt: skip
 
     def _life(self, figures: RunFigures) -> tuple[str, str]:
+        """Say whether the query lives, and what that is known by."""
         last = figures.last_word
         if last is not None and last.kind != "QueryStarted":
             return "stopped" if last.kind == "QueryStopped" else "failed", last.line
@@ -353,6 +354,7 @@ def _noted(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str,
 
 
 def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the entries since the last start of the query that is in sight."""
     for place in range(len(entries) - 1, -1, -1):
         event = entries[place].get("event")
         if isinstance(event, Mapping) and event.get("kind") == "QueryStarted":
@@ -361,6 +363,7 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _event_line(values: Mapping[str, Any]) -> EventLine | None:
+    """Describe an event; ``None`` if it cannot be understood."""
     try:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
@@ -370,6 +373,7 @@ def _event_line(values: Mapping[str, Any]) -> EventLine | None:
 
 
 def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
+    """Figures of the epochs in sight, by progress or else by the event of their commit."""
     epochs: dict[int, EpochFigures] = {}
     for entry in entries:
         event, progress = entry.get("event"), entry.get("progress")
@@ -498,6 +502,7 @@ def _number(value: Any) -> float:
 
 
 def _finite(value: Any) -> float | None:
+    """Return a number; ``None`` for what is none, or is not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
@@ -654,6 +659,7 @@ def _draw_executor(
 
 
 def _listed(title: str, shown: tuple[EventLine, ...], symbols: Symbols) -> list[Text]:
+    """Title, and a line for each event."""
     if not shown:
         return []
     lines = [Text(f"last {title} (UTC)", style="bold")]

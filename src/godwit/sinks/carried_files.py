@@ -67,6 +67,7 @@ def carry_files(
 
 
 def _read(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
+    """Read a lane's file from the target, where it is now."""
     delivered = f"{root}/{file.delivered}"
     path = delivered if exists(filesystem, delivered) else f"{root}/{file.path}"
     with filesystem.open_input_file(path) as stream:
@@ -102,6 +103,7 @@ class CarriedFiles:
 
 
 def _path(target: str, file: WrittenFile) -> str:
+    """Path of a carried file in the checkpoint."""
     named = hashlib.sha256(f"{target}\0{file.path}".encode()).hexdigest()
     return f"{CARRIED}/{named[:_LENGTH]}.parquet"
 

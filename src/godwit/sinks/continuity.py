@@ -125,6 +125,7 @@ class _Problem:
 
 
 def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
+    """Compare a target with the checkpoint; ``None`` if it goes on from it."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
@@ -286,6 +287,7 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
 def _not_continued(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
+    """Find that a target does not go on from the checkpoint."""
     sink = (record.sinks or {})[name]
     if point is not None and not is_shared(point, log):
         yield Finding(
@@ -308,6 +310,7 @@ def _not_continued(
 def _lacking(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
+    """Find files that an epoch lacks which is yet to be delivered."""
     sink = (record.sinks or {})[name]
     if point is not None and point.epoch >= record.epoch:
         return
@@ -324,6 +327,7 @@ def _lacking(
 
 
 def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
+    """Yield target and path of files that lanes wrote and that are gone."""
     carried = CarriedFiles(log.storage)
     for output in record.outputs:
         if output.sink != name or output.kind != "files":

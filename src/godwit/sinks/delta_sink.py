@@ -176,6 +176,7 @@ class DeltaSink(TargetSink):
 
     @property
     def _marker(self) -> str:
+        """Path in the table of the file by which lanes recognize it."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
@@ -293,7 +294,7 @@ class DeltaSink(TargetSink):
             rows = _Rows(self._rows(output))
             try:
                 self._table.update_incremental()
-                if self._recorded() >= output.epoch:
+                if self._recorded_epoch() >= output.epoch:
                     return
                 self._insist_on_what_was_delivered(output.epoch)
                 if output.files():
@@ -325,7 +326,8 @@ class DeltaSink(TargetSink):
                 ) from self._secrets.cause(error)
             return
 
-    def _recorded(self) -> int:
+    def _recorded_epoch(self) -> int:
+        """Return the number of the last epoch that the table has."""
         version = self._table.transaction_version(self._app_id(self._generation))
         return self._base if version is None else max(version, self._base)
 
@@ -344,6 +346,7 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that lanes have not written, each key once where rows are merged."""
         if not self._merge_keys:
             return gather(fit(output, self._schema, self._context.name))
         # A merge refuses to change a row twice, and inserts a new one as often as it comes.
@@ -384,6 +387,7 @@ class DeltaSink(TargetSink):
             yield from rows_of_file(filesystem, root, file, self._schema)
 
     def _add(self, files: Sequence[WrittenFile], point: HistoryPoint, *, complete: bool) -> None:
+        """Commit data files that are in place."""
         self._table.create_write_transaction(
             [add_action(file) for file in files],
             mode="overwrite" if complete else "append",
@@ -402,6 +406,7 @@ class DeltaSink(TargetSink):
         )
 
     def _commit(self, reader: pa.RecordBatchReader, point: HistoryPoint, *, complete: bool) -> None:
+        """Write rows and commit them."""
         properties = self._properties(point)
         if complete or not self._merge_keys:
             write_deltalake(

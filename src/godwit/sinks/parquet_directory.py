@@ -293,6 +293,7 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
 
 
 def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
+    """Give a written marker its name, in the place of one that is there."""
     marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
     for attempt in range(_ATTEMPTS):
         try:
@@ -315,6 +316,7 @@ def _force_names_above(path: Path) -> None:
 
 
 def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
+    """Error that says how the directory's marker differs from ours."""
     changed = [field for field in mine if theirs.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
         return error(

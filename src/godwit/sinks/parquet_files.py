@@ -128,6 +128,7 @@ class EpochFiles:
             self._append(inner, columns.take(pa.array(positions)))
 
     def _append(self, inner: str, rows: pa.RecordBatch) -> None:
+        """Write rows to the file of a partition, to a new one if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._writer(inner)
@@ -142,6 +143,7 @@ class EpochFiles:
         self._writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _writer(self, inner: str) -> pq.ParquetWriter:
+        """Return the open file of a partition; of too many, close the one that was opened first."""
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:

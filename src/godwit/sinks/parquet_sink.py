@@ -349,6 +349,7 @@ class ParquetSink(TargetSink):
                 self._directory.remove_staged(lambda name: _written_in(name) <= epoch)
 
     def _deliver(self, output: EpochOutput, final: str) -> None:
+        """Put the epoch's files together in its directory."""
         self._directory.check(self._marker(), self._error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
@@ -377,6 +378,7 @@ class ParquetSink(TargetSink):
     def _write_and_rename(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
+        """Write the epoch under ``_staging`` and rename it into its place."""
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
         # came first: it renames onto a directory by moving into it. Other systems refuse.
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
@@ -446,6 +448,7 @@ class ParquetSink(TargetSink):
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _is_settled(self, epoch: int) -> bool:
+        """Return whether the epoch was delivered, be its directory there or not."""
         if epoch <= self._last or self._is_delivered(epoch):
             return True
         # An epoch that `keep` has removed is not to come back.
@@ -454,6 +457,7 @@ class ParquetSink(TargetSink):
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
+        """Remove all directories but those of the newest epochs."""
         newest = self._directory.delivered_epochs()[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in self._directory.epochs_begun():

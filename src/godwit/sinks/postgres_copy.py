@@ -102,6 +102,7 @@ def find_refused(
 def _refused(
     connection: Connection, rows: pa.RecordBatch, load: Callable[[pa.RecordBatch | None], None]
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """Load rows; yield those that the server refuses, with its reasons."""
     try:
         with connection.transaction():  # a savepoint
             load(rows)

@@ -114,9 +114,10 @@ class DeliveredEpochs:
         self.oid, self._schema, self._table = target.identity(connection)
         self.identifier = sql.Identifier(self._schema, EPOCHS)
         self._prepare(connection, target)
-        self._take_along(connection)
+        self._follow_table(connection)
 
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
+        """Create ``godwit_epochs``, or bring one of an earlier version to today's columns."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said all the same, for another query's sink may be first.
         if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
@@ -154,7 +155,7 @@ class DeliveredEpochs:
             )
         )
 
-    def _take_along(self, connection: Connection) -> None:
+    def _follow_table(self, connection: Connection) -> None:
         """Let the row follow a table that was renamed, moved, restored, or known by its schema."""
         row = self._own_row(connection)
         here = (self._schema, self._table, self.oid)
@@ -163,6 +164,7 @@ class DeliveredEpochs:
             self.put(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
+        """Find the row of this table, by its object id or else by its name."""
         rows = self._rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
@@ -205,6 +207,7 @@ class DeliveredEpochs:
     def _rows(
         self, connection: Connection, schema: str, *, with_targets: bool = True
     ) -> list[_Row]:
+        """Return the rows of this query and sink."""
         statement = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
@@ -303,6 +306,7 @@ class DeliveredEpochs:
 
 
 def _has_targets(connection: Connection, schema: str) -> bool:
+    """Return whether ``godwit_epochs`` of a schema tells targets apart."""
     return bool(
         scalar(
             connection,
@@ -418,7 +422,7 @@ class PostgresSink(TargetSink):
 
     def last_delivered(self) -> HistoryPoint | None:
         """Return the last epoch that the table got from this sink."""
-        with self._asking():
+        with self._asking_for_epochs():
             return self._epochs.last(self._connect())
 
     def cannot_roll_back(self) -> str | None:
@@ -429,7 +433,7 @@ class PostgresSink(TargetSink):
             return "rows that were replaced by later ones are gone (what comes replaces them again)"
         if self._epoch_column is None:
             return "rows of the table do not say which epoch they are of, as with epoch_column="
-        with self._asking():
+        with self._asking_for_epochs():
             others = self._epochs.other_writers(self._connect())
         return "others write to the table too, and count epochs of their own" if others else None
 
@@ -451,7 +455,7 @@ class PostgresSink(TargetSink):
             )
         elif shared < min_epoch:
             raise self._too_few_left(shared, min_epoch)
-        with self._asking():
+        with self._asking_for_epochs():
             connection = self._connect()
             with connection.transaction():
                 if not self._context.complete:
@@ -467,11 +471,11 @@ class PostgresSink(TargetSink):
 
     def continue_after(self, point: HistoryPoint) -> None:
         """Record epochs as delivered."""
-        with self._asking():
+        with self._asking_for_epochs():
             self._epochs.put(self._connect(), point)
         self._last = point.epoch
 
-    def _asking(self) -> contextlib.AbstractContextManager[None]:
+    def _asking_for_epochs(self) -> contextlib.AbstractContextManager[None]:
         return self._explaining(
             "cannot be asked for its epochs",
             "Check the server and the privileges of its user, and start the query again.",
@@ -504,6 +508,7 @@ class PostgresSink(TargetSink):
             self._connection = None
 
     def _connect(self) -> Connection:
+        """Return the connection, opened anew if it broke."""
         if self._connection is not None and (self._connection.closed or self._connection.broken):
             self.close()
         if self._connection is None:
@@ -523,6 +528,7 @@ class PostgresSink(TargetSink):
         return self._connection
 
     def _write_or_divert(self, output: EpochOutput) -> None:
+        """Write an epoch; where a row may be why it is refused, find and divert such rows."""
         try:
             self._write(self._connect(), output)
         except (psycopg.Error, UnwritableRowsError) as error:
@@ -566,6 +572,7 @@ class PostgresSink(TargetSink):
                 output.divert(nothing, Rejections(rows=np.empty(0, np.int64), reasons=()))
 
     def _load(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+        """Append or upsert rows."""
         if self._target.keys:
             self._upsert(connection, parts)
         else:
@@ -574,6 +581,7 @@ class PostgresSink(TargetSink):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
+        """Gather rows in a temporary table, and upsert the last one of each key."""
         columns = comma_separated(self._schema.names)
         keys = comma_separated(self._target.keys)
         others = [name for name in self._schema.names if name not in self._target.keys]
@@ -617,6 +625,7 @@ class PostgresSink(TargetSink):
         *,
         numbered: bool = False,
     ) -> None:
+        """Stream rows into a table."""
         numbering = [self._row_number] if numbered else []
         statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(
             table, comma_separated([*numbering, *self._schema.names])
@@ -639,6 +648,7 @@ class PostgresSink(TargetSink):
                 row += part.num_rows
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches of bounded size, with ``epoch_column`` if it is asked for."""
         rows = fit(output, self._rows_schema, self._context.name, self._target.keys)
         for gathered in gather(rows, rows=_COPIED_ROWS):
             batch = gathered

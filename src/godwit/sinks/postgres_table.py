@@ -133,6 +133,7 @@ def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(dsn: str | Mapping[str, Any]) -> str | None:
+    """Say what is wrong with a connection string, without repeating it; ``None`` for nothing."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -303,6 +304,7 @@ class TargetTable:
         return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
+        """Return whether the table is there."""
         kind = scalar(
             connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
         )
@@ -333,6 +335,7 @@ class TargetTable:
         return sql.SQL("CREATE TABLE {} ({})").format(self.identifier, sql.SQL(", ").join(parts))
 
     def _columns(self, connection: Connection) -> dict[str, _Column]:
+        """Read the table's columns from the catalogue."""
         rows = connection.execute(
             """
             SELECT a.attname, b.typname, format_type(a.atttypid, a.atttypmod), b.typtype = 'e',
@@ -350,6 +353,7 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
+        """Refuse columns that do not hold the rows' values, or need values that rows lack."""
         alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)

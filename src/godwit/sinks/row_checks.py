@@ -128,11 +128,11 @@ def one_of(texts: tuple[str, ...]) -> Rule:
     """Make the rule that a text is one of some."""
     shown = ", ".join(map(repr, texts[:5]))
     return Rule(
-        f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_others, texts)
+        f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_not_among, texts)
     )
 
 
-def _others(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
+def _not_among(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
     if not _is_text(values.type):
         return None
     known = pc.is_in(values, value_set=pa.array(texts, values.type))
@@ -156,12 +156,12 @@ class ColumnCheck:
             rows = np.setdiff1d(rows, damaged)
             values = values.take(pa.array(rows))
         if not self.nullable and values.null_count:
-            yield rows[_true(values.is_null())], _NULL
+            yield rows[_positions(values.is_null())], _NULL
         for leaf, parents in _leaves(values):
             for rule in self.rules:
                 bad = rule.bad(leaf)
                 if bad is not None and pc.any(bad).as_py():
-                    positions = _true(bad)
+                    positions = _positions(bad)
                     at = positions if parents is None else np.unique(parents[positions])
                     yield rows[at], rule.reason
 
@@ -244,7 +244,8 @@ def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _true(mask: Any) -> npt.NDArray[np.int64]:
+def _positions(mask: Any) -> npt.NDArray[np.int64]:
+    """Positions that a mask marks."""
     return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
 
 

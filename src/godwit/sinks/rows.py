@@ -141,6 +141,8 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
+    """Change a type and those it is made of."""
+
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_changed(field.type, change))
 

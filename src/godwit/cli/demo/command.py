@@ -256,6 +256,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
 
 
 def _measured(settings: Settings, outcome: Outcome) -> dict[str, Any]:
+    """Return everything that was measured as plain values for JSON."""
     return {
         "settings": {
             field.name: getattr(settings, field.name)

@@ -132,6 +132,7 @@ def tell_comparison(console: Console, name: str, comparison: Comparison) -> None
 def _by_key(
     table: pa.Table, keys: Sequence[str], names: Sequence[str]
 ) -> dict[Key, Mapping[str, Any]]:
+    """Index rows by their key."""
     return {
         tuple(row[key] for key in keys): {name: row[name] for name in names}
         for row in table.select([*keys, *names]).to_pylist()
@@ -298,6 +299,7 @@ class QueryRecorder:
         self._audience.epoch(figures, recording)
 
     def _check_alive(self) -> None:
+        """Raise if the query has ended, or nothing was heard of it for minutes."""
         if self._query.isActive and time.monotonic() - self.heard_s <= _STALL_S:
             return
         raise self._query.exception() or EpochFailedError(
@@ -394,6 +396,7 @@ class LivePage:
         self._lines.append(elapsed.append_text(line))
 
     def _render(self) -> RenderableType:
+        """Draw the page as it is now; called by rich."""
         page: list[RenderableType] = []
         recording = self._recording
         if recording is not None:

@@ -215,7 +215,7 @@ def _play(
     with LocalCluster(workers, work_dir=folder / "cluster", memory="512m") as cluster:
         spark = cluster.session("godwit-demo", {"spark.sql.shuffle.partitions": "2"})
         spark.sparkContext.setLogLevel("ERROR")
-        query = _started(scenario, spark, folder, workers, controlled=controlled)
+        query = _start_query(scenario, spark, folder, workers, controlled=controlled)
         rows = sum(count for _, _, count in files[1:])
         recorder = QueryRecorder(query, folder, audience, rows)
         run = ScenarioRun(controlled=controlled, recording=recorder.recording)
@@ -228,13 +228,14 @@ def _play(
         finally:
             query.stop()
         audience.say("the stream has ended; a batch query over the same files decides")
-        run.comparison = _compared(spark, folder)
+        run.comparison = _compare_with_batch(spark, folder)
     return run
 
 
-def _started(
+def _start_query(
     scenario: DemoScenario, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
 ) -> Query:
+    """Start the query, on input that is still empty."""
     (folder / "in").mkdir()
     flow = gw.Flow(scenario.name, num_key_groups=KEY_GROUPS)
     reader = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", _FILES_PER_S)
@@ -255,6 +256,7 @@ def _started(
 
 
 def _control(scenario: DemoScenario) -> gw.Control:
+    """Return settings of the controller, within the executors that the scenario has."""
     return gw.Control(
         period="3 seconds",
         cadence=gw.Cadence(
@@ -361,7 +363,8 @@ def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
     return max(busy) / mean if mean > 0 else 1.0
 
 
-def _compared(spark: SparkSession, folder: Path) -> Comparison:
+def _compare_with_batch(spark: SparkSession, folder: Path) -> Comparison:
+    """Compare what the sink holds with a batch query over the same files."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
     rows = spark.read.schema(_COLUMNS).parquet(str(folder / "in"))
@@ -414,6 +417,7 @@ def _figures(run: ScenarioRun) -> dict[str, float]:
 
 
 def _measured(run: ScenarioRun) -> dict[str, Any]:
+    """Return everything that was measured as plain values for JSON."""
     return {
         "controlled": run.controlled,
         "figures": _figures(run),

@@ -265,6 +265,7 @@ class _Script:
             self._feed()
 
     def _release_all_but(self, share: float) -> None:
+        """Release files until no more than a share of all is held back."""
         reserve = max(2, int(self._steps * share))
         while len(self._unread) > reserve:
             self._release()
@@ -292,6 +293,7 @@ class _Script:
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
     def _share(self) -> float:
+        """Share of all rows that is committed."""
         return self.recording.rows / self.recording.rows_in_all
 
     def _mark_recovery(self, at_s: float) -> None:
@@ -318,6 +320,7 @@ class _Script:
         self._cluster.add_worker(wait=False)
 
     def _migrate_when_due(self) -> None:
+        """Move key groups once a quarter of the rows is in and the last executor is there."""
         if self._moves is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
@@ -339,6 +342,7 @@ class _Script:
         ]
 
     def _idle_executor(self) -> str | None:
+        """Name of an executor that owns no key group, if there is one."""
         owners = {
             assignment.executor(g)
             for assignment in self._query.placement.assignments.values()
@@ -347,6 +351,7 @@ class _Script:
         return next((name for name in self._query.executors if name not in owners), None)
 
     def _kill_when_due(self) -> None:
+        """Kill an executor once the migration is over and half of the rows are in."""
         if not self._settings.kill or self._killed is not None or not self._has_moved():
             return
         if self._share() < 0.55:
