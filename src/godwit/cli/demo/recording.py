@@ -8,6 +8,7 @@ equal.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import time
@@ -250,20 +251,27 @@ def audience_for(console: Console, *, plain: bool) -> Audience:
     return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
 
 
-_STALL_S = 300.0
-
-
 class QueryRecorder:
     """Feeds a query with files, and records and tells what it does.
 
     `folder`: the input is in ``in`` there, the logs in ``cluster``. `rows_in_all`: rows to come.
+    `max_silence_s`: seconds without an event after which the query is taken for stuck.
     """
 
-    def __init__(self, query: Query, folder: Path, audience: Audience, rows_in_all: int) -> None:
+    def __init__(
+        self,
+        query: Query,
+        folder: Path,
+        audience: Audience,
+        rows_in_all: int,
+        *,
+        max_silence_s: float = math.inf,
+    ) -> None:
         self._query, self._folder, self._audience = query, folder, audience
+        self._max_silence_s = max_silence_s
         self.recording = Recording(started_s=time.time(), rows_in_all=rows_in_all)
         self.progress: Mapping[str, Any] = {}  # of the last epoch
-        self.heard_s = time.monotonic()  # when the last event came
+        self._heard_s = time.monotonic()  # when the last event came
         self._events: queue.Queue[events.Event] = queue.Queue()
         query.add_listener(self._events.put)
 
@@ -283,7 +291,7 @@ class QueryRecorder:
         except queue.Empty:
             self._check_alive()
             return None
-        self.heard_s = time.monotonic()
+        self._heard_s = time.monotonic()
         if record:
             self._record(event)
         return event
@@ -299,8 +307,8 @@ class QueryRecorder:
         self._audience.epoch(figures, recording)
 
     def _check_alive(self) -> None:
-        """Raise if the query has ended, or nothing was heard of it for minutes."""
-        if self._query.isActive and time.monotonic() - self.heard_s <= _STALL_S:
+        """Raise if the query has ended, or is silent for too long."""
+        if self._query.isActive and time.monotonic() - self._heard_s <= self._max_silence_s:
             return
         raise self._query.exception() or EpochFailedError(
             "The query of the demo ended, or stood still, before its input was read.",

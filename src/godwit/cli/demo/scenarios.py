@@ -185,6 +185,7 @@ def _hot_keys(
 
 
 _SEED: Final = 1  # of the rows
+_STALL_S: Final = 300.0
 _SLOW: Final = "slow-executor"
 
 
@@ -217,7 +218,7 @@ def _play(
         spark.sparkContext.setLogLevel("ERROR")
         query = _start_query(scenario, spark, folder, workers, controlled=controlled)
         rows = sum(count for _, _, count in files[1:])
-        recorder = QueryRecorder(query, folder, audience, rows)
+        recorder = QueryRecorder(query, folder, audience, rows, max_silence_s=_STALL_S)
         run = ScenarioRun(controlled=controlled, recording=recorder.recording)
         try:
             if grows:
