@@ -1,10 +1,8 @@
 """Changes to a stopped checkpoint: operators renamed or dropped, the state of single keys removed.
 
-What is committed never changes, and only an epoch's record can say that something is different.  So
-renaming or dropping state from outside leaves an *edit* beside the flow version that it is about;
-the next run puts it into the flow version that it writes.  Until that run commits an epoch,
-nothing has changed, and whatever else was read before can still be read.  What becomes of an
-operator becomes of its parts too.
+What is committed never changes.  So renaming or dropping state from outside leaves an *edit* beside
+the flow version that it is about; the next run puts it into the flow version that it writes.  Until
+that run commits an epoch, nothing has changed.  An edit of an operator is one of its parts too.
 
 A state that today's program cannot read ends every epoch that has a row of its key.  It is removed
 as a function would remove it: by changelog segments, in an epoch of their own without input, which
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.blocks import BlockWriter, encode_batch
@@ -28,11 +27,9 @@ from godwit.checkpoint.records import EditRecord, SegmentRef, StateId, edit_path
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Mapping
 
-    import numpy.typing as npt
-
-    from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
 
@@ -124,19 +121,22 @@ def remove_key(
             remedy=f"Its operators are {', '.join({**version.operators, **version.kept})}.",
             operator=operator,
         )
-    removal = _Removal(log.chains, len(target.keys), matches, BatchCache(log.storage))
+    cache, types = BatchCache(log.storage), dict[str, pa.DataType]()
     segments: list[SegmentRef] = []
     counts: dict[str, int] = {}
+    num_key_groups = log.chains.num_key_groups
     for name in (operator, *version.parts_of(operator)):
         of = version.operator(name)
         for state, described in () if of is None else of.states.items():
-            entries = removal.entries(StateId(name, state), len(described.entries))
+            chains = (log.chains.chain(StateId(name, state), g) for g in range(num_key_groups))
+            num_keys = len(target.keys), len(target.keys) + len(described.entries)
+            entries = _entries_of_key(chains, cache, matches, num_keys, types)
             if not entries:
                 continue
             counts[str(StateId(name, state))] = sum(len(keys) for _, _, keys in entries)
             epoch = latest.epoch + 1
             with BlockWriter(log.storage, epoch=epoch, name=f"{name}-removal") as writer:
-                writer.add(encode_batch(removal.batch(entries, described.columns)))
+                writer.add(encode_batch(_removals(entries, described.columns, types)))
                 (block,) = writer.close()
             segments.append(
                 SegmentRef(
@@ -182,86 +182,75 @@ def remove_key(
     return counts
 
 
-class _Removal:
-    """Finds the entries of one key, wherever they are."""
+_Entries = list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]]
+"""Key group, hashes and key columns of the entries that are there."""
 
-    def __init__(
-        self,
-        chains: Chains,
-        num_keys: int,
-        matches: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]],
-        cache: BatchCache,
-    ) -> None:
-        self._chains, self._num_keys = chains, num_keys
-        self._matches, self._cache = matches, cache
-        self._types: dict[str, pa.DataType] = {}
 
-    def entries(
-        self, state: StateId, apart: int
-    ) -> list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]]:
-        """Key group, hashes and key columns of the entries of a state that are there."""
-        entries = []
-        for key_group in range(self._chains.num_key_groups):
-            there: dict[tuple[Any, ...], tuple[int, pa.RecordBatch]] = {}
-            for hashes, keys, removed in self._batches(state, key_group, self._num_keys + apart):
-                for row in np.flatnonzero(self._matches(keys.select(range(self._num_keys)))):
-                    entry = keys.slice(row, 1)
-                    name = tuple(map(repr, entry.to_pylist()[0].values()))
-                    there.pop(name, None)
-                    if not removed[row]:
-                        there[name] = int(hashes[row]), entry
-            if there:
-                numbers, rows = zip(*there.values(), strict=True)
-                entries.append((key_group, np.array(numbers, np.int64), pa.concat_batches(rows)))
-        return entries
+def _entries_of_key(
+    chains: Iterable[KeyGroupChain],
+    cache: BatchCache,
+    matches: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]],
+    num_keys: tuple[int, int],
+    types: dict[str, pa.DataType],
+) -> _Entries:
+    """Find the entries of one key in all key groups of a state, whatever wrote them.
 
-    def _batches(
-        self, state: StateId, key_group: int, num_keys: int
-    ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch, npt.NDArray[np.bool_]]]:
-        """Hashes, key columns and removals, in the order in which they were written."""
-        chain = self._chains.chain(state, key_group)
-        if chain.snapshot is not None:
-            yield self._taken_apart(self._cache.read(chain.snapshot.block), num_keys)
-        for segment in chain.segments:
-            first, end = rows_of(segment, key_group)
-            batch = self._cache.read(segment.block)
-            yield self._taken_apart(batch.slice(first, end - first), num_keys)
+    `num_keys`: number of key columns, without and with those that tell entries of a key apart.
+    `types`: gets the types of all columns, by their text.
+    """
+    entries = []
+    for chain in chains:
+        parts = [] if chain.snapshot is None else [(chain.snapshot.block, 0, chain.snapshot.rows)]
+        parts += [(s.block, *rows_of(s, chain.key_group)) for s in chain.segments]
+        latest: dict[tuple[Any, ...], tuple[int, pa.RecordBatch]] = {}
+        for block, first, end in parts:
+            # in UTC, as descriptions say; other runs may have written another zone
+            batch = in_utc(cache.read(block).slice(first, end - first))
+            types.update((str(field.type), field.type) for field in batch.schema)
+            hashes, keys = batch.column(0).to_numpy(), batch.select(range(1, num_keys[1] + 1))
+            last = batch.column(batch.num_columns - 1)
+            removed = np.zeros(batch.num_rows, np.bool_)
+            if batch.num_columns > num_keys[1] + 1 and pa.types.is_boolean(last.type):
+                removed = last.to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(matches(keys.select(range(num_keys[0])))):
+                entry = keys.slice(row, 1)
+                name = tuple(map(repr, entry.to_pylist()[0].values()))
+                latest.pop(name, None)
+                if not removed[row]:
+                    latest[name] = int(hashes[row]), entry
+        if latest:
+            numbers, rows = zip(*latest.values(), strict=True)
+            found = np.array(numbers, np.int64), pa.concat_batches(rows)
+            entries.append((chain.key_group, *found))
+    return entries
 
-    def _taken_apart(
-        self, batch: pa.RecordBatch, num_keys: int
-    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, npt.NDArray[np.bool_]]:
-        batch = in_utc(batch)  # as descriptions say; other runs may have written another zone
-        self._types.update((str(field.type), field.type) for field in batch.schema)
-        last = batch.column(batch.num_columns - 1)
-        removed = np.zeros(batch.num_rows, np.bool_)
-        if batch.num_columns > num_keys + 1 and pa.types.is_boolean(last.type):
-            removed = last.to_numpy(zero_copy_only=False)
-        return batch.column(0).to_numpy(), batch.select(range(1, num_keys + 1)), removed
 
-    def batch(
-        self, entries: list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]], columns: Columns
-    ) -> pa.RecordBatch:
-        """Entries that say that they are gone."""
-        keys = pa.concat_batches([keys for _, _, keys in entries])
-        values = [self._blank(name, dtype, keys.num_rows) for name, dtype in columns]
-        return pack_entries(
-            StateRows(
-                hashes=np.concatenate([hashes for _, hashes, _ in entries]),
-                keys=keys,
-                values=pa.RecordBatch.from_arrays(values, [name for name, _ in columns]),
-                removed=np.ones(keys.num_rows, np.bool_),
-            )
+def _removals(
+    entries: _Entries, columns: Columns, types: Mapping[str, pa.DataType]
+) -> pa.RecordBatch:
+    """Make a batch that says of entries that they are gone."""
+    keys = pa.concat_batches([keys for _, _, keys in entries])
+    values = [_blank(name, dtype, keys.num_rows, types) for name, dtype in columns]
+    return pack_entries(
+        StateRows(
+            hashes=np.concatenate([hashes for _, hashes, _ in entries]),
+            keys=keys,
+            values=pa.RecordBatch.from_arrays(values, [name for name, _ in columns]),
+            removed=np.ones(keys.num_rows, np.bool_),
         )
+    )
 
-    def _blank(self, name: str, text: str, count: int) -> pa.Array:
-        dtype = self._types.get(text)
-        if dtype is None:
-            raise CheckpointError(
-                f"State column {name!r} has had the type {text} for no epoch yet.",
-                remedy="Start the program that wrote the last epochs, and remove the key from "
-                "what it leaves.",
-                column=name,
-            )
-        if pa.types.is_large_binary(dtype):
-            return pa.array([b""] * count, dtype)
-        return pa.array([0] * count, dtype) if dtype == pa.int64() else pa.nulls(count, dtype)
+
+def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
+    """Make a state column of which no value counts."""
+    dtype = types.get(text)
+    if dtype is None:
+        raise CheckpointError(
+            f"State column {name!r} has had the type {text} for no epoch yet.",
+            remedy="Start the program that wrote the last epochs, and remove the key from what it "
+            "leaves.",
+            column=name,
+        )
+    if pa.types.is_large_binary(dtype):
+        return pa.array([b""] * count, dtype)
+    return pa.array([0] * count, dtype) if dtype == pa.int64() else pa.nulls(count, dtype)
