@@ -233,7 +233,7 @@ def cluster(
 
 
 class _Driver(LocalRun):
-    """A run that gives what it commits to a `Run`."""
+    """A local run that reports its outcomes and rows to a `Run`."""
 
     owner: Run
 
@@ -295,6 +295,7 @@ class Run:
         executors: Mapping[str, int],
         components: Mapping[str, Sequence[str]] | None,
     ) -> None:
+        """Start a run of a flow from the checkpoint."""
         if not isinstance(flow, LogicalFlow):
             raise InvalidFlowError(
                 f"A value of type {type_name(flow)} was given to be played.",
@@ -638,7 +639,7 @@ class Run:
     # -- inside -----------------------------------------------------------------------------------
 
     def _settled(self, first: int) -> dict[str, pa.Table]:
-        """Run what is due, and return what came out from an epoch on."""
+        """Run epochs that are due, and return the rows from epoch `first` on."""
         for _ in self._driver.settle():
             pass
         found = {}
@@ -649,6 +650,7 @@ class Run:
         return found
 
     def _delivered(self, record: CommitRecord) -> None:
+        """Keep the rows that an epoch gives to sinks."""
         for sink, batches in rows_of(record, self._storage).items():
             self._rows.setdefault(sink, {})[record.epoch] = pa.Table.from_batches(batches)
 
@@ -656,6 +658,7 @@ class Run:
         return map_rows(source, maps, self._logical.sources[source], table)
 
     def _newest(self, watermarks: Mapping[str, _Moment]) -> dict[int, int]:
+        """Return the event times that move watermarks to these moments."""
         check_sources(watermarks, self.flow.sources)
         newest = {}
         for source, moment in watermarks.items():
@@ -681,6 +684,7 @@ class Run:
             )
 
     def _output(self, sink: str) -> Output:
+        """Return the output of a sink, or refuse an unknown sink."""
         outputs = {output.name: output for output in self.flow.outputs}
         if sink not in outputs:
             raise InvalidInputError(
@@ -693,6 +697,7 @@ class Run:
 
 
 def _lanes(executors: Any) -> dict[str, int]:
+    """Read executors → lanes, as users write them."""
     if isinstance(executors, int) and not isinstance(executors, bool) and executors > 0:
         return {str(number): 1 for number in range(1, executors + 1)}
     if hasattr(executors, "items") and executors:
@@ -706,6 +711,7 @@ def _lanes(executors: Any) -> dict[str, int]:
 
 
 def _strategy(strategy: str) -> Strategy:
+    """Read a strategy, or refuse an unknown one."""
     if strategy not in tuple(Strategy):
         raise InvalidPlanError(
             f"There is no migration strategy {strategy!r}.",
@@ -715,6 +721,7 @@ def _strategy(strategy: str) -> Strategy:
 
 
 def _micros(moment: _Moment, what: str) -> int:
+    """Read a time in microseconds since 1970."""
     try:
         read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         if read.tzinfo is None:
@@ -728,13 +735,14 @@ def _micros(moment: _Moment, what: str) -> int:
 
 
 def _schema_of(source: str, dataframe: Any) -> pa.Schema:
+    """Return the columns of a source."""
     if is_stand_in(dataframe):
         return dataframe.schema
     return to_schema(dataframe.schema, where=f"The schema of source {source!r}")
 
 
 def _columns_read(flow: CompiledFlow) -> dict[str, set[str]]:
-    """Source → columns that rows must have; not known of those that only maps read."""
+    """Source → columns that its rows must have, as far as that is known."""
     needed: dict[str, set[str]] = {source: set() for source in flow.sources}
     for given in flow.inputs:
         if isinstance(given, SourceInput) and not given.maps:
@@ -923,6 +931,7 @@ class _Call:
         self._before, self._timers_before = before, timers_before
 
     def _function(self, key: Any, rows: Any, state: Any) -> Any:
+        """Seed the state, read it, or call the function under test."""
         if self.does == "seed":
             if self._before is not _UNSET:
                 _seed(state, self._before)
@@ -936,13 +945,14 @@ class _Call:
             return self._emitted(self._own(key, rows, state))
 
     def _timer(self, key: Any, timer: Any, state: Any) -> Any:
+        """Call the timer function under test."""
         assert self._own_timer is not None, "it is given only where there is one"
         with self._noting():
             return self._emitted(self._own_timer(key, timer, state))
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Keep what the user's function raises: reports of lanes carry its text alone."""
+        """Note what the user's function raises: reports of lanes have its text alone."""
         try:
             yield
         except BaseException as error:
@@ -950,11 +960,13 @@ class _Call:
             raise
 
     def _emitted(self, result: Iterable[Any] | None) -> list[Any] | None:
+        """Note the rows that the function emitted."""
         emitted = [] if result is None else list(result)
         self.rows += emitted
         return emitted if self.emits else None
 
     def _read(self, rows: Any, state: Any) -> None:
+        """Note the state and the timers."""
         self.timers = rows.timers.list() if hasattr(rows, "timers") else []
         if isinstance(state, States):
             self.states = {name: _copied(state[name]) for name in state._cells}  # noqa: SLF001
@@ -963,7 +975,7 @@ class _Call:
 
 
 def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function in place of another one its name and source, for messages."""
+    """Wrap a stand-in so that messages show the name and source of the function."""
 
     @functools.wraps(function)
     def call(key: Any, rows: Any, state: Any) -> Any:
@@ -973,13 +985,14 @@ def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callabl
 
 
 def _copied(of_key: Any) -> Any:
+    """Copy a named state as a value, list or dict."""
     if isinstance(of_key, ValueOfKey):
         return copy.deepcopy(of_key.value) if of_key.exists else None
     return dict(of_key.items()) if isinstance(of_key, MapOfKey) else list(of_key)
 
 
 def _seed(state: Any, value: Any) -> None:
-    """Let the state of a key be another one, by changing it in place."""
+    """Set the state of a key by changing it in place."""
     if isinstance(state, States):
         for name, of_name in value.items():
             _seed(state[name], of_name)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.api.streams import KeyedStream
     from godwit.columns.types import SchemaLike
     from godwit.model.durations import Duration
     from godwit.operators.windows.spec import WindowSpec
@@ -53,7 +52,6 @@ __all__ = [
     "check_late",
     "check_not_results",
     "check_one_of",
-    "check_other",
     "check_process",
     "check_results",
     "check_state_classes",
@@ -69,7 +67,7 @@ __all__ = [
 
 
 def check_not_results(where: str, **options: object) -> None:
-    """Refuse aggregates in place of options."""
+    """Refuse aggregates that were named like an option of ``compute``."""
     for option, value in options.items():
         if value is not None and not isinstance(value, str):
             given = "an aggregate" if hasattr(value, "bind") else type_name(value)
@@ -81,12 +79,13 @@ def check_not_results(where: str, **options: object) -> None:
 
 
 def describe(node: StreamNode) -> str:
-    """Say what a stream is, for messages."""
+    """Describe a stream for messages, such as ``source 'flights' after 1 map``."""
     parts = [_described(branch) for branch in branches_of(node)]
     return parts[0] if len(parts) == 1 else f"the union of {' and '.join(parts)}"
 
 
 def _described(branch: Branch) -> str:
+    """Name the source or operator of a branch, and count its maps, for messages."""
     kind = "source" if isinstance(branch.feed, SourceNode) else "operator"
     number = len(branch.maps)
     after = f" after {number} map{'s' if number > 1 else ''}" if number else ""
@@ -127,7 +126,7 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
 
 
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
-    """Refuse a former name that is none, or that is the name."""
+    """Refuse a former name that is empty, no text, or the name itself."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
         raise InvalidFlowError(
             f"{kind} {name!r} has formerly={formerly!r}.",
@@ -143,7 +142,7 @@ def is_sink(value: object) -> bool:
 
 
 def check_late(late: object, where: str) -> None:
-    """Refuse what is no sink for the rows that are left out."""
+    """Refuse a ``late=`` that is not a sink."""
     if late is not None and not is_sink(late):
         raise InvalidFlowError(
             f"{where} was given {type_name(late)} for late=, which is not a sink.",
@@ -164,7 +163,7 @@ def check_one_of(
 
 
 def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
-    """Refuse what is no aggregate, or is not told its columns by their names."""
+    """Refuse a result that is no aggregate, or whose columns are not given by name."""
     # Asked of the type, since a column of Spark's has an attribute of any name.
     if not callable(getattr(type(aggregate), "bind", None)):
         if result in ("name", "formerly", "output", "late") and isinstance(aggregate, str):
@@ -223,14 +222,14 @@ def check_timers(operator: str, timers: object, on_timer: object) -> None:
 
 
 def _spark_function(value: object) -> str:
-    """Say what a column of Spark's is, such as ``F.sum("v")``; nothing of other values."""
+    """Describe a column of Spark's, such as ``F.sum("v")``; empty for other values."""
     if not type(value).__module__.startswith("pyspark.sql"):
         return ""
     return f"{value!r}, which Spark would compute on a DataFrame"
 
 
 def check_process(name: str, state: object, codec: object, state_upgrade: object) -> None:
-    """Refuse a function per key without a type of state, or with a codec that there is not."""
+    """Refuse a function per key without a type of state, or with an unknown codec."""
     if isinstance(state, ValueState | ListState | MapState):
         raise InvalidFlowError(
             f"Operator {name!r} has state={state!r}, which declares one of several states.",
@@ -260,7 +259,7 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
 
 
 def check_state_classes(name: str, given: object) -> None:
-    """Refuse what names no classes that state may hold."""
+    """Refuse ``state_classes=`` that is not a collection of classes."""
     classes = [*given.values()] if isinstance(given, Mapping) else given
     if not isinstance(classes, list | tuple | set | frozenset) or not all(
         isinstance(one, type) for one in classes
@@ -292,25 +291,8 @@ def check_results(
         check_aggregate(aggregate, result, name)
 
 
-def check_other(keyed: KeyedStream, other: Any, where: str) -> None:
-    """Refuse what is no keyed stream of the same flow."""
-    if not isinstance(other, type(keyed)):
-        raise InvalidFlowError(
-            f"{where} was given a value of type {type_name(other)}, not a keyed stream.",
-            remedy='Key the other stream too, as in orders.key_by("id").join('
-            'payments.key_by("order"), ...); a table that does not stream is joined in a map.',
-        )
-    if other.flow is not keyed.flow:
-        raise InvalidFlowError(
-            f"{where} of flow {keyed.flow.name!r} was given a stream of another flow, "
-            f"{other.flow.name!r}.",
-            remedy="Build both streams from sources of one flow.",
-            flow=keyed.flow.name,
-        )
-
-
 def check_suffix(suffix: object, where: str) -> None:
-    """Refuse a suffix that would tell no names apart."""
+    """Refuse a suffix that is empty or no text."""
     if suffix is not None and (not isinstance(suffix, str) or not suffix):
         raise InvalidFlowError(
             f"{where} has suffix={suffix!r}.",
@@ -443,7 +425,7 @@ def check_windows(
 
 
 def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:
-    """Refuse what windows of rows cannot have: others beside them, and options of event time."""
+    """Refuse other windows beside windows of rows, and options of event time."""
     if len(windows) > 1:
         raise InvalidFlowError(
             f"{where} has windows of rows beside other windows.",
@@ -478,7 +460,7 @@ _NEW = (
 
 
 def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel: int) -> None:
-    """Warn if a function makes its state's name mean something new.
+    """Warn if a function assigns a new object to the name of its state argument.
 
     What a method returns (``state = state.setdefault("a", {})``) may be a part of the state, and is
     left alone; so is a function whose source cannot be found.
@@ -494,7 +476,7 @@ def warn_of_rebinding(operator: str, function: Callable[..., Any], *, stacklevel
 
 
 def _rebound(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
-    """Each statement that gives the state's name to a new object, and that name."""
+    """Yield each statement that assigns a new object to the state's name, and that name."""
     while isinstance(function, functools.partial):
         function = function.func
     try:

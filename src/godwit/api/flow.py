@@ -19,7 +19,7 @@ from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
 from godwit.model.naming import check_name, check_unique, type_name
 from godwit.plan.compilation import Resolver, compile_flow
 from godwit.plan.event_times import source_time
-from godwit.plan.nodes import OperatorNode, SinkNode, SourceNode, branches_of, levels_of
+from godwit.plan.nodes import FlowGraph, OperatorNode, SinkNode, SourceNode, branches_of, levels_of
 from godwit.plan.stream_columns import Retimed, never_retimed
 
 if TYPE_CHECKING:
@@ -29,25 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.model.durations import Duration
-    from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["LogicalFlow"]
 
 
 class LogicalFlow:
-    """Sources, keyed operators and sinks, as they were declared.
-
-    Parameters
-    ----------
-    name, num_key_groups
-        As in `godwit.cluster.spark.query.flow.Flow`.
-
-    Raises
-    ------
-    InvalidFlowError
-        If the name or the number of key groups will not do.
-    """
+    """Sources, keyed operators and sinks, as declared; users call `Flow`, which adds `start`."""
 
     __slots__ = ("_operators", "_sinks", "_sources", "name", "num_key_groups")
 
@@ -80,11 +68,6 @@ class LogicalFlow:
     def sources(self) -> Mapping[str, DataFrame]:
         """Name of a source → its DataFrame, in the order they were declared."""
         return MappingProxyType({name: node.dataframe for name, node in self._sources.items()})
-
-    @property
-    def event_times(self) -> Mapping[str, SourceTime]:
-        """Name of a source → its event time, of those that have one."""
-        return MappingProxyType({n: node.time for n, node in self._sources.items() if node.time})
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
@@ -242,24 +225,21 @@ class LogicalFlow:
     def compile(
         self, resolve: Resolver, retimed: Retimed = never_retimed, *, zone: str = "UTC"
     ) -> CompiledFlow:
-        """Give every column a type and bind every operator.
+        """Give every column a type and bind every operator, or say what is wrong with the flow.
 
-        Parameters
-        ----------
-        resolve
-            ``resolve(source name, maps)`` returns the Arrow schema of that source after its maps.
-        retimed
-            ``retimed(source name, maps, column)`` counts the maps up to the last one that computed
-            the column anew; by default none does.
-        zone
-            The session's time zone: of datetimes without one that functions return.
-
-        Raises
-        ------
-        InvalidFlowError
-            Says what is wrong with the flow, where, and what to do about it.
+        ``resolve(source name, maps)`` returns the Arrow schema of that source after its maps.
+        ``retimed(source name, maps, column)`` counts the maps up to the last one that computed the
+        column anew; by default none does. `zone` is the session's: of datetimes without one that
+        functions return.
         """
-        return compile_flow(self, resolve, retimed, zone)
+        graph = FlowGraph(
+            name=self.name,
+            num_key_groups=self.num_key_groups,
+            sources=tuple(self._sources.values()),
+            operators=self.operators,
+            sinks=self.sinks,
+        )
+        return compile_flow(graph, resolve, retimed, zone)
 
     def compiled(self) -> CompiledFlow:
         """Compile with the columns of the sources, which are stand-ins; see `compile`.

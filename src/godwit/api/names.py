@@ -60,7 +60,7 @@ _ON_ROWS = frozenset(
 
 
 def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
-    """Say what to call in place of `name` on a stream, which is `where`; `keyed` or not."""
+    """Return the error of an unknown call on a stream, which offers the right call."""
     calls = _KEYED if keyed else _STREAM
     if name.startswith("_"):
         return AttributeError(f"{where} has no attribute {name!r}")
@@ -129,7 +129,7 @@ SINKS: Mapping[str, str] = {
 def no_such_name(
     module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
 ) -> AttributeError:
-    """Say what to use in place of a name that a module does not have.
+    """Return the error of an unknown name of a module, which offers the right name.
 
     `known` are its public names, `meant` names known elsewhere → what to use for them.
     """

@@ -33,7 +33,7 @@ _WAYS_OUT = (
 
 
 class NeedsSessionError(InvalidFlowError, AttributeError):
-    """A stand-in was to do what only Spark can."""
+    """A stand-in was asked for something that only Spark can do."""
 
 
 class StandIn:
@@ -77,6 +77,7 @@ class StandIn:
         return type(self)(self.table.rename_columns(names))
 
     def _known(self, column: Any, call: str) -> str:
+        """Return the name of a column, or refuse one that is unknown or no text."""
         if not isinstance(column, str) or column == "*":
             raise _needs_session(f"{call} with a Column")
         if column not in self.columns:
@@ -98,6 +99,7 @@ class StandIn:
 
 
 def _needs_session(what: str) -> NeedsSessionError:
+    """Return the error of a call that only Spark can run."""
     return NeedsSessionError(
         f"A stand-in for a DataFrame cannot do {what}: that needs Spark.", remedy=_WAYS_OUT
     )
@@ -128,7 +130,7 @@ def stream(schema: SchemaLike) -> Any:
 
 
 def is_stand_in(dataframe: object) -> TypeGuard[StandIn]:
-    """Return whether a source's DataFrame is a stand-in."""
+    """Return true if a source's DataFrame is a stand-in."""
     return isinstance(dataframe, StandIn)
 
 
@@ -153,7 +155,7 @@ def map_rows(
 
 
 def _mapped(source: str, maps: tuple[Callable[[Any], Any], ...], frame: Any) -> Any:
-    """Apply maps, and say of a stand-in what to do about a map that needs Spark."""
+    """Apply maps; the error of a map that needs Spark offers the ways out."""
     try:
         return map_dataframe(source, maps, frame)
     except InvalidFlowError as error:

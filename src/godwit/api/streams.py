@@ -19,7 +19,6 @@ from godwit.api.checks import (
     check_late,
     check_not_results,
     check_one_of,
-    check_other,
     check_process,
     check_results,
     check_state_classes,
@@ -76,7 +75,7 @@ __all__ = ["KeyedStream", "Stream", "WindowedStream"]
 
 
 class OwningFlow(Protocol):
-    """The flow that streams belong to, as far as they know it."""
+    """The flow that streams belong to, as far as streams use it."""
 
     name: str
 
@@ -652,7 +651,7 @@ class KeyedStream:
     def _join_options(
         self,
         action: str,
-        other: KeyedStream,
+        other: Any,
         known: Sequence[How],
         *,
         how: How,
@@ -663,7 +662,19 @@ class KeyedStream:
     ) -> dict[str, Any]:
         """Check the options that both joins have, and return them as fields of the node."""
         where = self._where(action)
-        check_other(self, other, where)
+        if not isinstance(other, KeyedStream):
+            raise InvalidFlowError(
+                f"{where} was given a value of type {type_name(other)}, not a keyed stream.",
+                remedy='Key the other stream too, as in orders.key_by("id").join('
+                'payments.key_by("order"), ...); a table that does not stream is joined in a map.',
+            )
+        if other.flow is not self.flow:
+            raise InvalidFlowError(
+                f"{where} of flow {self.flow.name!r} was given a stream of another flow, "
+                f"{other.flow.name!r}.",
+                remedy="Build both streams from sources of one flow.",
+                flow=self.flow.name,
+            )
         check_one_of(where, "how", how, known, f"Give {listing(known)}.")
         check_suffix(suffix, where)
         check_late(late, where)
@@ -805,11 +816,13 @@ class WindowedStream:
         )
 
     def _operate(self, name: str, **values: Any) -> Stream:
+        """Add the operator with its name and results, and return its stream."""
         check_formerly(name, self.formerly)
         node = replace(self.node, name=name, formerly=self.formerly or "", **values)
         return _operate(self.keyed.flow, node)
 
     def _operator_name(self, action: str) -> str:
+        """Return the operator's name: the user's, or one of what it does and its windows."""
         if self.name is not None:
             return self.name
         windows = str(self.windows[0]).replace(" ", "_")
@@ -819,6 +832,7 @@ class WindowedStream:
         return default_name(sources, f"{action}_{windows}", self.keyed.keys)
 
     def _what(self) -> str:
+        """Describe the stream and its windows, for messages."""
         windows = ", ".join(map(str, self.windows))
         return f"{describe(self.keyed.node)} by {', '.join(self.keyed.keys)}, {windows}"
 

@@ -66,7 +66,7 @@ def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uin
 
 
 def mask_of(array: pa.Array) -> BoolArray | None:
-    """Return whether each value is there, or None where all are."""
+    """Return the mask of a column: true where a value is there; None where all are."""
     if array.null_count == 0:
         return None
     return values_of(array.is_valid())
@@ -103,6 +103,7 @@ def column_of(values: npt.NDArray[Any], mask: BoolArray | None, dtype: pa.DataTy
 def _view(
     buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, count: int
 ) -> npt.NDArray[Any]:
+    """View a part of a buffer as an array, without a copy."""
     if buffer is None or count == 0:
         return np.empty(count, dtype)
     return np.frombuffer(buffer, dtype, count, offset * dtype.itemsize)

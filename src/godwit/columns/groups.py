@@ -75,8 +75,6 @@ def group_rows(
     Rows of one hash that differ in the others (in their pane, say) are many, so those have a hash
     too.
 
-    Notes
-    -----
     Groups are ordered by key group, then hash (signed), then, for different keys that share a hash,
     first arrival.
 
@@ -171,6 +169,7 @@ def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
 
 
 def _is_numbered(dtype: pa.DataType) -> bool:
+    """Return true if Arrow can number the values of a type by a dictionary."""
     return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
 
 

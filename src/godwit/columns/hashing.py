@@ -65,7 +65,7 @@ _MAX_LONG_DIGITS = 18  # decimals of more digits do not fit a long and are hashe
 
 
 def is_hashable(dtype: pa.DataType) -> bool:
-    """Return whether `hash_keys` takes columns of `dtype`."""
+    """Return true if `hash_keys` takes columns of `dtype`."""
     return (
         numpy_type(dtype) is not None
         or pa.types.is_decimal128(dtype)
@@ -117,12 +117,14 @@ def canonical_floats(column: pa.Array) -> pa.Array:
 
 
 def _canonical(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Give equal floats equal bits: -0.0 becomes 0.0, every NaN the same NaN."""
     canonical: npt.NDArray[Any] = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
     canonical[np.isnan(canonical)] = np.nan
     return canonical
 
 
 def _is_bytes(dtype: pa.DataType) -> bool:
+    """Return true for strings and binary of any layout."""
     return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)
@@ -197,6 +199,7 @@ def _big_integers(
 
 
 def _rotated(values: UInt64Array, bits: int) -> UInt64Array:
+    """Rotate bits to the left."""
     rotated = values << np.uint64(bits)
     rotated |= values >> np.uint64(64 - bits)
     return rotated
@@ -218,10 +221,12 @@ def _mixed_lane(lane: UInt64Array) -> UInt64Array:
 
 
 def _with_word(hashes: UInt64Array, words: UInt64Array) -> UInt64Array:
+    """Mix an 8-byte word into each hash."""
     return _rotated(hashes ^ _mixed_lane(words), 27) * _PRIME_1 + _PRIME_4
 
 
 def _with_half_word(hashes: UInt64Array, halves: UInt64Array) -> UInt64Array:
+    """Mix a 4-byte word into each hash."""
     return _rotated(hashes ^ (halves * _PRIME_1), 23) * _PRIME_2 + _PRIME_3
 
 
@@ -279,6 +284,7 @@ def _hash_block(
     lengths: npt.NDArray[np.int64],
     seeds: UInt64Array,
 ) -> UInt64Array:
+    """Hash the byte strings of one block of rows."""
     hashes = seeds + _PRIME_5
     long = np.flatnonzero(lengths >= _STRIPE)
     if len(long):
@@ -330,12 +336,13 @@ def _hash_stripes(
 
 
 def _blocks(count: int) -> Iterator[slice]:
+    """Yield slices of rows whose intermediate arrays stay in the cache."""
     for first in range(0, count, _BLOCK):
         yield slice(first, first + _BLOCK)
 
 
 def _where(chosen: npt.NDArray[np.bool_]) -> Rows | None:
-    """Rows that are chosen; a slice where all are, since that copies nothing; None for none."""
+    """Rows that are selected: a slice where all are, since that copies nothing; None for none."""
     count = np.count_nonzero(chosen)
     if count == 0:
         return None

@@ -45,11 +45,13 @@ def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:
+    """Replace the region of a datetime by its offset at that moment."""
     return moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
 
 
 @functools.lru_cache(maxsize=256)
 def _has_regions(dtype: pa.DataType) -> bool:
+    """Return true if a type has timestamps of a region, whose offset changes."""
     if pa.types.is_timestamp(dtype):
         zone = dtype.tz
         return not (zone is None or zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone))
@@ -76,7 +78,7 @@ def zone_of(name: str) -> dt.tzinfo:
 
 
 def has_instants(dtype: pa.DataType) -> bool:
-    """Return whether values of a type are instants, or hold any."""
+    """Return true if values of a type are instants, or contain any."""
     if pa.types.is_timestamp(dtype):
         return dtype.tz is not None
     return any(has_instants(dtype.field(i).type) for i in range(dtype.num_fields))
@@ -238,6 +240,7 @@ def _row_type(names: tuple[str, ...]) -> Any:
 
 
 def _python_values(column: pa.Array) -> list[Any]:
+    """Convert a column to a list of Python values."""
     dtype = column.type
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):
         try:

@@ -2,21 +2,43 @@
 
 A key column must have a type that Spark's ``xxhash64`` and our own agree on, and whose values can
 be compared byte by byte; everything else may be read, aggregated and emitted but not keyed by.
+
+Schemas as text are read by a grammar of our own, since a flow is built without asking Spark
+anything: the whole of Spark's DDL for columns::
+
+    columns   = column {"," column}  |  "struct" "<" columns ">"
+    column    = name [":"] type ["not" "null"] ["comment" text]
+    type      = "array" "<" type ">"  |  "map" "<" type "," type ">"
+              | "struct" "<" [columns] ">"  |  "interval" unit ["to" unit]
+              | "timestamp" "without" "time" "zone"
+              | word ["(" number {"," number} ")"] ["collate" word]
+
+Names may stand in backticks; ``--`` and ``/* */`` begin comments.  ``not null`` and ``comment`` are
+read and of no effect: every column may hold nulls.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from godwit.columns.ddl import columns_of_text, type_of_text
 from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import check_column_names, listing, type_name
+from godwit.model.naming import check_column_names, did_you_mean, listing, type_name
 
-__all__ = ["SchemaLike", "is_key_type", "key_type_remedy", "plain_schema", "to_schema"]
+__all__ = [
+    "SchemaLike",
+    "columns_of_text",
+    "is_key_type",
+    "key_type_remedy",
+    "plain_schema",
+    "to_schema",
+    "type_of_text",
+]
 
 
 class _SparkField(Protocol):
@@ -49,7 +71,7 @@ _BY_CLASS: dict[type, pa.DataType] = {
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
-    """Return whether a key column may have the type `dtype`.
+    """Return true if a key column may have the type `dtype`.
 
     Booleans, signed integers, floats, doubles, strings, binary, dates (days), timestamps
     (microseconds, as in Spark) and decimals of up to 38 digits may.
@@ -146,6 +168,7 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
 
 
 def _to_type(name: str, value: object, where: str) -> pa.DataType:
+    """Read a column's type in any of the ways that users write one."""
     if isinstance(value, pa.DataType):
         return value
     if isinstance(value, type) and value in _BY_CLASS:
@@ -163,7 +186,7 @@ def _to_type(name: str, value: object, where: str) -> pa.DataType:
 
 
 def _of_spark(name: str, value: Any, where: str) -> pa.DataType:
-    """Arrow type of a type of PySpark's; names of fields need no quotes this way."""
+    """Convert a PySpark type to Arrow; names of fields need no quotes this way."""
     if hasattr(value, "elementType"):
         return pa.list_(_of_spark(name, value.elementType, where))
     if hasattr(value, "keyType"):
@@ -174,3 +197,264 @@ def _of_spark(name: str, value: Any, where: str) -> pa.DataType:
             [(f.name, _of_spark(f"{name}.{f.name}", f.dataType, where)) for f in fields]
         )
     return type_of_text(name, str(value.simpleString()), where)
+
+
+# -- schemas as text
+
+_BY_NAME: dict[str, pa.DataType] = {
+    **dict.fromkeys(("boolean", "bool"), pa.bool_()),
+    **dict.fromkeys(("byte", "tinyint", "int8"), pa.int8()),
+    **dict.fromkeys(("short", "smallint", "int16"), pa.int16()),
+    **dict.fromkeys(("int", "integer", "int32"), pa.int32()),
+    **dict.fromkeys(("long", "bigint", "int64"), pa.int64()),
+    **dict.fromkeys(("float", "real", "float32"), pa.float32()),
+    **dict.fromkeys(("double", "float64"), pa.float64()),
+    **dict.fromkeys(("string", "str", "varchar", "char", "character"), pa.string()),
+    **dict.fromkeys(("binary", "bytes"), pa.binary()),
+    "date": pa.date32(),
+    "time": pa.time64("ns"),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", tz="UTC")),
+    "timestamp_ntz": pa.timestamp("us"),
+    **dict.fromkeys(("decimal", "dec", "numeric"), pa.decimal128(10, 0)),
+}
+_NESTED = ("array<...>", "map<..., ...>", "struct<...>", "interval day to second")
+_DECIMALS = ("decimal", "dec", "numeric")
+_WITH_LENGTH = ("varchar", "char", "character", "time")
+_ELSEWHERE = {
+    "void": "A column needs a type that values can have.",
+    "variant": "Give it as text (string), such as JSON.",
+    "geometry": "Give it as binary, such as WKB.",
+    "geography": "Give it as binary, such as WKB.",
+}
+_DAY_UNITS = ("day", "hour", "minute", "second")
+_MONTH_UNITS = ("year", "month")
+_PAIRS = 'Write names and types in pairs, as in "symbol string, price double".'
+
+_TOKEN = re.compile(
+    r"""(?P<nothing>\s+|--[^\n]*|/\*.*?\*/)
+      | `(?P<quoted>(?:[^`]|``)+)`
+      | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+      | (?P<word>\w+)
+      | (?P<sign>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def columns_of_text(text: str, where: str) -> list[tuple[str, pa.DataType]]:
+    """Read names and types of columns.
+
+    `text`: such as ``"symbol string, sizes array<bigint>, price decimal(10, 2) not null"``.
+    `where`: subject of the messages, such as ``"The output of operator 'trades'"``. Raises
+    `InvalidFlowError` if it cannot be read; says where it goes wrong.
+
+    Examples
+    --------
+    >>> columns_of_text("symbol string, sizes array<bigint>", where="The output")
+    [('symbol', DataType(string)), ('sizes', ListType(list<item: int64>))]
+    """
+    reader = _Reader(text, where)
+    if not reader.has_more():
+        return []
+    inside = reader.takes("struct", "<")
+    columns = reader.columns()
+    if inside:
+        reader.expect(">")
+    if reader.has_more():
+        raise reader.wrong(_PAIRS)
+    return columns
+
+
+def type_of_text(name: str, text: str, where: str) -> pa.DataType:
+    """Read the type of column `name`.
+
+    Raises `InvalidFlowError` if it cannot be read, or Arrow has no such type.
+    """
+    reader = _Reader(text, where, column=name)
+    if not reader.has_more():
+        raise reader.wrong("Write a type, such as string.")
+    dtype = reader.type()
+    if reader.has_more():
+        raise reader.wrong("Write one type, such as decimal(10, 2).")
+    return dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Token:
+    """A word, sign, quoted name or text, and where it starts."""
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def value(self) -> str:
+        """The token as it is compared: lower case, except of a quoted name."""
+        return self.text.replace("``", "`") if self.kind == "quoted" else self.text.lower()
+
+
+class _Reader:
+    """A recursive-descent parser of DDL; each method consumes what it is named after."""
+
+    def __init__(self, text: str, where: str, column: str = "") -> None:
+        self._text, self._where, self._column = text, where, column
+        self._tokens = [
+            _Token(kind=str(found.lastgroup), text=found[str(found.lastgroup)], start=found.start())
+            for found in _TOKEN.finditer(text)
+            if found.lastgroup != "nothing"
+        ]
+        self._next = 0
+
+    def has_more(self) -> bool:
+        """Return true if there are tokens left."""
+        return self._next < len(self._tokens)
+
+    def takes(self, *words: str) -> bool:
+        """Consume these words or signs if they come next."""
+        ahead = self._tokens[self._next : self._next + len(words)]
+        if [t.value for t in ahead if t.kind in ("word", "sign")] != list(words):
+            return False
+        self._next += len(words)
+        return True
+
+    def expect(self, sign: str) -> None:
+        """Consume a sign, or refuse the text."""
+        if not self.takes(sign):
+            raise self.wrong(f"A {sign!r} is missing there.")
+
+    def wrong(self, remedy: str) -> InvalidFlowError:
+        """Return the error for the position reached."""
+        start = self._tokens[self._next].start if self.has_more() else len(self._text)
+        rest = self._text[start : start + 30].strip()
+        return InvalidFlowError(
+            f"{self._where} cannot be read at {rest!r} (character {start + 1} of {self._text!r}).",
+            remedy=remedy,
+            text=self._text,
+        )
+
+    def columns(self) -> list[tuple[str, pa.DataType]]:
+        """Parse columns, separated by commas."""
+        found = [self.column()]
+        while self.takes(","):
+            found.append(self.column())
+        return found
+
+    def column(self) -> tuple[str, pa.DataType]:
+        """Parse a name, a type, ``not null`` and a comment."""
+        if not self.has_more() or self._tokens[self._next].kind not in ("word", "quoted"):
+            raise self.wrong(_PAIRS)
+        token = self._tokens[self._next]
+        name = token.value if token.kind == "quoted" else token.text
+        self._next += 1
+        self.takes(":")
+        if not self.has_more():
+            self._next -= 1
+            raise self.wrong(_PAIRS)
+        outer, self._column = self._column, f"{self._column}.{name}" if self._column else name
+        dtype = self.type()
+        self._column = outer
+        self.takes("not", "null")
+        if self.takes("comment"):
+            if not self.has_more() or self._tokens[self._next].kind != "text":
+                raise self.wrong("Write the comment in quotes, as in comment 'in dollars'.")
+            self._next += 1
+        return name, dtype
+
+    def type(self) -> pa.DataType:
+        """Parse a type."""
+        if self.takes("array", "<"):
+            element = self.type()
+            self.expect(">")
+            return pa.list_(element)
+        if self.takes("map", "<"):
+            key = self.type()
+            self.expect(",")
+            value = self.type()
+            self.expect(">")
+            return pa.map_(key, value)
+        if self.takes("struct", "<"):
+            fields = [] if self.takes(">") else self.columns()
+            if fields:
+                self.expect(">")
+            return pa.struct([pa.field(name, dtype) for name, dtype in fields])
+        if self.takes("interval"):
+            return self.interval()
+        if self.takes("timestamp", "without", "time", "zone"):
+            return pa.timestamp("us")
+        if not self.has_more() or self._tokens[self._next].kind != "word":
+            raise self.wrong(_PAIRS)
+        word = self._tokens[self._next].value
+        if word not in _BY_NAME:
+            raise self._unknown(word)
+        self._next += 1
+        dtype = _BY_NAME[word]
+        numbers = self.numbers(word)
+        if numbers and word in _DECIMALS:
+            dtype = self._decimal(numbers)
+        if self.takes("collate"):
+            self._next += 1
+        return dtype
+
+    def numbers(self, word: str) -> list[int]:
+        """Parse the numbers in brackets that a type may have."""
+        if not self.takes("("):
+            return []
+        numbers: list[int] = []
+        most = 2 if word in _DECIMALS else 1 if word in _WITH_LENGTH else 0
+        while len(numbers) < most and self.has_more() and self._tokens[self._next].text.isdecimal():
+            numbers.append(int(self._tokens[self._next].text))
+            self._next += 1
+            if not self.takes(","):
+                break
+        if not numbers:
+            self._next -= not most
+            raise self.wrong(
+                "Write a number, as in decimal(10, 2)." if most else f"{word} takes no numbers."
+            )
+        self.expect(")")
+        return numbers
+
+    def interval(self) -> pa.DataType:
+        """Parse the units of an interval; only those of days to seconds have an Arrow type."""
+        units = [self._unit()]
+        if self.takes("to"):
+            units.append(self._unit())
+        if units[0] in _DAY_UNITS and units[-1] in _DAY_UNITS:
+            return pa.duration("us")
+        raise InvalidFlowError(
+            f"{self._where} gives column {self._column!r} an interval of {' to '.join(units)}s, "
+            "which Arrow has no type for.",
+            remedy="Give a number of months (int), or an interval day to second.",
+            column=self._column,
+        )
+
+    def _unit(self) -> str:
+        for unit in (*_DAY_UNITS, *_MONTH_UNITS):
+            if self.takes(unit):
+                return unit
+        raise self.wrong("Name units, as in interval day to second.")
+
+    def _decimal(self, numbers: list[int]) -> pa.DataType:
+        """Return a decimal type, or refuse its precision and scale."""
+        precision, scale = (*numbers, 0)[:2]
+        if not 1 <= precision <= 38 or scale > precision:
+            raise InvalidFlowError(
+                f"{self._where} gives column {self._column!r} the type "
+                f"'decimal({precision}, {scale})'.",
+                remedy="A decimal has 1 to 38 digits, and no more of them after the point.",
+                column=self._column,
+            )
+        return pa.decimal128(precision, scale)
+
+    def _unknown(self, word: str) -> InvalidFlowError:
+        """Return the error of an unknown type."""
+        known = [*_BY_NAME, *_NESTED]
+        return InvalidFlowError(
+            f"{self._where} gives column {self._column!r} the type {word!r}, "
+            + ("which Arrow has no type for." if word in _ELSEWHERE else "which is not known."),
+            remedy=_ELSEWHERE.get(
+                word,
+                f"{did_you_mean(word, known)}Types are {listing(known, 40)}; for any other, give "
+                "an Arrow type, as in {" + repr(self._column) + ": pa.large_string()}.",
+            ),
+            column=self._column,
+        )

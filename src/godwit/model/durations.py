@@ -44,7 +44,7 @@ _PART = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 
 
 def read_duration(text: str) -> int | None:
-    """Microseconds that a text spells; ``None`` if it spells none.
+    """Return the microseconds that a text spells; ``None`` if it spells none.
 
     Examples
     --------
@@ -144,6 +144,7 @@ def signed_microseconds(value: Duration, what: str) -> int:
 
 
 def _read(text: str, what: str) -> int:
+    """Read a text, or refuse it."""
     found = read_duration(text)
     if found is not None:
         return found

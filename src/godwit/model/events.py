@@ -10,6 +10,7 @@ same story as a real one.  What the runtime reports to the migration protocol is
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -333,6 +334,7 @@ class BackgroundFailed(Event):
 
 
 def _told(numbers: Mapping[str, float]) -> str:
+    """Write numbers for the line of an event."""
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f" ({told})" if told else ""
 
@@ -424,10 +426,12 @@ class LanesBalanced(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scaling(_Decision):
-    before: int
-    wanted: int
+    """A decision about the number of executors."""
+
+    before: int  # executors that work or are on their way
+    wanted: int  # executors that are to work
     reason: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,11 +627,14 @@ class ScalingFailed(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MigrationEvent(Event):
-    migration: str
+    """An event of a migration."""
+
+    migration: str  # its name
     component: str
 
     @property
     def _which(self) -> str:
+        """Name the migration and its component."""
         return f"migration {self.migration} of {self.component}"
 
 
@@ -675,11 +682,14 @@ class MigrationCancelled(_MigrationEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeyGroupEvent(Event):
+    """An event of key groups of a component."""
+
     component: str
     key_groups: tuple[int, ...]
 
     @property
     def _which(self) -> str:
+        """Name the component and its key groups."""
         return f"{self.component}: {key_groups_listed(self.key_groups)}"
 
 
@@ -781,6 +791,7 @@ class _RegroupingEvent(Event):
 
     @property
     def _made(self) -> str:
+        """List the components that are made anew."""
         return "; ".join(f"{name} of {of}" for name, of in self.components.items())
 
 
@@ -828,7 +839,7 @@ class FormsCompared(Event):
     form: str
     cheaper: str
     epochs: int  # epochs of the period; what follows is for all of them together
-    # split_ms, combined_ms: cPU time in either form
+    # split_ms, combined_ms: CPU time in either form
     split_ms: float
     combined_ms: float
     # split_latency_ms, combined_latency_ms: how long migrations take in either form
@@ -863,57 +874,40 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Deci
 """Kinds of events by which the controller and the pool of executors tell what they decided."""
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, float | list | dict):
-        msg = f"{value!r:.100} is no whole number"
-        raise TypeError(msg)
-    return int(value)
+@functools.cache
+def _reader(annotation: str) -> Callable[[Any], Any]:
+    """Return what reads a plain value as a field of that annotation, or raises."""
+    if annotation == "float | None":
+        return lambda value: None if value is None else float(value)
+    outer, _, of = annotation.rstrip("]").partition("[")
+    if outer == "tuple":
+        item = _reader(of.removesuffix(", ..."))
+        return lambda value: tuple(map(item, _checked(value, list, "list")))
+    if outer == "Mapping":
+        name, item = map(_reader, of.split(", "))
+        return lambda value: {
+            name(key): item(one) for key, one in _checked(value, dict, "object").items()
+        }
+    if outer == "str":
+        return lambda value: _checked(value, str, "text")
+    plain: dict[str, Callable[[Any], Any]] = {"int": _whole, "float": float, "bool": bool}
+    return plain[outer]
 
 
-def _number(value: Any) -> float:
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        msg = f"{value!r:.100} is no text"
+def _checked(value: Any, kind: type, noun: str) -> Any:
+    """Return a value of that type, or refuse it."""
+    if not isinstance(value, kind):
+        msg = f"{value!r:.100} is no {noun}"
         raise TypeError(msg)
     return value
 
 
-def _several(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def several(value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(of(item) for item in value)
-        msg = f"{value!r:.100} is no list"
+def _whole(value: Any) -> int:
+    """Read a whole number."""
+    if isinstance(value, float | list | dict):
+        msg = f"{value!r:.100} is no whole number"
         raise TypeError(msg)
-
-    return several
-
-
-def _by_name(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def by_name(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {_text(name): of(item) for name, item in value.items()}
-        msg = f"{value!r:.100} is no object"
-        raise TypeError(msg)
-
-    return by_name
-
-
-_TYPES: Mapping[str, Callable[[Any], Any]] = {
-    "int": _whole,
-    "float": _number,
-    "float | None": lambda value: None if value is None else _number(value),
-    "str": _text,
-    "bool": bool,
-    "tuple[int, ...]": _several(_whole),
-    "tuple[str, ...]": _several(_text),
-    "Mapping[str, float]": _by_name(_number),
-    "Mapping[str, int]": _by_name(_whole),
-    "Mapping[str, str]": _by_name(_text),
-}
-"""Annotation of an event's field → what makes such a value of a plain one, or raises."""
+    return int(value)
 
 
 def event_from_dict(values: Any) -> Event:
@@ -922,10 +916,10 @@ def event_from_dict(values: Any) -> Event:
     known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         raise _no_event(f"There is no event of kind {kind!r:.100}.", kind)
-    types = {field.name: _TYPES[str(field.type)] for field in fields(known)}
+    readers = {field.name: _reader(str(field.type)) for field in fields(known)}
     try:
         event = known(
-            **{name: types[name](value) for name, value in values.items() if name != "kind"}
+            **{name: readers[name](value) for name, value in values.items() if name != "kind"}
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _no_event(f"These are not the values of an event {kind}: {error}.", kind) from None
@@ -935,6 +929,7 @@ def event_from_dict(values: Any) -> Event:
 
 
 def _no_event(problem: str, kind: Any) -> GodwitError:
+    """Return the error of values that are no event."""
     return GodwitError(
         problem,
         remedy="Read the log with the version of Godwit that wrote it.",

@@ -82,6 +82,7 @@ def _without_ours(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _is_ours(frames: TracebackType) -> bool:
+    """Return true for a frame of this package."""
     name: str = frames.tb_frame.f_globals.get("__name__", "")
     return name.partition(".")[0] == _OURS
 
@@ -92,6 +93,7 @@ def _wrong_arguments(
     given: dict[str, object],
     error: TypeError,
 ) -> WrongArgumentsError:
+    """Return the error of a call with wrong arguments, which offers the right ones."""
     name = function.__name__
     if name == "__init__":
         name = type(positional[0]).__name__
@@ -112,7 +114,7 @@ def _wrong_arguments(
 
 
 def _meant(unknown: str, known: list[str]) -> str:
-    """Ask for the argument of the same word, as ``every`` for ``slide``, or the closest."""
+    """Return a question that offers an argument of the same meaning, or the closest name."""
     for words, name in _WORDS:
         if name in known and words & set(re.split(r"[_\d]", unknown.lower())):
             return f"Did you mean {name!r}? "
@@ -180,7 +182,7 @@ def user_traceback(error: BaseException) -> str:
 def function_failed(
     operator: str, function: Callable[..., object], key: tuple[object, ...], error: BaseException
 ) -> UserFunctionError:
-    """Say that a function that is called per key failed, for which key, and where."""
+    """Return the error of a function per key that raised: for which key, and where."""
     text = user_traceback(error)
     if not text:
         # No frame of the user's: the function ran, but what it returned is no iterable.

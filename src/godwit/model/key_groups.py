@@ -80,7 +80,7 @@ class PerKeyGroup(Mapping[int, int]):
 
     @classmethod
     def of(cls, given: Mapping[int, int]) -> PerKeyGroup:
-        """Take over any mapping."""
+        """Convert any mapping."""
         if isinstance(given, PerKeyGroup):
             return given
         key_groups = np.fromiter(given.keys(), np.int64, len(given))
@@ -90,7 +90,7 @@ class PerKeyGroup(Mapping[int, int]):
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[int, int]]) -> PerKeyGroup:
-        """Merge; where several name one key group, the last counts."""
+        """Merge mappings; where several have one key group, the last counts."""
         columns = [cls.of(part) for part in parts]
         if len(columns) == 1:
             return columns[0]
@@ -234,11 +234,11 @@ class Intervals:
         return len(self.starts)
 
     def value(self, key_group: int) -> int:
-        """Value of one key group, O(log k)."""
+        """Return the value of one key group, O(log k)."""
         return int(self.values[np.searchsorted(self.starts, key_group, side="right") - 1])
 
     def to_map(self) -> npt.NDArray[np.int32]:
-        """Shape ``(num_key_groups,)``: the same as an arbitrary map."""
+        """Return the value of every key group, shape ``(num_key_groups,)``."""
         lengths = np.diff(self.starts, append=self.num_key_groups)
         return np.repeat(self.values, lengths).astype(np.int32)
 
@@ -301,7 +301,7 @@ class KeyGroupPairs:
         target: npt.NDArray[np.integer],
         rows: npt.NDArray[np.float64] | float = 1.0,
     ) -> KeyGroupPairs:
-        """Count rows by pair, and keep the pairs that matter.
+        """Count rows by pair, and keep the frequent pairs.
 
         `source`, `target`: shape ``(k,)``: of each row, or of entries to be added up.
         `rows`: shape ``(k,)``: what each stands for.
@@ -317,7 +317,7 @@ class KeyGroupPairs:
 
     @classmethod
     def total(cls, parts: Sequence[KeyGroupPairs]) -> KeyGroupPairs:
-        """Add up what several lanes, or epochs, have counted."""
+        """Add up the counts of several lanes, or epochs."""
         if not parts:
             return NO_PAIRS
         return cls.counted(
@@ -327,18 +327,18 @@ class KeyGroupPairs:
         )
 
     def times(self, factor: float) -> KeyGroupPairs:
-        """Return as many rows, by a factor."""
+        """Return the same pairs with rows multiplied by a factor."""
         return KeyGroupPairs(source=self.source, target=self.target, rows=self.rows * factor)
 
     @property
     def known(self) -> KeyGroupPairs:
-        """The pairs alone, without what went to others."""
+        """The pairs without those whose target is `OTHERS`."""
         of = self.target != OTHERS
         return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
 
 
 def _frequent(pairs: KeyGroupPairs) -> KeyGroupPairs:
-    """Let targets that get too little of a source's rows count as others."""
+    """Merge targets that get too little of a sender's rows into `OTHERS`."""
     sent = np.bincount(pairs.source, pairs.rows)
     rare = (pairs.rows < sent[pairs.source] * _SHARE) & (pairs.target != OTHERS)
     if not rare.any():

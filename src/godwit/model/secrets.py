@@ -48,7 +48,7 @@ class Secrets:
 
     @classmethod
     def of_uri(cls, uri: str) -> Self:
-        """Find what is confidential in a URI; a plain path has nothing."""
+        """Collect the secrets in a URI; a plain path has none."""
         shown = shown_uri(uri)
         if shown == uri:
             return cls()
@@ -61,7 +61,7 @@ class Secrets:
 
     @classmethod
     def of_values(cls, values: Mapping[str, object]) -> Self:
-        """Take the values whose names say that they are confidential."""
+        """Collect the values whose names say that they are secrets."""
         found = _each_once(str(v) for name, v in values.items() if _is_confidential(name))
         _note((), found)
         return cls((), found)
@@ -70,7 +70,7 @@ class Secrets:
         return Secrets(self.whole + other.whole, self.parts + other.parts)
 
     def hide(self, text: str) -> str:
-        """Put `HIDDEN` in place of everything confidential."""
+        """Replace these secrets in a text by `HIDDEN`."""
         for given, shown in self.whole:
             text = text.replace(given, shown)
         for part in sorted(self.parts, key=len, reverse=True):
@@ -93,6 +93,7 @@ _lock = threading.Lock()
 
 
 def _note(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
+    """Remember secrets for the whole process."""
     global _known
     long = (part for part in parts if len(part) >= _MIN_LENGTH)
     with _lock:
@@ -102,7 +103,7 @@ def _note(whole: tuple[tuple[str, str], ...], parts: tuple[str, ...]) -> None:
 
 
 def hidden(text: str) -> str:
-    """Put `HIDDEN` in place of everything confidential that this process was given."""
+    """Replace every secret that this process knows by `HIDDEN`."""
     return _known.hide(text) if _known.parts or _known.whole else text
 
 
@@ -120,16 +121,16 @@ def hidden_values(value: Any) -> Any:
 
 
 def unless_confidential(error: BaseException) -> BaseException | None:
-    """Return an error if it may be shown as the cause of another one, else ``None``."""
+    """Return an error if it has no secrets and may be shown as a cause, else ``None``."""
     return _known.cause(error)
 
 
 class _HiddenError(Exception):
-    """Stands in a log record for an error whose text has something confidential in it."""
+    """Replacement in a log record for an error whose text has secrets in it."""
 
 
 class _Hiding(logging.Filter):
-    """Takes what is confidential out of log records, tracebacks included."""
+    """Logging filter that removes secrets from records, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         told = record.getMessage()
@@ -189,7 +190,7 @@ def _end_of_user(uri: str, start: int) -> int:
 
 
 def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Give forms of the password, and name and value of parameters."""
+    """Return forms of the password, and name and value of parameters."""
     match = _SCHEME.match(uri)
     assert match is not None
     start = match.end()
@@ -208,6 +209,7 @@ def _confidential_parts(uri: str) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _is_confidential(name: str) -> bool:
+    """Return true if a parameter's name says that its value is a secret."""
     return _CONFIDENTIAL.search(name) is not None
 
 

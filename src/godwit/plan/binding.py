@@ -71,7 +71,7 @@ def keyed_operator(
 
 
 def _insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
-    """Refuse columns of rows that wait in state, which state cannot hold."""
+    """Refuse columns of types that state cannot hold, where rows wait in state."""
     for field in columns:
         if not (is_fixed_width(field.type) or is_variable_width(field.type)):
             raise InvalidFlowError(
@@ -190,7 +190,7 @@ def join_operator(
 def _insist_on_same_keys(
     node: JoinNode, keys: pa.Schema, origin: str, right: tuple[pa.Schema, str]
 ) -> None:
-    """Refuse keys that could not be equal."""
+    """Refuse a join whose keys differ in number or types."""
     others = [right[0].field(key) for key in node.right_keys]
     if len(keys) != len(others):
         raise InvalidFlowError(
@@ -236,7 +236,7 @@ def _named(
 
 
 def _origin(stream: StreamNode) -> dict[str, Any]:
-    """Say where the rows of a stream come from; see `JoinSide.origin`."""
+    """Describe where the rows of a stream come from; see `JoinSide.origin`."""
     branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),

@@ -95,7 +95,7 @@ def _insist_on_use(flow: FlowGraph) -> None:
             operators=idle,
         )
     read = {source.name for sink in flow.sinks for source in sources_of(sink.upstream)}
-    if unread := [name for name in flow.sources if name not in read]:
+    if unread := [source.name for source in flow.sources if source.name not in read]:
         raise InvalidFlowError(
             f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
             remedy="Build a stream from each of them up to a sink, or leave them out.",
@@ -105,26 +105,28 @@ def _insist_on_use(flow: FlowGraph) -> None:
 
 
 class _Compilation:
-    """One run of the compiler, with what it has found so far."""
+    """One run of the compiler: binds operator after operator, upstream first."""
 
     def __init__(self, flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> None:
         self.flow, self.retimed, self.zone = flow, retimed, zone
         self.operators: dict[str, KeyedOperator] = {}
         self.columns = StreamColumns(self.operators, resolve)
-        self.timed: set[str] = set()
+        self.times = {source.name: source.time for source in flow.sources if source.time}
+        self.timed: set[str] = set()  # sources whose event time some operator uses
 
     def run(self) -> CompiledFlow:
+        """Bind every operator, and return the compiled flow."""
         inputs: dict[str, list[Input]] = {}
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
-        names = self.flow.components
         levels = levels_of(self.flow.operators)
+        names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
         self.insist_on_watermarks(timed)
         whole = CompiledFlow(
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
-            sources=tuple(self.flow.sources),
+            sources=tuple(source.name for source in self.flow.sources),
             components=tuple(
                 Component(name=name, operators=(self.operators[name],), level=levels[name])
                 for name in names
@@ -134,9 +136,7 @@ class _Compilation:
             actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.formerly(),
             unnamed=frozenset(node.name for node in self.flow.operators if not node.named),
-            times={
-                name: time for name, time in self.flow.event_times.items() if name in self.timed
-            },
+            times={name: time for name, time in self.times.items() if name in self.timed},
         )
         windowed = [node for node in self.flow.operators if isinstance(node, WindowedNode)]
         return split_windows(
@@ -146,10 +146,10 @@ class _Compilation:
         )
 
     def timed_input(self, feed: Input) -> Input:
-        """Add the column of event time, where an operator behind the source counts on it."""
+        """Add the column of event time to an input, where an operator behind it needs that."""
         if not isinstance(feed, SourceInput) or feed.source not in self.timed:
             return feed
-        time = self.flow.event_times[feed.source]
+        time = self.times[feed.source]
         schema = self.columns.of_sources[feed.source, feed.maps]
         if time.column not in schema.names:
             return feed
@@ -164,10 +164,10 @@ class _Compilation:
         return replace(feed, time=field, retimed=feed.maps[:number])
 
     def insist_on_watermarks(self, inputs: Iterable[Input]) -> None:
-        """Refuse maps that let go of a source's event time, by which its watermark moves."""
+        """Refuse maps that drop a source's event time, since its watermark would not move."""
         moving = {i.source for i in inputs if isinstance(i, SourceInput) and i.time is not None}
         for source in sorted(self.timed - moving):
-            column = self.flow.event_times[source].column
+            column = self.times[source].column
             raise InvalidFlowError(
                 f"Source {source!r} has the event time {column!r}, but the maps after it leave no "
                 "column of that name, so its watermark would never move.",
@@ -178,7 +178,7 @@ class _Compilation:
             )
 
     def formerly(self) -> dict[str, str]:
-        """Names that operators had before."""
+        """Operator → former name; two operators cannot have one."""
         found: dict[str, str] = {}
         for node in self.flow.operators:
             if node.formerly and node.formerly in found.values():
@@ -194,7 +194,7 @@ class _Compilation:
         return found
 
     def bind(self, node: OperatorNode) -> list[Input]:
-        """Bind one operator; every operator upstream is bound already."""
+        """Bind an operator whose upstream is bound already, and return its inputs."""
         schema, origin = self.columns.of(node.upstream)
         where = f"Operator {node.name!r}"
         keys = _keys_of(node.name, node.keys, schema, origin)
@@ -239,7 +239,7 @@ class _Compilation:
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str
     ) -> list[Input]:
-        """Bind an operator that drops duplicates."""
+        """Bind an operator that drops duplicates, and return its inputs."""
         options: dict[str, Any] = {"name": node.name, "keys": node.keys, "columns": schema}
         column = None
         if node.within_us is None:
@@ -256,7 +256,7 @@ class _Compilation:
         return self.inputs(node.name, node.upstream, node.keys, columns, time=column)
 
     def bind_join(self, node: JoinNode, left: tuple[pa.Schema, str]) -> list[Input]:
-        """Bind a join."""
+        """Bind a join, and return the inputs of its left and right."""
         right = self.columns.of(node.right)
         _keys_of(node.name, node.right_keys, *right)
         inputs: list[Input] = []
@@ -287,7 +287,7 @@ class _Compilation:
         time: str | None = None,
         first: int = 0,
     ) -> list[Input]:
-        """Say what feeds an operator: one input for each way that rows of a stream take to it.
+        """Return the inputs of an operator: one for each branch of the stream that it reads.
 
         `time` is the column that it reads as event time, if any.
         """
@@ -319,6 +319,7 @@ class _Compilation:
         ]
 
     def outputs(self) -> Iterable[Output]:
+        """Yield the output of every sink, of late rows, and of rejected rows."""
         for sink in self.flow.sinks:
             schema, _ = self.columns.of(sink.upstream)
             (branch,) = branches_of(sink.upstream)
@@ -364,7 +365,7 @@ class _Compilation:
                 yield from self.rejects_of(name, node.name, node.late)
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-        """Refuse one sink object under two names: it would take epochs of one for the other's.
+        """Refuse one sink object under two names: it would mix up their epochs.
 
         A sink that keeps no rows cannot mistake them.
         """
@@ -385,7 +386,7 @@ class _Compilation:
         return outputs
 
     def rejects_of(self, sink: str, operator: str, value: Any) -> Iterable[Output]:
-        """Give the sink that gets what another one cannot take, if there is one."""
+        """Yield the output of the rows that a sink rejects, if it has a sink for them."""
         rejects = getattr(value, "rejects", None)
         if rejects is not None:
             self.insist_on_new(f"{sink}_rejects")
@@ -400,14 +401,14 @@ class _Compilation:
             )
 
     def insist_on_new(self, sink: str) -> None:
-        """Refuse the name of a sink that the user has given to another one."""
+        """Refuse a derived sink name that the user has given to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
 def _keys_of(
     operator: str, keys: tuple[str, ...], schema: pa.Schema, origin: str
 ) -> list[pa.Field]:
-    """Find the key columns of an operator."""
+    """Return the key columns of an operator, or refuse a type that cannot be a key."""
     found = [_column(schema, key, f"Operator {operator!r} is keyed by", origin) for key in keys]
     for field in found:
         if not is_key_type(field.type):
@@ -422,11 +423,13 @@ def _keys_of(
 
 
 def _keys_first(schema: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
+    """Order columns so that key columns come first."""
     others = [field for field in schema if field.name not in keys]
     return pa.schema([*(schema.field(key) for key in keys), *others])
 
 
 def _column(schema: pa.Schema, name: str, subject: str, origin: str) -> pa.Field:
+    """Return a column, or refuse one that the stream does not have."""
     if name not in schema.names:
         raise InvalidFlowError(
             f"{subject} column {name!r}, which {origin} does not have.",

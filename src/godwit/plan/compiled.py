@@ -97,7 +97,7 @@ Input: TypeAlias = SourceInput | UpstreamInput
 
 
 def source_of(watermark: str) -> str:
-    """Source whose rows move the watermark of that name."""
+    """Return the source whose rows move the watermark of that name."""
     return watermark.partition("/")[0]
 
 
@@ -203,7 +203,7 @@ class CompiledFlow:
 
     @property
     def physical_plan(self) -> PhysicalPlan:
-        """Which operators make a component."""
+        """The physical plan: which operators make a component."""
         return PhysicalPlan(
             components=tuple(
                 ComponentPlan(name=c.name, operators=tuple(o.name for o in c.operators))
@@ -249,7 +249,7 @@ class CompiledFlow:
         return replace(self, components=tuple(components))
 
     def inputs_of(self, operator: str) -> tuple[Input, ...]:
-        """Return what feeds the operator of that name."""
+        """Return the inputs of the operator of that name."""
         found = self.operator(operator).name
         return tuple(i for i in self.inputs if found == i.operator or found in i.others)
 
@@ -314,6 +314,7 @@ class CompiledFlow:
 
 
 def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
+    """Make a component of a plan, or refuse keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
     types = {operator.name: tuple(operator.keys.types) for operator in operators}
     if len(set(types.values())) > 1:
@@ -327,7 +328,7 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
 
 
 def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
-    """Refuse to have an operator beside the one that feeds it, if its rows are of other lanes."""
+    """Refuse to fuse an operator with its input's, if rows belong to other lanes."""
     sender, receiver = flow.operator(feed.upstream), flow.operator(feed.operator)
     if feed.others:
         raise InvalidPlanError(

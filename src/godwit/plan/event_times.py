@@ -145,7 +145,7 @@ def event_time_of(
 
 
 def _has_ends(stream: StreamNode) -> bool:
-    """Return true if all rows of a stream are of windows, or were before they met others."""
+    """Return true if all rows of a stream are results of windows, also behind a join."""
     feeds = [branch.feed for branch in branches_of(stream)]
     return all(
         (isinstance(feed, WindowedNode) and feed.function is None)
@@ -198,7 +198,7 @@ def check_output_time(
 
 
 def time_columns(stream: StreamNode) -> list[str]:
-    """Columns that may hold the event time of a stream's rows, unless the user names another."""
+    """Return the columns that may hold a stream's event time, unless the user names one."""
     found: dict[str, None] = {}
     for branch in branches_of(stream):
         feed = branch.feed
@@ -220,6 +220,7 @@ def _follows_watermark(stream: StreamNode, column: str) -> bool:
 
 
 def _follows(branch: Branch, column: str) -> bool:
+    """Return true if watermarks tell how far a column of one branch has come."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
         return feed.time is not None and column == feed.time.column
@@ -287,6 +288,7 @@ def delay_us(
 
 
 def _no_bound(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
+    """Return the error of an event time that may be any time behind the watermark."""
     return InvalidFlowError(
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "
         f"how far behind the watermark it may be: {why}.",

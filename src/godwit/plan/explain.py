@@ -50,7 +50,7 @@ _BY_COMPONENT = frozenset({"components", "migrations"})
 
 
 class UserNames:
-    """Operator or component, as the engine names it → the name that users know.
+    """Names that users know, by the engine's names of operators and components.
 
     A two-phase window is three operators to the engine (two slots that compute, one that
     consolidates), and may be three components; to whoever wrote the flow it is one operator with
@@ -68,7 +68,7 @@ class UserNames:
         return "+".join(dict.fromkeys(self._of.get(part, part) for part in name.split("+")))
 
     def each(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of several, each once."""
+        """Return the users' names of several operators, each once."""
         return tuple(dict.fromkeys(self[name] for name in names))
 
     def labels(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class UserNames:
         return tuple(labels)
 
     def event(self, event: Event) -> Event:
-        """Return an event that names what users know."""
+        """Return an event with users' names in place of the engine's."""
         if not self._of:
             return event
         changed = {
@@ -93,6 +93,7 @@ class UserNames:
         return replace(event, **changed)
 
     def _value(self, field: str, value: Any) -> Any:
+        """Return the value of an event's field with users' names."""
         if field in _ONE and isinstance(value, str):
             return self[value]
         if field == "what" and isinstance(value, str) and " of " in value:
@@ -147,7 +148,7 @@ def explain(flow: CompiledFlow) -> str:
 
 
 def _watermark(source: str, time: SourceTime) -> str:
-    """Say how far event time has come, and what is late."""
+    """Describe the watermark of a source."""
     slack = f"less the slack of {spelled(time.slack_us)}"
     if not time.slack_us:
         slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
@@ -155,7 +156,7 @@ def _watermark(source: str, time: SourceTime) -> str:
 
 
 def _fed_by(flow: CompiledFlow, level: int) -> str:
-    """Say what feeds the operators of a level."""
+    """Name the kinds of inputs of a level: sources, operators or both."""
     if level == 1:
         return "sources"
     here = {o.name for c in flow.components if c.level == level for o in c.operators}
@@ -164,7 +165,7 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
 
 
 def _physical(flow: CompiledFlow, names: UserNames) -> str:
-    """Say what operators share a component."""
+    """Describe the physical plan: which operators share a component."""
     shared = [
         f"{', '.join(shared)} share component {names[component.name]!r} ({_shared(component)})"
         for component in flow.components
@@ -177,11 +178,13 @@ def _physical(flow: CompiledFlow, names: UserNames) -> str:
 
 
 def _shared(component: Component) -> str:
+    """Describe a shared component: its common key columns, flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
 
 
 def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserNames) -> Iterator[str]:
+    """Yield the lines of an operator, one label after another."""
     inputs = flow.inputs_of(operator.name)
     yield from _labelled("does", [flow.actions[operator.name]])
     reads = [_reads(flow, feed, names) for feed in inputs]
@@ -205,11 +208,13 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
 
 
 def _event_time(operator: EventTimeOperator) -> str:
+    """Name the column of event time."""
     column = f"event time {operator.time.column!r}"
     return f"{column}, the end of a window" if operator.time.is_end else column
 
 
 def _states(operator: KeyedOperator) -> Iterator[str]:
+    """Yield the columns of each state."""
     states = [state.state for state in operator.states]
     for state in states:
         columns = _columns(operator.schema_of(state).values)
@@ -217,11 +222,12 @@ def _states(operator: KeyedOperator) -> Iterator[str]:
 
 
 def _computes(operator: KeyedOperator) -> bool:
-    """Return true for the half of a two-phase window that computes."""
+    """Return true for the partial phase of a two-phase window."""
     return operator.two_phase is not None and not operator.consolidates
 
 
 def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
+    """Describe an input: source or operator, and maps."""
     if isinstance(feed, SourceInput):
         maps = f", after {_maps(feed.maps, 'in Catalyst')}" if feed.maps else ""
         return f"source {feed.source!r}{maps}"
@@ -231,6 +237,7 @@ def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
 
 
 def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: UserNames) -> str:
+    """Describe the exchange between an input and its operator."""
     if not isinstance(feed, SourceInput):
         above = flow.component_of(feed.upstream)
         if above is flow.component_of(operator.name):
@@ -242,6 +249,7 @@ def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: U
 
 
 def _kind(operator: KeyedOperator) -> str:
+    """Describe how an operator can be moved: stateful or stateless, flexible or rigid."""
     if operator.mergeable:
         return "stateful and flexible: its state can be made of partial states"
     if operator.consolidates:
@@ -250,6 +258,7 @@ def _kind(operator: KeyedOperator) -> str:
 
 
 def _emits(operator: KeyedOperator) -> str:
+    """Describe which rows an operator emits in an epoch."""
     if operator.complete:
         return "all keys, in every epoch"
     if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
@@ -262,6 +271,7 @@ def _emits(operator: KeyedOperator) -> str:
 
 
 def _sink(output: Output) -> str:
+    """Name a sink, its type, and the maps before it."""
     return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps(output.maps)}"
 
 
@@ -270,6 +280,7 @@ def _arrow_maps(maps: Sequence[ArrowMap]) -> str:
 
 
 def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
+    """Count maps, and name them if they have names."""
     names = [function_name(function) for function in functions]
     named = "" if "<lambda>" in names else f" ({', '.join(names)})"
     return f"{_count(len(names), 'map')} {where}{named}"
@@ -285,12 +296,14 @@ def _count(number: int, noun: str) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> Iterator[str]:
+    """Yield values as lines; the label stands before the first."""
     for i, value in enumerate(values):
         head = _INDENT + (label if i == 0 else "").ljust(_LABEL)
         yield from _wrap(value, head=head)
 
 
 def _wrap(text: str, head: str = "") -> list[str]:
+    """Wrap a text to the width, with a head before its first line."""
     lines = textwrap.wrap(
         text,
         _WIDTH,
@@ -303,7 +316,7 @@ def _wrap(text: str, head: str = "") -> list[str]:
 
 
 def action_of(node: OperatorNode) -> str:
-    """Say in words what an operator does."""
+    """Describe an operator's action, such as ``compute total = sum(delay)``."""
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
@@ -331,7 +344,7 @@ def action_of(node: OperatorNode) -> str:
 
 
 def _aggregate_text(aggregate: Aggregate) -> str:
-    """Say what an aggregate computes, and of which rows."""
+    """Write an aggregate as a call, with its condition."""
     if isinstance(aggregate, Conditional):
         return f"{_aggregate_text(aggregate.aggregate)} where {aggregate.where}"
     name = getattr(aggregate, "name", type(aggregate).__name__)
@@ -339,7 +352,7 @@ def _aggregate_text(aggregate: Aggregate) -> str:
 
 
 def _declared(state: Declared) -> str:
-    """Say what a named state is."""
+    """Describe a named state, such as ``list of int``."""
     kind = type(state).__name__.removesuffix("State").lower()
     of = _type_text(state.of)
     return (
@@ -354,7 +367,7 @@ def _type_text(of: object) -> str:
 
 
 def _join_in_words(node: JoinNode) -> str:
-    """Say what a join does."""
+    """Describe a join and its interval."""
     if node.between_us is None:
         old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
         return f"join ({node.how}) with the newest row of the right{old}"

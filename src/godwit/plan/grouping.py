@@ -48,7 +48,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 
 
 def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
-    """Return a user's component → operators as plain values, or refuse it."""
+    """Return a user's component → operators as plain values, or refuse them."""
     if not isinstance(components, Mapping):
         raise InvalidPlanError(
             f"Components were given as a value of type {type_name(components)}.",
@@ -110,6 +110,7 @@ def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> Ph
 
 
 def _insist_on_names(flow: CompiledFlow, components: list[ComponentPlan]) -> None:
+    """Refuse two components of one name, and the name of an operator elsewhere."""
     names = [component.name for component in components]
     operators = {operator.name for operator in flow.operators}
     for component in components:

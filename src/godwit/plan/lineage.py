@@ -64,6 +64,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
 
 
 def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
+    """Describe an operator as the checkpoint keeps it."""
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.keys),
@@ -77,6 +78,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
 
 
 def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
+    """Digest the inputs and the function of an operator."""
     inputs = [
         (feed.source if isinstance(feed, SourceInput) else feed.upstream, feed.maps)
         for feed in flow.inputs_of(operator.name)
@@ -109,6 +111,7 @@ def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChange
 def _state_layout(
     operator: KeyedOperator, state: StateId, before: str, log: CommitLog | None
 ) -> EntryLayout:
+    """Return how entries of a state are read, today's and former ones."""
     former: dict[int, Former] = {}
     if log is not None:
         stored = StateId(before, state.state)
@@ -119,6 +122,7 @@ def _state_layout(
 def _former(
     operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
 ) -> dict[int, Former]:
+    """Flow version → how a state written under it is read, where that differs from today."""
     found = {}
     versions = log.versions_since(min(flows, default=log.flow))
     today = columns_of(operator.schema_of(stored.state).values)
@@ -134,6 +138,7 @@ def _former(
 def _written(
     versions: Mapping[int, FlowVersion], log: CommitLog, stored: StateId, flow: int
 ) -> WrittenState:
+    """Return a state as a flow version described it."""
     written = described(versions, log.flow, stored.operator, stored.state, flow)
     if written is None:
         raise CheckpointMismatchError(
@@ -147,7 +152,7 @@ def _written(
 
 @contextmanager
 def _of_version(flow: int, stored: StateId) -> Iterator[None]:
-    """Say of a description that makes no sense which one it is."""
+    """Turn an error over a stored description into `CorruptCheckpointError`."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -161,6 +166,7 @@ def _of_version(flow: int, stored: StateId) -> Iterator[None]:
 
 
 def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
+    """Return how rows that wait for an operator are read, today's and former ones."""
     former: dict[int, Former] = {}
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
@@ -186,6 +192,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
 def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
+    """Flow version → how rows that waited under it are read, where that differs."""
     found = {}
     today = columns_of(operator.waiting)
     states = operator.describe_states()
@@ -215,13 +222,13 @@ def _former_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BehindKeys:
-    """A `StateUpgrade` of the columns that come after the key columns."""
+    """A `StateUpgrade` of the columns behind the key columns."""
 
     keys: int  # how many key columns there are
     upgrade: StateUpgrade  # brings the others forward
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        """Give as many rows, in the same order."""
+        """Upgrade the state columns, row by row in the same order."""
         names = values.schema.names
         states = self.upgrade(values.select(names[self.keys :]))
         return pa.RecordBatch.from_arrays(
@@ -240,7 +247,7 @@ def digest_of_way(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
 
 
 def _text_of(function: Any) -> str:
-    """Say what a function does, as far as its code shows it: the same for the same code."""
+    """Write a function's code as text: equal code gives equal text."""
     if isinstance(function, functools.partial):
         arguments = (function.args, sorted(function.keywords.items()))
         return f"{_text_of(function.func)}{_plain_text(arguments)}"
@@ -257,7 +264,7 @@ def _text_of(function: Any) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """Write plain values and code so that one text is always of the same ones."""
+    """Write plain values and code as text; sets are sorted."""
     if isinstance(value, CodeType):
         return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
     if isinstance(value, (tuple, list)):

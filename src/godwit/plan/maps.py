@@ -135,6 +135,7 @@ def map_dataframe(
 def _schema_of_nothing(
     function: Callable[[pa.Table], pa.Table], where: str, operator: str, inputs: pa.Schema
 ) -> pa.Schema:
+    """Find a map's columns by calling it on a table without rows."""
     context = {"operator": operator, "function": function_name(function)}
     remedy = (
         "Make it work on a table without rows, or give the columns it returns, as in "
@@ -174,10 +175,12 @@ def _error_text(error: BaseException) -> str:
 
 
 def _about_exit(error: BaseException) -> str:
+    """Return a hint about ``sys.exit``, if that is what the function called."""
     return (
         " (query.stop() ends a query, and not sys.exit())" if isinstance(error, SystemExit) else ""
     )
 
 
 def _one_line(schema: pa.Schema) -> str:
+    """Write a schema on one line."""
     return "(" + ", ".join(f"{field.name} {field.type}" for field in schema) + ")"

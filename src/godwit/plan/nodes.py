@@ -9,7 +9,7 @@ alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ class MapNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnionNode:
-    """The rows of several streams with the same columns."""
+    """A union of several streams with the same columns."""
 
     upstreams: tuple[StreamNode, ...]
 
@@ -138,7 +138,7 @@ class WindowedNode(_KeyedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DropDuplicatesNode(_KeyedNode):
-    """The first row of each key."""
+    """An operator that lets the first row of each key through."""
 
     within_us: int | None  # duplicates happen at most this long before or after it
     late: Any = None  # as in `WindowedNode`
@@ -161,7 +161,7 @@ class JoinNode(_KeyedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SinkNode:
-    """A place for results."""
+    """A sink and the stream that it gets."""
 
     name: str
     upstream: StreamNode
@@ -173,36 +173,15 @@ OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode | DropDuplica
 StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
 
-class FlowGraph(Protocol):
-    """Everything that a flow declares, in the order in which it was declared."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlowGraph:
+    """Everything that a flow declares, in the order of declaration."""
 
-    @property
-    def name(self) -> str:
-        """Name of the flow."""
-
-    @property
-    def num_key_groups(self) -> int:
-        """Key groups of every operator."""
-
-    @property
-    def sources(self) -> Mapping[str, DataFrame]:
-        """Name of a source → its DataFrame."""
-
-    @property
-    def event_times(self) -> Mapping[str, SourceTime]:
-        """Name of a source → its event time, of those that have one."""
-
-    @property
-    def operators(self) -> tuple[OperatorNode, ...]:
-        """Keyed operators, upstream before downstream."""
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Names of the components, upstream before downstream."""
-
-    @property
-    def sinks(self) -> tuple[SinkNode, ...]:
-        """Sinks."""
+    name: str
+    num_key_groups: int  # of every operator
+    sources: tuple[SourceNode, ...]
+    operators: tuple[OperatorNode, ...]  # upstream before downstream
+    sinks: tuple[SinkNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -214,7 +193,7 @@ class Branch:
 
 
 def branches_of(node: StreamNode) -> tuple[Branch, ...]:
-    """Find the ways that rows take to `node`: one, unless streams have met on the way.
+    """Return the branches of a stream: one, unless there is a union upstream.
 
     `node` itself counts: the branch of an operator's stream is that operator, without maps.
     """
@@ -233,7 +212,7 @@ def branches_of(node: StreamNode) -> tuple[Branch, ...]:
 
 
 def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
-    """Find the sources that the rows of `node` descend from, each once."""
+    """Return the sources that the rows of `node` descend from, each once."""
     found: list[SourceNode] = []
     seen: set[int] = set()
     pending = [node]
@@ -254,7 +233,7 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
 
 
 def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
-    """Find the streams that an operator reads: one, or the left and the right of a join."""
+    """Return the streams that an operator reads: one, or the left and right of a join."""
     return (node.upstream, node.right) if isinstance(node, JoinNode) else (node.upstream,)
 
 

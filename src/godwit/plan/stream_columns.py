@@ -31,7 +31,7 @@ anew."""
 
 
 def never_retimed(_source: str, _maps: DataFrameMaps, _column: str) -> int:
-    """Take every map to leave the event time as it is."""
+    """Count no map as one that computes the event time anew."""
     return 0
 
 
@@ -44,7 +44,7 @@ class StreamColumns:
         self.of_sources: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
 
     def of(self, node: StreamNode) -> tuple[pa.Schema, str]:
-        """Columns of a stream, and what to call the stream in a message."""
+        """Return the columns of a stream, and a description of the stream for messages."""
         self._insist_on_alike(node)
         found = [self._of_branch(branch) for branch in branches_of(node)]
         schema, _ = found[0]
@@ -60,7 +60,7 @@ class StreamColumns:
                 _insist_on_same_columns(first, other)
 
     def _of_branch(self, branch: Branch) -> tuple[pa.Schema, str]:
-        """Columns of the rows that come by one branch, and what to call them in a message."""
+        """Return the columns of one branch, and a description of it for messages."""
         feed = branch.feed
         if isinstance(feed, SourceNode):
             names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
@@ -87,6 +87,7 @@ class StreamColumns:
         return tuple(bound)
 
     def _of_source(self, feed: SourceNode, maps: DataFrameMaps, origin: str) -> pa.Schema:
+        """Return the columns of a source after maps; asks Spark once for each chain of maps."""
         if (feed.name, maps) in self.of_sources:
             return self.of_sources[feed.name, maps]
         try:
@@ -122,6 +123,7 @@ def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, 
 
 
 def _differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
+    """Yield every difference of names and types between two streams."""
     for field in first:
         if field.name not in second.names:
             yield f"{here} has {field.name!r}, and {there} has not"

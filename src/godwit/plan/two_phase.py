@@ -23,7 +23,7 @@ _WHERE: Final = {False: "", True: ", where its partials are or apart from them, 
 def split_windows(
     flow: CompiledFlow, apart: Collection[str], measured: Collection[str] = ()
 ) -> CompiledFlow:
-    """Make two operators of some windowed aggregates of a flow.
+    """Replace windowed aggregates by two operators: partial phase and consolidation.
 
     Those of aggregates in `apart` are of two components; those of aggregates in `measured` begin in
     one, and are left to what they cost. Refuses another operator that has the name of a part.

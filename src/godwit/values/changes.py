@@ -68,6 +68,8 @@ def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
 
 
 class _Comparison:
+    """A comparison of two descriptions of a type, which notes every change."""
+
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._old, self._new = old["classes"], new["classes"]
         self._root = old["type"]
@@ -93,7 +95,7 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Return whether the nodes themselves fit; what their parts do is noted."""
+        """Return true if the nodes themselves fit; changes of their parts are noted."""
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
         olds, news = _members(old), _members(new)
@@ -122,6 +124,7 @@ class _Comparison:
         return True
 
     def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
+        """Return true if a node fits one of several; notes only the changes of that one."""
         for new in sorted(news, key=lambda node: node != old):
             trial = _Comparison.__new__(_Comparison)
             trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
@@ -135,6 +138,7 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
+        """Return true if classes are of one kind; notes the changes of their fields."""
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))
@@ -152,6 +156,7 @@ class _Comparison:
         return True
 
     def _compare_members(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        """Note members of an enumeration that are gone or have another value."""
         for name, value in old.items():
             if name not in new:
                 self.changes.refused.append(f"{path}: member {name} is gone")
@@ -159,6 +164,7 @@ class _Comparison:
                 self.changes.refused.append(f"{path}: member {name} {value!r} → {new[name]!r}")
 
     def _compare_fields(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
+        """Note fields that are gone, new without a default, or of another type."""
         gone = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
         if gone and added:
@@ -191,11 +197,12 @@ def _mentioned(node: Any, classes: dict[str, Any], names: set[str] | None = None
 
 
 def _members(node: Any) -> list[Any]:
+    """Return the members of a union, or the node itself."""
     return list(node["of"]) if isinstance(node, dict) and node["kind"] == "union" else [node]
 
 
 def _is_self_evident(node: Any) -> bool:
-    """Return whether msgpack alone says what a value of that type is."""
+    """Return true if msgpack alone says what a value of that type is."""
     if isinstance(node, str):
         return node in _SELF_EVIDENT
     if node["kind"] == "literal":
@@ -208,6 +215,7 @@ def _is_self_evident(node: Any) -> bool:
 
 
 def _are_literals_of(old: Any, new: Any) -> bool:
+    """Return true if all literals of `old` are values of the type `new`."""
     if isinstance(old, str) or old["kind"] != "literal":
         return False
     kind = {"str": str, "int": int, "bytes": bytes}.get(new) if isinstance(new, str) else None
@@ -250,7 +258,7 @@ def drop_fields(
 
 
 def _drop_fields(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
-    """Take fields out of what msgpack holds, wherever the type says that there is such a record."""
+    """Delete fields from a decoded value, wherever a node describes such a record."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
@@ -285,7 +293,7 @@ def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[A
 
 
 def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
-    """Make of what msgpack holds what the type says."""
+    """Convert a value of msgpack's to the type that a node describes."""
     if isinstance(node, str):
         return _FROM_TEXT[node](value) if node in _FROM_TEXT else value
     kind = node["kind"]
@@ -317,6 +325,7 @@ def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
 
 
 def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
+    """Convert a value of a union by the member that it belongs to."""
     if value is None:
         return None
     rest = [node for node in nodes if node != "none"]
@@ -335,7 +344,7 @@ _NO_MOMENT = 2**61
 
 
 def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Return state columns as they begin: no timers, no expiry, nothing noted of a list or map."""
+    """Return empty state columns: no timers, no expiry, no entries of lists or maps."""
     columns = [
         pa.array([_NO_MOMENT] * count, field.type)
         if pa.types.is_integer(field.type)
@@ -354,7 +363,7 @@ def upgrade_between(
     *,
     option: str = ".process(state_upgrade=...)",
 ) -> StateUpgrade | None:
-    """Describe how state of one description becomes state of another.
+    """Return the upgrade from one description of state to another.
 
     Returns ``None`` where today's codec reads the old state as it is.
     """
@@ -420,6 +429,7 @@ class PythonStateUpgrade:
         return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
+        """Rewrite one state as today's type."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:
@@ -447,6 +457,7 @@ class PythonStateUpgrade:
         return written
 
     def _read(self, row: int, blob: bytes) -> Any:
+        """Read one old state, by today's codec or the user's function."""
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
         is_pickle = "class" in self.stored  # which was asked for by name
@@ -467,7 +478,7 @@ class PythonStateUpgrade:
 
 
 def _agree(old: Any, new: Any) -> bool:
-    """Return whether what was there before is the same; there may be more."""
+    """Return true if everything in `old` is the same in `new`, which may have more."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(_agree(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class UnsupportedValueError(Exception):
-    """A value cannot be state."""
+    """A value is of a type that state cannot hold."""
 
 
 class UnencodableError(Exception):
@@ -51,7 +51,7 @@ class UnencodableError(Exception):
 
 
 def each(function: Callable[[Any], Any], values: Sequence[Any], first: int = 0) -> list[Any]:
-    """Apply a function to each; says which one failed."""
+    """Apply a function to each value; the error names the position of the one that failed."""
     results = []
     for index, value in enumerate(values, first):
         try:
@@ -109,7 +109,7 @@ def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def runs_code(cls: Any) -> bool:
-    """Return whether `rebuilt` runs methods of a class, which may raise or change its fields."""
+    """Return true if `rebuilt` runs methods of a class, which may raise or change its fields."""
     if not is_record(cls):
         return False
     if hasattr(cls, "__post_init__"):
@@ -125,7 +125,7 @@ def runs_code(cls: Any) -> bool:
 
 
 def _takes_more(cls: Any) -> bool:
-    """Return whether ``__post_init__`` wants what is not kept (``InitVar``)."""
+    """Return true if ``__post_init__`` wants arguments that are not kept (``InitVar``)."""
     return any(
         field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # noqa: SLF001
         for field in cls.__dataclass_fields__.values()
@@ -158,7 +158,7 @@ _CONTAINERS = {name: kind for kind, name in (COLLECTIONS | MAPPINGS | {tuple: "t
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal and of the same types at every depth; NaN equals NaN.
+    """Return true if two values are equal and of the same types at every depth; NaN equals NaN.
 
     Records are compared by what they hold, whatever their ``__eq__`` says; what they have cached of
     it makes no difference.
@@ -203,6 +203,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def _attributes(record: Any) -> set[str]:
+    """Return the names of a record's attributes, without cached properties."""
     cls, names = type(record), getattr(record, "__dict__", {})
     return {
         name
@@ -223,6 +224,7 @@ def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value, each with its step of the path."""
     if is_record(type(value)):
         for name in fields_of(type(value)):
             yield f".{name}", getattr(value, name)
@@ -268,7 +270,7 @@ class TypeChecker:
         return f"{path or 'it'} is {text}, declared as {node_text(expected)}"
 
     def misfit(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Path, value and node of the first part that does not fit."""
+        """Return path, value and node of the first part that does not fit; None if all do."""
         if isinstance(node, str):
             fits = node == "any" or isinstance(value, _SCALAR_TYPES_ACCEPTED[node])
             return None if fits else ("", value, node)
@@ -290,6 +292,7 @@ class TypeChecker:
         return self._contents(value, node)
 
     def _contents(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+        """Return the first misfit among the items of a container."""
         if "key" in node:
             if node["key"] != "any":
                 for key in value:
@@ -306,12 +309,14 @@ class TypeChecker:
         return self._each(enumerate(value), ((item, node["of"]) for item in value))
 
     def _each(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
+        """Return the first misfit of items and nodes, with its place in the path."""
         for (place, _), (item, node) in zip(places, pairs, strict=True):
             if (mismatch := self.misfit(item, node)) is not None:
                 return f"[{place}]{mismatch[0]}", *mismatch[1:]
         return None
 
     def _instance(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
+        """Return the first misfit of a record, enumeration or typed dict."""
         cls = self._classes[node["name"]]
         described = self._schema[node["name"]]
         if described["kind"] == "typeddict":

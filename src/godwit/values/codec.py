@@ -63,7 +63,7 @@ __all__ = [
 
 
 class HoldsValue:
-    """Refuses to be used as its ``value``, and says how to reach that."""
+    """Base of objects that hold a ``value``: using the object as the value is refused."""
 
     __slots__ = ()
 
@@ -128,6 +128,7 @@ def _pickled(state: Any) -> bytes:
 
 
 def _came_back(state: Any, back: Any) -> bool:
+    """Return true if a state read from its pickle is the same."""
     try:
         return _says_equal(state, back) or is_same(state, back)
     except RecursionError:  # it holds itself
@@ -135,6 +136,7 @@ def _came_back(state: Any, back: Any) -> bool:
 
 
 def _says_equal(state: Any, back: Any) -> bool:
+    """Return true if ``==`` says so; classes may raise there."""
     try:
         return bool(state == back)
     except RecursionError:
@@ -269,7 +271,7 @@ class MsgpackCodec:
 
     @property
     def reads_native(self) -> bool:
-        """Return whether what was written in the native form can be read as this type."""
+        """Return true if states of the native form can be read as this type."""
         try:
             return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
@@ -277,7 +279,7 @@ class MsgpackCodec:
 
     @cached_property
     def _runs_code(self) -> bool:
-        """Return whether reading the tagged form runs code of the classes."""
+        """True if reading the tagged form runs code of the classes."""
         return any(map(runs_code, self._described.classes.values()))
 
     @cached_property
@@ -288,14 +290,17 @@ class MsgpackCodec:
 
     @cached_property
     def _decode_typed(self) -> Callable[[Any], Any]:
+        """Decoder of one state in the native form."""
         return msgspec.msgpack.Decoder(self._type).decode
 
     @cached_property
     def _decode_list(self) -> Callable[[Any], list[Any]]:
+        """Decoder of many states in the native form, as one array."""
         return msgspec.msgpack.Decoder(list[self._type]).decode  # type: ignore[name-defined]
 
     @cached_property
     def _are_equal(self) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
+        """Comparison of many states with what came back, at once."""
         if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
             attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
             return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
@@ -305,6 +310,7 @@ class MsgpackCodec:
         return self._decode_list(_as_array(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
+        """Write one state: natively if it comes back the same, else tagged."""
         try:
             blob = self._encode(state)
             came_back = is_same(state, self._decode_typed(blob))
@@ -313,12 +319,13 @@ class MsgpackCodec:
         return blob if came_back else self._encode_apart(state)
 
     def _encode_apart(self, state: Any) -> bytes:
-        """Write a state that is not native among those that are."""
+        """Write a state in the tagged form among states of the native form."""
         blob = as_extension(self._encode_tagged(state))
         _check_same(state, self._tagged.decode(blob))
         return blob
 
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
+        """Write all states in the tagged form."""
         blobs = None
         with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
             if self._fits.all(states):
@@ -331,6 +338,7 @@ class MsgpackCodec:
         return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
+        """Write one state in the tagged form, or say which part cannot be written."""
         if not self._fits(state):
             raise UnsupportedValueError(self._fits.explain(state))
         try:
@@ -343,6 +351,7 @@ class MsgpackCodec:
         return bool(self._reason(part))
 
     def _reason(self, part: Any) -> str:
+        """Return the reason why a part cannot be written; empty if it can."""
         try:
             self._tagged.encode(part)
         except UnsupportedValueError as error:
@@ -350,6 +359,7 @@ class MsgpackCodec:
         return ""
 
     def _decode_one(self, blob: memoryview) -> Any:
+        """Read one state in whichever form it was written."""
         if self._native and blob[0] not in EXTENSION_MARKERS:
             try:
                 return self._decode_typed(blob)
@@ -369,6 +379,7 @@ class MsgpackCodec:
 
 
 def _check_same(state: Any, read: Any) -> None:
+    """Refuse a state that does not come back as it was."""
     if not is_same(state, read):
         raise UnsupportedValueError(f"it comes back as something else, {read!r:.100}")
 
@@ -383,7 +394,7 @@ def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
 
 
 def make_state(operator: str, state_type: Any) -> Any:
-    """Make the state of a key that is new.
+    """Make the state of a new key.
 
     Raises `InvalidFlowError` if the type cannot be called without arguments.
     """
@@ -450,6 +461,7 @@ def make_codec(
 def _msgpack_codec_for(
     value_type: Any, state_classes: Mapping[str, type] | Sequence[type], new: Any
 ) -> MsgpackCodec:
+    """Choose the native or the tagged form for a type."""
     described = describe(value_type, state_classes)
     if is_native(value_type, described):
         try:
@@ -464,7 +476,7 @@ def _msgpack_codec_for(
 
 
 def is_immutable(state: object) -> bool:
-    """Return whether a function could not change `state` in place, so that it needs a `State`."""
+    """Return true if a function cannot change `state` in place, so that it needs a `State`."""
     if isinstance(state, msgspec.Struct):
         return bool(state.__struct_config__.frozen)
     parameters = getattr(type(state), "__dataclass_params__", None)

@@ -116,7 +116,7 @@ def describe(state_type: Any, others: Mapping[str, type] | Sequence[type] = ()) 
 
 
 def is_record(cls: Any) -> bool:
-    """Return whether a class declares fields: a `msgspec.Struct`, a dataclass or a named tuple."""
+    """Return true if a class declares fields: a struct, a dataclass or a named tuple."""
     return isinstance(cls, type) and (
         issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls) or _is_named_tuple(cls)
     )
@@ -154,7 +154,7 @@ def node_text(node: Any) -> str:
 
 
 class _Describer:
-    """One description under way."""
+    """A description in the making: classes are added as types refer to them."""
 
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
@@ -219,6 +219,7 @@ class _Describer:
         return name
 
     def _record(self, cls: Any, kind: str, names: Any, path: str) -> dict[str, Any]:
+        """Describe a class with fields."""
         where = path if path.endswith(_class_name(cls)) else _class_name(cls)
         hints = _hints(cls, where)
         defaults = _defaults(cls)
@@ -235,6 +236,7 @@ class _Describer:
         return described
 
     def _union(self, arguments: Sequence[Any], path: str) -> Any:
+        """Describe a union, flattened."""
         nodes: list[Any] = []
         for argument in arguments:
             node = self.node(argument, path)
@@ -245,6 +247,7 @@ class _Describer:
         return nodes[0] if len(nodes) == 1 else {"kind": "union", "of": nodes}
 
     def _tuple(self, arguments: Sequence[Any], *, bare: bool, path: str) -> Any:
+        """Describe a tuple of one type or of fixed types."""
         if bare:
             return {"kind": "tuple", "of": "any"}
         if len(arguments) == 2 and arguments[1] is ...:
@@ -253,6 +256,7 @@ class _Describer:
         return {"kind": "fixed", "of": parts}
 
     def _argument(self, arguments: Sequence[Any], index: int, path: str) -> Any:
+        """Describe a type argument; without one, any value."""
         return self.node(arguments[index], path) if len(arguments) > index else "any"
 
 
@@ -266,10 +270,12 @@ def _record_kind(cls: type) -> str:
 
 
 def _is_named_tuple(cls: type) -> bool:
+    """Return true for a class made by ``NamedTuple``."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 
 def _hints(cls: Any, where: str) -> dict[str, Any]:
+    """Return the annotations of a class, resolved."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception as error:
@@ -301,6 +307,7 @@ def _defaults(cls: Any) -> dict[str, Any]:
 
 
 def _plain_default(default: Any) -> Any:
+    """Return a default as plain values, or a description of it."""
     value: Any = default
     if inspect.isclass(default) or inspect.isroutine(default):
         factory: Callable[[], Any] = default
@@ -314,6 +321,7 @@ def _plain_default(default: Any) -> Any:
 
 
 def _enumeration(cls: type[enum.Enum]) -> dict[str, Any]:
+    """Describe an enumeration by its members' values."""
     members = {
         name: member.value if isinstance(member.value, (str, int)) else repr(member.value)
         for name, member in cls.__members__.items()
@@ -333,7 +341,7 @@ _OF_ONE = frozenset(["list", "set", "frozenset", "tuple", "dict"])
 
 
 def is_native(state_type: Any, described: Described) -> bool:
-    """Return whether msgspec brings back all of a type that is described."""
+    """Return true if msgspec brings back all of a type that is described."""
     classes = described.schema["classes"]
     used: set[str] = set()
     if not _is_native_node(described.schema["type"], classes, used):
@@ -348,7 +356,7 @@ def is_native(state_type: Any, described: Described) -> bool:
 
 
 def reads_native(described: Described) -> bool:
-    """Return whether these classes read, as it is, what msgspec wrote by their fields' names.
+    """Return true if these classes read what msgspec wrote by their fields' names.
 
     A ``__post_init__`` would run on it, and may set back what is in it.
     """
@@ -360,6 +368,7 @@ def reads_native(described: Described) -> bool:
 
 
 def _goes_by_names(cls: Any) -> bool:
+    """Return true if msgspec writes a struct by the names of its fields."""
     config = cls.__struct_config__
     return (
         not (config.array_like or config.forbid_unknown_fields)
@@ -368,6 +377,7 @@ def _goes_by_names(cls: Any) -> bool:
 
 
 def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
+    """Return true if msgspec brings back all values of a node; collects classes in `used`."""
     if isinstance(node, str):
         return node in _SCALARS
     kind = node["kind"]
@@ -390,12 +400,14 @@ def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
 
 
 def _is_native_key(node: Any) -> bool:
+    """Return true if msgspec brings back dict keys of a node."""
     if isinstance(node, str):
         return node in _KEYS
     return node["kind"] == "fixed" and all(map(_is_native_key, node["of"]))
 
 
 def _is_native_class(cls: Any, described: Any) -> bool:
+    """Return true if msgspec brings back all of a class."""
     kind = described["kind"]
     if kind == "enum":
         values = described["members"].values()
@@ -423,4 +435,5 @@ def _is_native_class(cls: Any, described: Any) -> bool:
 
 
 def _is_made_by_dataclass(method: Any) -> bool:
+    """Return true for a method that ``dataclass`` generated."""
     return getattr(getattr(method, "__code__", None), "co_filename", "") == "<string>"

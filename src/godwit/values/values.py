@@ -140,6 +140,7 @@ class TaggedValues:
         return list(map(self._encode if plain else self.encode, values))
 
     def _encode_with_long_integers(self, value: Any) -> bytes:
+        """Write a value that has integers beyond 64 bits."""
         careful = TaggedValues(self._classes)
         careful._handlers[int] = _long_integer
         careful._leaves = _PLAIN - {int}
@@ -158,6 +159,7 @@ class TaggedValues:
         return handler(value)
 
     def _extension(self, code: int, lowered: Any) -> msgspec.msgpack.Ext:
+        """Make an extension of a lowered value."""
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
@@ -176,6 +178,7 @@ class TaggedValues:
         return self._extension(code, self._list(list(value)))
 
     def _flat(self, value: dict[Any, Any]) -> list[Any]:
+        """Lower a dict to alternating keys and values."""
         return [self._lower(part) for pair in value.items() for part in pair]
 
     def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
@@ -212,6 +215,7 @@ class TaggedValues:
     # -- reading ------------------------------------------------------------------------------
 
     def _read(self, code: int, data: memoryview) -> Any:
+        """Read an extension by its code."""
         if code == _RECORD:
             return self._read_record(*self._decode_inner(data))
         if code == _MEMBER:
@@ -239,6 +243,7 @@ class TaggedValues:
         return cls(value) if member is None else cls[member]
 
     def _known(self, name: str) -> type:
+        """Return the class of that name, or refuse it."""
         cls = self._classes.get(name)
         if cls is None:
             raise ValueError(f"class {name!r} is not among the classes of the state")
@@ -268,6 +273,7 @@ def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]])
 
 
 def _why_not(value: Any) -> str:
+    """Explain why a value cannot be state."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
     if isinstance(value, enum.Enum) or is_record(cls):
@@ -287,16 +293,19 @@ def _shown(value: Any, limit: int = 60) -> str:
 
 
 def _ext(code: int, lowered: Any) -> msgspec.msgpack.Ext:
+    """Make an extension of a value that msgpack writes."""
     return msgspec.msgpack.Ext(code, msgspec.msgpack.encode(lowered))
 
 
 def _long_integer(value: int) -> Any:
+    """Write integers beyond 64 bits as an extension."""
     if value in _SMALL_INT:
         return value
     return _ext(_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
 
 
 def _zone(zone: dt.tzinfo | None) -> Any:
+    """Write a time zone as plain values."""
     if zone is None:
         return None
     if type(zone) is dt.timezone:
@@ -319,6 +328,7 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
 
 
 def _clocked(code: int, value: Any) -> msgspec.msgpack.Ext:
+    """Write a datetime or time with its fold and zone."""
     text = value.replace(tzinfo=None).isoformat()
     return _ext(code, [text, value.fold, _zone(value.tzinfo)])
 
@@ -334,6 +344,7 @@ def _read_time(parts: Any) -> dt.time:
 
 
 def _paired(parts: list[Any]) -> dict[Any, Any]:
+    """Make a dict of alternating keys and values."""
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -346,6 +357,7 @@ def _paired_if_possible(parts: list[Any]) -> Any:
 
 
 def _set_if_possible(parts: list[Any]) -> Any:
+    """Return a set, or a list where items cannot be hashed."""
     try:
         return set(parts)
     except TypeError:
@@ -407,6 +419,7 @@ def state_as_json(blob: bytes | memoryview) -> str:
 
 
 def _ready(value: Any) -> Any:
+    """Convert a value to what JSON can hold."""
     if isinstance(value, dict):
         return {_text(key): _ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from godwit.columns.ddl import columns_of_text, type_of_text
-from godwit.columns.types import to_schema
+from godwit.columns.types import columns_of_text, to_schema, type_of_text
 from godwit.model.errors import InvalidFlowError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from godwit.columns.ddl import type_of_text
+from godwit.columns.types import type_of_text
 from godwit.model.errors import InvalidFlowError
 from godwit.operators.aggregates import builtin
 
