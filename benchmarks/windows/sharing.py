@@ -23,7 +23,7 @@ from tests.oracles.one_process import Took
 from tests.support.window_flows import WindowedRun
 
 import godwit as gw
-from godwit.adapt.sharing import SharePanes
+from godwit.adapt.windows import SharePanes
 
 if TYPE_CHECKING:
     from godwit.adapt.policy import FlowEpoch

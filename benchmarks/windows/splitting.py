@@ -28,7 +28,7 @@ from tests.contract.windows_apart import S, WindowsApart
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
-from godwit.adapt.splitting import in_layout
+from godwit.adapt.windows import in_layout
 from godwit.api.flow import LogicalFlow
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome
     from godwit.model.events import FormsCompared
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.splitting import Form
+    from godwit.planning.splitting import WindowLayout
 
 
-FORMS: tuple[Form, ...] = ("split", "combined")
+FORMS: tuple[WindowLayout, ...] = ("split", "combined")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Measured(Decided):
                 self.send(name, moves, component.default_strategy)
 
 
-def play(case: Case, form: Form, turns: Connection) -> None:
+def play(case: Case, form: WindowLayout, turns: Connection) -> None:
     """Run a case in a form, an epoch whenever it is this one's turn; tell what each took."""
     with tempfile.TemporaryDirectory() as directory:
         run = Measured(Path(directory), case)
@@ -138,16 +138,16 @@ def play(case: Case, form: Form, turns: Connection) -> None:
         turns.send(run.compared[-1])
 
 
-def measure(case: Case) -> tuple[dict[Form, float], dict[Form, FormsCompared]]:
+def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, FormsCompared]]:
     """CPU milliseconds a period in either form, and what the model made of it."""
     fresh = get_context("spawn")
-    ends: dict[Form, Connection] = {}
+    ends: dict[WindowLayout, Connection] = {}
     players = []
     for form in FORMS:
         ends[form], theirs = fresh.Pipe()
         players.append(fresh.Process(target=play, args=(case, form, theirs), daemon=True))
         players[-1].start()
-    spent: dict[Form, list[float]] = {form: [] for form in FORMS}
+    spent: dict[WindowLayout, list[float]] = {form: [] for form in FORMS}
     for epoch in range(case.epochs):
         for form in FORMS if epoch % 2 else FORMS[::-1]:
             ends[form].send(None)

@@ -73,11 +73,9 @@ if TYPE_CHECKING:
 
     from godwit import testing
     from godwit.adapt.fusing import Fusion
-    from godwit.adapt.problems import Means
     from godwit.adapt.scaling import fixed, latency, scripted, utilisation
-    from godwit.adapt.settings import Cadence, Control, Search, Worth
-    from godwit.adapt.splitting import Splitting
-    from godwit.adapt.worth import Budget
+    from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
+    from godwit.adapt.windows import Splitting
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
@@ -164,13 +162,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LOADED_LATER = {
-    "Budget": "godwit.adapt.worth",
+    "Budget": "godwit.adapt.settings",
     "Cadence": "godwit.adapt.settings",
     "Control": "godwit.adapt.settings",
     "Fusion": "godwit.adapt.fusing",
-    "Means": "godwit.adapt.problems",
+    "Means": "godwit.adapt.settings",
     "Search": "godwit.adapt.settings",
-    "Splitting": "godwit.adapt.splitting",
+    "Splitting": "godwit.adapt.windows",
     "Worth": "godwit.adapt.settings",
     "fixed": "godwit.adapt.scaling",
     "latency": "godwit.adapt.scaling",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tests.contract.windows_apart import WindowsApart
 
-from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, Splitting, layout_of
+from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.loop import SharedConductor
 from godwit.model.events import FormsCompared, RegroupingStarted
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from godwit.migration import EpochOutcome, EpochPlan
-    from godwit.planning.splitting import Form
+    from godwit.planning.splitting import WindowLayout
 
 __all__ = ["Decided"]
 
@@ -77,7 +77,7 @@ class Decided(WindowsApart):
         with self.deciding.by_hand(name for of in components.values() for name in of):
             super().regroup(components)
 
-    def form(self) -> Form | None:
+    def form(self) -> WindowLayout | None:
         """Give the form of the next epoch."""
         part = self.flow.operator("w_windows")
         assert isinstance(part, ConsolidatePart)

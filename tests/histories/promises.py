@@ -11,8 +11,8 @@ from tests.histories.drawing import PERIOD_S
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.planning import Limits, Problem, Traffic, metrics
-from godwit.planning.planner import a_load_range, equal_executors, some_tau
 from godwit.planning.problem import NO_TRAFFIC
+from godwit.planning.registry import a_load_range, equal_executors, some_tau
 from godwit.planning.registry import planner as planner_named
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from godwit.model.key_groups import KeyGroupPairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from godwit.adapt.ports import PlannerRunner
+    from godwit.adapt.interfaces import PlannerRunner
     from godwit.model import events
 
 __all__ = ["Part", "World"]

@@ -14,10 +14,9 @@ from tests.oracles.allocation_problems import allocation_problems, random_alloca
 
 from godwit.planning.allocation.albic import plan_albic
 from godwit.planning.allocation.cola import plan_cola
-from godwit.planning.allocation.milp import plan_milp
+from godwit.planning.allocation.milp import load_distance_bound, plan_milp
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import AllocationSearch
-from godwit.planning.allocation.solver import load_distance_bound
 from godwit.planning.balancing import plan_elb
 from godwit.planning.baselines import plan_flux, plan_pkg, plan_potc, plan_universal_hashing
 from godwit.planning.solution import Status, validate_solution

@@ -10,8 +10,8 @@ from tests.oracles.controlled import Part, World
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget
+from godwit.adapt.cost_benefit import Terms, select_moves
 from godwit.adapt.scaling import utilisation
-from godwit.adapt.worth import Terms, judge
 from godwit.model import events
 from godwit.planning import Limits, Problem, metrics
 
@@ -161,7 +161,7 @@ def test_what_is_judged_worth_it_keeps_to_the_budget_and_never_makes_it_worse(
     assume((planned != problem.current).any())
     budget = Budget(max_moves=int(rng.integers(1, 10)), max_bytes=float(rng.uniform(1e6, 1e8)))
     terms = Terms(max_load_distance=BOUND, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
-    verdict = judge(problem, planned, terms, budget)
+    verdict = select_moves(problem, planned, terms, budget)
     assert len(verdict.order) <= (budget.max_moves or 0)
     assert verdict.moved_bytes <= max(
         budget.max_bytes or 0, problem.state_bytes[verdict.order[:1]].sum()

@@ -13,8 +13,7 @@ from tests.oracles.interval_plans import cheapest_sequence, fewest_bytes, random
 
 from godwit.planning.intervals import ssm
 from godwit.planning.intervals.oms import plan_oms
-from godwit.planning.intervals.simple_ssm import plan_simple_ssm
-from godwit.planning.intervals.ssm import plan_ssm
+from godwit.planning.intervals.ssm import plan_simple_ssm, plan_ssm
 from godwit.planning.solution import Status, validate_solution
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from tests.oracles.interval_plans import line_problem
 
 from godwit.cluster.spark.query.pmc import SparkBlockMap
-from godwit.planning.intervals.partitionings import Transitions
 from godwit.planning.intervals.pmc import projected_cost
+from godwit.planning.intervals.projected import Transitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

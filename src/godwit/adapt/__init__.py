@@ -1,23 +1,18 @@
 """The controller: a running stream that balances and scales itself.
 
-The problem: load shifts between keys, rises and falls, and machines differ; somebody has to say
-when which key groups move where, and when executors come and go, and has to be right often enough
-that the stream is better off than if it had been left alone.
-
-The idea: observe → evaluate → decide → realize, once a *statistics period*, by the adaptation loop
-of Madsen et al., "Integrative dynamic reconfiguration in a parallel stream processing engine",
-Algorithm 1: give back executors that have been emptied, plan, decide on scaling *by the plan* (what
-cannot be balanced away needs another executor), plan again, carry out within a budget.  Between two
-periods only lanes change, within executors, where no state moves.
+Observe → evaluate → decide → act, once a *statistics period*, by the adaptation loop of Madsen et
+al., "Integrative dynamic reconfiguration in a parallel stream processing engine", Algorithm 1: give
+back executors that have been emptied, plan, decide on scaling *by the plan* (what cannot be
+balanced away needs another executor), plan again, carry out within a budget.  Between two periods
+only lanes change, within executors, where no state moves.
 
 Everything here is pure: time, the cluster, the conductor and even the running of a planner come in
-through `godwit.adapt.ports`, so the very same loop drives Spark and a simulator in virtual time.
+through `godwit.adapt.interfaces`, so the same loop drives Spark and a simulator in virtual time.
 Planners are timed for real (`godwit.adapt.planner_thread`) where a limit is set for them; without
 one, as in virtual time, equal observations give equal decisions on every machine.
 """
 
-from godwit.adapt.loop import Controller
-from godwit.adapt.ports import (
+from godwit.adapt.interfaces import (
     Clock,
     Driven,
     EpochObserved,
@@ -27,9 +22,8 @@ from godwit.adapt.ports import (
     PoolView,
     Topology,
 )
-from godwit.adapt.problems import Means
-from godwit.adapt.settings import Control
-from godwit.adapt.worth import Budget
+from godwit.adapt.loop import Controller
+from godwit.adapt.settings import Budget, Control, Means
 
 __all__ = [
     "Budget",

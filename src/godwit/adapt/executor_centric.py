@@ -3,13 +3,11 @@
 *Resource-centric*: key groups move to where cores are; a planner says which (paper 5 §2.2, and all
 of papers 1, 2 and 4).  *Executor-centric*: key groups have a home, and cores are lent to where the
 work is.  Paper 5's elastic executor is here the key groups of one component with one home; it is
-given as many cores as the queueing network wants (§4.1), on its home as far as possible (§4.2,
-Algorithm 1), and its key groups are shared out over the executors whose cores it has: its *remote*
-lanes are lanes of those.  *Naive executor-centric* deals the cores out anew every time, minding
-neither state nor locality (§5.4).  *Static*: nothing moves.
+given as many cores as the queueing network wants (§4.1), on its home as far as possible (§4.2), and
+its key groups are shared out over the executors whose cores it has.  *Naive executor-centric* deals
+the cores out anew every time, minding neither state nor locality (§5.4).  *Static*: nothing moves.
 
-Whatever the policy, what comes out is a plan for the same question, judged, budgeted and carried
-out alike; so policies can be compared on one stream.
+Whatever the policy, what comes out is a plan for the same problem, budgeted and carried out alike.
 """
 
 from __future__ import annotations
@@ -19,11 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.cores.core_allocation import (
-    CoreAllocationProblem,
-    QueueingNetwork,
-    plan_core_allocation,
-)
+from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 from godwit.planning.cores.core_assignment import (
     CoreAssignmentProblem,
     plan_core_assignment,
@@ -31,7 +25,7 @@ from godwit.planning.cores.core_assignment import (
 )
 
 if TYPE_CHECKING:
-    from godwit.adapt.problems import Question
+    from godwit.adapt.planning import MeasuredProblem
     from godwit.planning.arrays import FloatArray, IntArray
 
 __all__ = ["Homes", "share_out"]
@@ -50,18 +44,18 @@ class Homes:
         self._homes: dict[str, list[str]] = {}
         self._cores: dict[tuple[str, str], dict[str, int]] = {}
 
-    def plan(self, question: Question, rows_per_s: FloatArray) -> IntArray:
+    def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
         """Share out key groups over the cores of their elastic executors.
 
-        The question's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
+        The measured's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
         each key group. Returns shape ``(m,)``: the index of each key group's executor.
         """
-        problem = question.problem
-        home = self._home(question)
+        problem = measured.problem
+        home = self._home(measured)
         elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
         numbers, of = np.unique(elastic, return_inverse=True)
         names = [
-            (question.components[int(n) // problem.num_executors],
+            (measured.components[int(n) // problem.num_executors],
              problem.executors[int(n) % problem.num_executors])
             for n in numbers
         ]  # fmt: skip
@@ -69,11 +63,11 @@ class Homes:
         cores = self._assign(
             names,
             CoreAssignmentProblem(
-                current=self._current_cores(names, question, machine_cores),
+                current=self._current_cores(names, measured, machine_cores),
                 machine_cores=machine_cores,
                 cores=_wanted(problem.weight, rows_per_s, of, int(machine_cores.sum())),
                 state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
-                data_bytes_per_s=_data_bytes_per_s(question, of),
+                data_bytes_per_s=_data_bytes_per_s(measured, of),
                 home=numbers % problem.num_executors,
             ),
             problem.executors,
@@ -88,15 +82,15 @@ class Homes:
                 )
         return planned
 
-    def _home(self, question: Question) -> IntArray:
+    def _home(self, measured: MeasuredProblem) -> IntArray:
         """Shape ``(m,)``: home of each key group; one whose home is gone is at home where it is."""
-        problem = question.problem
+        problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)
-        for name in question.components:
-            current = problem.current[question.part(name)]
+        for name in measured.components:
+            current = problem.current[measured.part(name)]
             known = self._homes.setdefault(name, [problem.executors[e] for e in current.tolist()])
-            at = question.first[name]
+            at = measured.first[name]
             for k, (home, e) in enumerate(zip(known, current.tolist(), strict=True)):
                 if home not in number or problem.draining[number[home]]:
                     known[k] = problem.executors[e]
@@ -104,10 +98,10 @@ class Homes:
         return homes
 
     def _current_cores(
-        self, names: list[tuple[str, str]], question: Question, machine_cores: Counts
+        self, names: list[tuple[str, str]], measured: MeasuredProblem, machine_cores: Counts
     ) -> Counts:
         """Shape ``(machines, elastic executors)``: cores that they have, at first those at home."""
-        executors, components = question.problem.executors, len(question.components)
+        executors, components = measured.problem.executors, len(measured.components)
         current = np.zeros((len(executors), len(names)), np.int64)
         for j, (component, home) in enumerate(names):
             at_home = {home: max(1, int(machine_cores[executors.index(home)]) // components)}
@@ -135,7 +129,7 @@ class Homes:
 
 
 def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
-    """Shape ``(elastic executors,)``: cores, all of them given to whom they serve best."""
+    """Shape ``(elastic executors,)``: all cores, allocated to whom they serve best."""
     busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)
     if not works.any():
@@ -145,23 +139,16 @@ def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: i
         service_per_s=np.where(works, rows / np.maximum(busy, _IDLE), 1.0),
         input_per_s=float(rows[works].sum()),
     )
-    return plan_core_allocation(
-        CoreAllocationProblem(
-            network=network,
-            latency_target_s=float(np.finfo(np.float64).tiny),  # out of reach: as fast as can be
-            available_cores=available,
-            idle_cores=0,
-        )
-    ).cores
+    return allocate_all_cores(network, available, idle_cores=0).cores
 
 
-def _data_bytes_per_s(question: Question, of: Counts) -> FloatArray:
+def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
     """Shape ``(elastic executors,)``: bytes that reach them, as shares of a link; 0 if unknown."""
-    problem = question.problem
+    problem = measured.problem
     if "network" not in problem.resources:
         return np.zeros(int(of.max()) + 1)
     column = problem.load[:, problem.resources.index("network")]
-    return np.bincount(of, column * question.link_bytes_per_s).astype(np.float64)
+    return np.bincount(of, column * measured.link_bytes_per_s).astype(np.float64)
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:

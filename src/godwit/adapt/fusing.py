@@ -57,11 +57,6 @@ class Fusion:
     payback_epochs
         Epochs within which the bytes that are not sent any more must come to the bytes of state
         that have to move for it.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a setting makes no sense.
     """
 
     by: Literal["traffic", "attributes"] = "traffic"
@@ -131,6 +126,7 @@ class Fusing:
         self._hysteresis.forget(proposal.subject)
 
     def _evaluate(self, flow: CompiledFlow, left_alone: frozenset[str]) -> Proposal | None:
+        """Propose components by the rows of the period; None where nothing changes."""
         alone = left_alone | _together_for_other_reasons(flow, self._streams)
         streams = [s for s in self._streams if not alone & {s.upstream, s.operator}]
         shares = {

@@ -5,10 +5,7 @@
 3. Scale *by the plan*: what balancing can cure needs no executor; an executor may go only if the
    rest could be balanced.
 4. Plan again, with what scaling has changed.
-5. Carry out what pays (`godwit.adapt.worth`), within the budget.
-
-Between two periods lanes are balanced within executors, and executors that come late are planned
-for as soon as they are there.
+5. Carry out what pays (`godwit.adapt.cost_benefit`), within the budget.
 
 Balancing and scaling are one policy (`godwit.adapt.policy`), since scaling decides by the plan.
 
@@ -23,23 +20,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.adapt.cost_benefit import distance
+from godwit.adapt.executor_speeds import Speeds
 from godwit.adapt.planner_thread import PlannerThread, run_untimed
-from godwit.adapt.planning import Planning
+from godwit.adapt.planning import Planning, usage
 from godwit.adapt.policy import ManualOverrides, PolicyLoop, Proposal
-from godwit.adapt.problems import usage
 from godwit.adapt.rebalancing import LaneBalancing, LaneChange, Rebalance, Rebalancing
 from godwit.adapt.resizing import Resizing
-from godwit.adapt.speeds import Speeds
 from godwit.adapt.statistics import Statistics
-from godwit.adapt.worth import distance
 from godwit.model import events
 from godwit.planning import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from godwit.adapt.planning import Planned
-    from godwit.adapt.ports import (
+    from godwit.adapt.interfaces import (
         Clock,
         EpochObserved,
         ExecutorPool,
@@ -47,6 +42,7 @@ if TYPE_CHECKING:
         PlannerRunner,
         Topology,
     )
+    from godwit.adapt.planning import Planned
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
@@ -190,6 +186,7 @@ class Controller:
             yield from self._lanes.propose(view, now_s)
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
+        """Return whether the period ends: at a step in the rate, or with enough epochs."""
         passed_s = now_s - self._statistics.began_s
         if self._settings.scaling_model is not None and self._statistics.stepped:
             return True  # what needs more executors should not wait for the period's end
@@ -203,6 +200,7 @@ class Controller:
     def _balance(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> Iterator[Proposal]:
+        """Plan, scale by the plan if asked to, plan again, and propose the moves."""
         own = self._rebalancing.ids if self._replans else frozenset()
         busy = {
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
@@ -233,7 +231,7 @@ class Controller:
 
     @property
     def _replans(self) -> bool:
-        """True if plans can be made in the middle of others.
+        """True if plans can be made while others are under way.
 
         Not by ranges, of which there are none then; and cores that are lent remember to whom.
         """
@@ -272,21 +270,21 @@ class Controller:
         overtaken = self._rebalancing.overtaken(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
-        verdict, problem = plan.verdict, plan.question.problem
-        leaves = problem.draining[problem.current[verdict.order]].any()
-        if len(verdict.order) or verdict.reason:
+        selected, problem = plan.selected, plan.measured.problem
+        leaves = problem.draining[problem.current[selected.order]].any()
+        if len(selected.order) or selected.reason:
             yield Proposal(
-                subject=f"balancing of {', '.join(plan.question.components)}",
+                subject=f"balancing of {', '.join(plan.measured.components)}",
                 change=Rebalance(plan=plan, instead=overtaken or "")
-                if len(verdict.order)
+                if len(selected.order)
                 else None,
-                reason=verdict.reason,
-                gain=math.inf if leaves else verdict.gain_s,
-                cost=verdict.cost_s,
+                reason=selected.reason,
+                gain=math.inf if leaves else selected.gain_s,
+                cost=selected.cost_s,
                 numbers={
-                    "load_distance": verdict.distance_before,
-                    "gain_s": verdict.gain_s,
-                    "cost_s": verdict.cost_s,
+                    "load_distance": selected.distance_before,
+                    "gain_s": selected.gain_s,
+                    "cost_s": selected.cost_s,
                 },
             )
 
@@ -296,7 +294,7 @@ class Controller:
     # -- act --------------------------------------------------------------------------------------
 
     def cost(self, proposal: Proposal) -> float:
-        """See `godwit.adapt.policy.Actor`: plans are priced in full when they are made."""
+        """See `godwit.adapt.policy.Actor`: plans are priced in full when they are proposed."""
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
@@ -315,7 +313,7 @@ class Controller:
         used: dict[str, float] = {}
         index: dict[str, float] = {}
         for plan in planned:
-            problem = plan.question.problem
+            problem = plan.measured.problem
             for resource, share in usage(problem).items():
                 used[resource] = used.get(resource, 0.0) + share
             loads = metrics.load_index(problem, problem.current).tolist()
@@ -331,7 +329,7 @@ class Controller:
             bottleneck=max(used, key=lambda name: used[name], default="time"),
             usage=used,
             load_distance=max(
-                (distance(p.question.problem, p.question.problem.current) for p in planned),
+                (distance(p.measured.problem, p.measured.problem.current) for p in planned),
                 default=0.0,
             ),
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},

@@ -1,19 +1,14 @@
-"""Functions of others, run no longer than they may: planners, and scaling models of the user's.
+"""Time limit for functions of others: planners, and scaling models of the user's.
 
-Problem: a function of the user's may never return, and Python cannot end a thread from outside.
+A function of the user's may never return, and Python cannot end a thread from outside.  It runs on
+a thread of its own, which is waited for, and no longer than the limit.  Then an exception is raised
+in that thread, which ends whatever is written in Python at its next instruction; again for a while,
+since Python drops an exception that happens to land in a finalizer.  What hangs elsewhere (in a
+call that waits, in a library that computes) goes on by itself; until it has ended nothing else is
+run, so that there is never more than one of them.
 
-The idea: it runs on a thread of its own, which is waited for, and no longer than the limit.  Then
-an exception is raised in that thread, which ends whatever is written in Python at its next
-instruction; again for a while, since Python drops an exception that happens to land in a
-finalizer.  What hangs elsewhere (in a call that waits, in a library that computes) goes on by
-itself; until it has ended nothing else is run, so that there is never more than one of them.
-
-Invariants: the caller goes on after the limit in real time, whatever its own clock says: planners
-compute for real also where the world that they plan for is simulated.  Nothing is raised in a
-thread whose function has returned.
-
-In virtual time they run for as long as they take (`run_untimed`): what is decided there depends on
-what was observed and on nothing else, least of all on how busy the machine is.
+Invariants: the caller goes on after the limit in real time, whatever its own clock says.  Nothing
+is raised in a thread whose function has returned.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Generic
 
-from godwit.adapt.ports import T
+from godwit.adapt.interfaces import T
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +32,7 @@ _GRACE_S = 0.05
 
 
 class _PlannerEnded(BaseException):
-    """Raised in a planner that has taken too long; no ``except Exception`` keeps it."""
+    """Ends a planner that runs for too long; no ``except Exception`` catches it."""
 
 
 class PlannerThread:
@@ -105,6 +100,7 @@ class _Call(Generic[T]):
                     self._failed.append(error)
 
     def _raise_there(self) -> None:
+        """Raise `_PlannerEnded` in the thread, unless its function has returned."""
         with self._ending:
             if not self._returned and not self._failed:
                 identity = ctypes.c_ulong(self._thread.ident or 0)
@@ -129,7 +125,7 @@ def _silence_finalizers() -> None:
 
 
 def run_untimed(plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG001
-    """Run it here and now; a `godwit.adapt.PlannerRunner` that gives nothing up."""
+    """Run it here and now, for virtual time, where decisions depend on no clock."""
     try:
         return plan()
     except SystemExit as error:  # ends nothing but the planner

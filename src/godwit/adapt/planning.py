@@ -1,13 +1,20 @@
 """Plans that are worth carrying out, from a period's statistics.
 
-What is planned together is one stage (see `Topology`), or everything where the planner collocates.
-The most unbalanced goes first, since all of them share one budget.
+Load is the share of its time that a lane of a *standard* executor would be busy with a key group,
+and an executor's capacity is its lanes times its speed; so a load index is the share of its time
+that an executor's lanes are busy, and a load distance the difference of two such shares.  Network
+and memory are shares of what one executor has, so that the bottleneck (paper 2 §3) is found by
+comparing like with like.  State is what a move would carry: nothing, where a key group switches to
+an empty slot at its destination (instant migration, paper 3 §4.5).
+
+What is planned together is what runs at the same time: one *stage* (see `Topology`), or everything
+where the planner collocates, as in paper 2.  The most unbalanced goes first, since all of them
+share one budget.
 
 A planner may be a function of the user's: it may raise, return something that is no plan, or never
 return.  What comes out here is a plan that can be carried out, or `PlannerFailedError` with the
-reason in words; nothing else gets out.  A planner may also know nothing of draining, or refuse it:
-as long as a key group is on a draining executor, every plan that leaves here moves at least one
-off; so draining ends after as many plans as there are key groups, whatever the planner.
+reason in words.  A planner may also know nothing of draining, or refuse it: as long as a key group
+is on a draining executor, every plan that leaves here moves at least one off; so draining ends.
 """
 
 from __future__ import annotations
@@ -21,30 +28,189 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.adapt.cost_benefit import Terms, distance, select_moves
 from godwit.adapt.executor_centric import Homes
-from godwit.adapt.problems import fill_limits, planning_question
 from godwit.adapt.scaling import ScalingSituation, Station
-from godwit.adapt.worth import Budget, Terms, distance, judge
+from godwit.adapt.settings import Budget
+from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
+from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
-from godwit.planning import Solution, metrics, validate_solution
-from godwit.planning.planner import Planner, some_traffic
+from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
+from godwit.planning.problem import ComponentFacts, joint_problem
+from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from godwit.adapt.cost_benefit import SelectedMoves
+    from godwit.adapt.interfaces import PlannerRunner, T, Topology
     from godwit.adapt.policy import Announce
-    from godwit.adapt.ports import PlannerRunner, T, Topology
-    from godwit.adapt.problems import Question
-    from godwit.adapt.settings import Control
+    from godwit.adapt.settings import Control, Means
     from godwit.adapt.statistics import PeriodStatistics
-    from godwit.adapt.worth import PlanVerdict
     from godwit.migration import ProtocolView
-    from godwit.planning import Problem
+    from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["Planned", "Planning", "evacuated", "guarded_plan"]
+__all__ = [
+    "MeasuredProblem",
+    "Planned",
+    "Planning",
+    "evacuated",
+    "fill_limits",
+    "guarded_plan",
+    "measured_problem",
+    "usage",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredProblem:
+    """A problem over the key groups of some components, and whose they are."""
+
+    problem: Problem  # key groups are numbered component after component
+    components: tuple[str, ...]  # their names, in that order
+    first: Mapping[str, int]  # component → number of its first key group
+    rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
+    link_bytes_per_s: float  # what a load of 1 on the network stands for
+    # shape ``(m,)``: state of each key group, also of those that would move without it
+    held_bytes: FloatArray
+
+    def part(self, component: str) -> slice:
+        """Where a component's key groups are."""
+        first = self.first[component]
+        later = [at for at in self.first.values() if at > first]
+        return slice(first, min(later, default=self.problem.num_key_groups))
+
+
+def measured_problem(
+    components: Sequence[str],  # those that are planned together
+    *,
+    statistics: PeriodStatistics,
+    view: ProtocolView,
+    speeds: Mapping[str, float],
+    means: Means,
+    limits: Limits,
+    # executors to be emptied beside those that the view says drain
+    draining: frozenset[str] = frozenset(),
+    # component → loads of past periods, oldest first, as many for each
+    history: Mapping[str, Sequence[FloatArray]] | None = None,
+    topology: Topology,  # who sends to whom
+    seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
+) -> MeasuredProblem:
+    """Describe where key groups of some components are, and what they cost there."""
+    period_s, seen = statistics.covered_s, statistics.components
+    parts = {
+        name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
+    }
+    busy = {name: part.standard_s(speeds) / period_s for name, part in parts.items()}
+    windows = _windows(busy, history or {})
+    problem = joint_problem(
+        {
+            name: ComponentFacts(
+                assignment=with_newcomers(view.components[name].assignment, view.executors),
+                load=windows[name],
+                state_bytes=part.state_bytes,
+            )
+            for name, part in parts.items()
+        },
+        {
+            (up, name): pairs.times(part.row_bytes / period_s)
+            for name, part in parts.items()
+            for up, pairs in part.pairs.items()
+        },
+        draining=(view.draining | draining) & view.executors.keys(),
+        limits=limits,
+    )
+    speed = np.array([speeds.get(name, 1.0) for name in problem.executors])
+    each = np.ones(problem.num_executors)
+    resources = {"time": (np.concatenate(list(busy.values())), problem.cores * speed)}
+    sent = np.concatenate([part.in_bytes for part in parts.values()]) / period_s
+    if means.link_bytes_per_s and sent.any():
+        resources["network"] = (sent / means.link_bytes_per_s, each)
+    if means.memory_bytes:
+        resources["memory"] = (problem.state_bytes / means.memory_bytes, each)
+    sizes = [len(part.in_bytes) for part in parts.values()]
+    first = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(int).tolist()
+    turns = np.zeros(problem.num_key_groups, np.bool_)
+    for name, at in zip(parts, first, strict=True):
+        turns[[at + g for g in view.components[name].instant]] = True
+    # Both slots of a key group have to leave an executor that is to go.
+    turns &= ~problem.draining[problem.current]
+    return MeasuredProblem(
+        problem=replace(
+            problem,
+            resources=tuple(resources),
+            load=np.stack([load for load, _ in resources.values()], axis=1),
+            capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
+            state_bytes=np.where(turns, 0.0, problem.state_bytes),
+            seconds_per_byte=seconds_per_byte,
+            downstream=tuple(
+                (components.index(up), components.index(down))
+                for up, down in topology.downstream
+                if up in parts and down in parts
+            ),
+        ),
+        components=tuple(components),
+        first=dict(zip(components, first, strict=True)),
+        rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
+        link_bytes_per_s=means.link_bytes_per_s or 1.0,
+        held_bytes=problem.state_bytes,
+    )
+
+
+def _nothing(assignment: Assignment) -> ComponentStatistics:
+    """Statistics of a component that nothing is known of."""
+    zeros = np.zeros(assignment.num_key_groups)
+    return ComponentStatistics(
+        by_assignment=(AssignmentPeriod.empty(assignment),),
+        in_bytes=zeros,
+        crossed_bytes=0.0,
+        state_bytes=zeros,
+    )
+
+
+def _windows(
+    busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
+) -> dict[str, FloatArray]:
+    """Component → shape ``(windows, G)``: past periods that all have, or this one alone."""
+    count = min(len(history.get(name, ())) for name in busy)
+    if not count:
+        return {name: load[None, :] for name, load in busy.items()}
+    return {name: np.stack(list(history[name])[-count:]) for name in busy}
+
+
+def fill_limits(
+    planner: Planner | None, measured: MeasuredProblem, even_enough: float
+) -> MeasuredProblem:
+    """Set the range or threshold for loads that a planner needs, where none is set.
+
+    A function of the user's (``None``) gets what there is. `even_enough` is the share of the mean
+    by which an executor's load may differ from it.
+    """
+    if planner is None:
+        return measured
+    problem, limits = measured.problem, measured.problem.limits
+    if a_load_range in planner.requires and limits.load_low is None:
+        fair = metrics.mean_index(problem)
+        limits = replace(
+            limits, load_low=(1 - even_enough) * fair, load_high=(1 + even_enough) * fair
+        )
+    if some_tau in planner.requires and limits.tau is None:
+        limits = replace(limits, tau=even_enough)
+    if limits.theta is None:
+        limits = replace(limits, theta=1 + even_enough)
+    # What a planner does not keep to is seen to when its plan is cut down to the budget.
+    limits = replace(limits, **dict.fromkeys(planner.refuses))
+    intervals = planner.plans_intervals and not one_range_each(problem)
+    return replace(measured, problem=replace(problem, limits=limits, intervals=intervals))
+
+
+def usage(problem: Problem) -> Mapping[str, float]:
+    """Resource → share of all there is of it that is used, over executors that stay."""
+    total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
+    return dict(zip(problem.resources, total.tolist(), strict=True))
 
 
 def evacuated(problem: Problem, planned: IntArray) -> IntArray:
@@ -108,7 +274,7 @@ def guarded_plan(
 
 
 def _read(answer: Any, problem: Problem, name: str) -> Solution:
-    """Take a solution, or anything that can be read as an assignment."""
+    """Read a planner's answer: a solution, or anything that can be read as an assignment."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
             raise _failed(name, "its solution is one of another problem")
@@ -146,12 +312,11 @@ _WORK = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A plan for the components of one question, and which of its moves are worth it."""
+    """A plan for the components of one measured, and which of its moves are worth it."""
 
-    question: Question
+    measured: MeasuredProblem
     assignment: IntArray  # shape ``(m,)``: what the planner wants
-    verdict: PlanVerdict  # verdict, terms: What of it is worth it, and by which terms
-    terms: Terms
+    selected: SelectedMoves  # what of it is worth it
     planner: str  # whose plan
 
 
@@ -191,7 +356,7 @@ class Planning:
 
     def plan(
         self,
-        period: PeriodStatistics,  # period, view, speeds: What is known
+        period: PeriodStatistics,
         view: ProtocolView,
         speeds: Mapping[str, float],
         *,
@@ -204,8 +369,8 @@ class Planning:
         """Plan all components."""
         settings = self._settings
         budget = Budget(max_bytes=None) if tried else settings.budget
-        question = [
-            planning_question(
+        measured = [
+            measured_problem(
                 group,
                 statistics=period,
                 view=view,
@@ -220,29 +385,30 @@ class Planning:
             for group in self._groups
             if all(name in view.components for name in group)
         ]
-        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in question)
-        question.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
+        self._searched = sum(q.problem.num_key_groups * q.problem.num_executors for q in measured)
+        measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
-        for one in question:
+        for one in measured:
             plan = self._plan_one(one, budget, set(fixed))
-            budget = budget.less(len(plan.verdict.order), plan.verdict.moved_bytes)
+            budget = budget.less(len(plan.selected.order), plan.selected.moved_bytes)
             plans.append(plan)
         return plans
 
-    def _plan_one(self, question: Question, budget: Budget, fixed: set[str]) -> Planned:
+    def _plan_one(self, measured: MeasuredProblem, budget: Budget, fixed: set[str]) -> Planned:
+        """Plan one problem within the budget, and select the moves that are worth it."""
         settings = self._settings
         limits = replace(
             settings.search.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes
         )
-        question = replace(question, problem=replace(question.problem, limits=limits))
-        question = fill_limits(settings.registered, question, settings.worth.max_load_distance)
-        problem = question.problem
+        measured = replace(measured, problem=replace(measured.problem, limits=limits))
+        measured = fill_limits(settings.registered, measured, settings.worth.max_load_distance)
+        problem = measured.problem
         planned = problem.current
-        if not fixed.issuperset(question.components):
-            planned = evacuated(problem, self._ask(question))
-            for name in fixed & set(question.components):
+        if not fixed.issuperset(measured.components):
+            planned = evacuated(problem, self._ask(measured))
+            for name in fixed & set(measured.components):
                 planned = planned.copy()
-                planned[question.part(name)] = problem.current[question.part(name)]
+                planned[measured.part(name)] = problem.current[measured.part(name)]
         terms = Terms(
             max_load_distance=settings.worth.max_load_distance,
             even_enough=settings.worth.max_load_distance / 4,
@@ -250,15 +416,15 @@ class Planning:
             seconds_per_byte=settings.worth.seconds_per_byte,
         )
         return Planned(
-            question=question,
+            measured=measured,
             assignment=planned,
-            verdict=judge(problem, planned, terms, budget, held_bytes=question.held_bytes),
-            terms=terms,
+            selected=select_moves(problem, planned, terms, budget, held_bytes=measured.held_bytes),
             planner=settings.policy if self._homes is not None else settings.planner_name,
         )
 
-    def _ask(self, question: Question) -> IntArray:
-        problem = question.problem
+    def _ask(self, measured: MeasuredProblem) -> IntArray:
+        """Ask the planner where key groups should be; today's places where it fails."""
+        problem = measured.problem
         if not len(problem.available):
             return problem.current
         needed = bool(problem.draining[problem.current].any())
@@ -266,7 +432,7 @@ class Planning:
         if even and not needed and not len(problem.traffic.rate):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._homes is not None:
-            return self._homes.plan(question, question.rows_per_s)
+            return self._homes.plan(measured, measured.rows_per_s)
         limits, best = problem.limits, problem.current
         for moves in self._allowances(problem):
             tried = replace(problem, limits=replace(limits, max_moves=moves))
@@ -280,11 +446,11 @@ class Planning:
         return best
 
     def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
-        """Say how many moves a planner may make, one after the other until it is even enough.
+        """Return numbers of moves to plan with, one after the other until a plan is even enough.
 
-        Few are asked for first: with all moves to spend, a planner spends them on the last per
-        mille. Twice as many as it takes to shed what is above the mean suffice as a rule; where all
-        questions together are large nobody is asked twice.
+        Few are tried first: with all moves to spend, a planner spends them on the last per mille.
+        Twice as many as it takes to shed what is above the mean suffice as a rule; where all
+        problems together are large nobody is asked twice.
         """
         known, most = self._settings.registered, problem.limits.max_moves
         if known is None or "max_moves" in known.refuses or self._settings.policy != _BY_PLAN:
@@ -349,19 +515,19 @@ class Planning:
         speeds: Mapping[str, float],
         now_s: float,
     ) -> ScalingSituation:
-        """Say how things stand, balanced as the plans would balance them."""
+        """Describe how things stand, balanced as the plans would balance them."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
         lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
         index: dict[str, float] = dict.fromkeys(stays, 0.0)
         offered = 0.0
         for plan in planned:
-            problem = plan.question.problem
+            problem = plan.measured.problem
             time = replace(problem, resources=("time",), load=problem.load[:, 0],
                            capacity=problem.capacity[:, 0],
                            limits=replace(problem.limits, max_usage=None))  # fmt: skip
             offered += float(time.weight.sum())
-            after = metrics.load_index(time, plan.verdict.assignment).tolist()
+            after = metrics.load_index(time, plan.selected.assignment).tolist()
             for name, share in zip(problem.executors, after, strict=True):
                 if name in index:
                     index[name] += share
@@ -408,6 +574,7 @@ def _excess_key_groups(problem: Problem) -> int:
 def _stations(
     period: PeriodStatistics, speeds: Mapping[str, float], demand: float
 ) -> dict[str, Station]:
+    """Component → its arrival and service rates."""
     stations = {}
     for name, component in period.components.items():
         rows, busy_s = float(component.rows.sum()), float(component.standard_s(speeds).sum())

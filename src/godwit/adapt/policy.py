@@ -1,17 +1,14 @@
 """Policies of one loop: observe → evaluate → decide → act.
 
 A *policy* observes committed epochs and proposes changes, each with its reason, and with what it is
-expected to gain and to cost.  What remains its own is how it measures, and how it prices.  The loop
-(`PolicyLoop`) decides and has an *actor* carry out what was decided, the same way for all:
+expected to gain and to cost.  How it measures, and how it prices, is its own.  `PolicyLoop` decides
+and has an *actor* carry out what was decided, the same way for all:
 
 1. What somebody decided by hand is left alone (`ManualOverrides`).
 2. A proposal stands until it is answered, or its policy takes it back: so a change that cannot be
    made now, since another one is under way, is made when it can.
 3. A change that costs more than it gains is answered by not making it.  Then it must be confirmed
-   anew, which sees whether there is less to pay, or more to gain.
-
-How often a change must be proposed before it counts, and how long it rests after it was made, is
-one `Hysteresis`, which every policy goes by.  How much a change must gain is part of its price.
+   anew (`Hysteresis`), which sees whether there is less to pay, or more to gain.
 
 Invariant: policies ask nothing of the world, so that equal epochs lead to equal decisions.
 """
@@ -104,7 +101,7 @@ class AdaptationPolicy(Protocol[Epoch_contra]):
         """
 
     def answered(self, proposal: Proposal) -> None:
-        """Take note that a proposed change is being made, or is not worth its cost."""
+        """Record that a proposed change is being made, or is not worth its cost."""
 
 
 class Actor(Protocol):
@@ -114,7 +111,7 @@ class Actor(Protocol):
         """Cost of a change as things stand, in the unit of its gain."""
 
     def act(self, proposal: Proposal) -> bool:
-        """Begin a change, and tell of it by an event; false where it cannot be made now."""
+        """Begin a change, and announce it; false where it cannot be made now."""
 
 
 class Hysteresis:
@@ -178,14 +175,14 @@ class ManualOverrides:
         self._drained: frozenset[str] = frozenset()
 
     def note(self, what: Iterable[str], now_s: float) -> None:
-        """Take note of something that was just decided by hand, and announce it."""
+        """Record a decision that was just made by hand, and announce it."""
         until_s = now_s + self._respect_s
         for name in what:
             self._until_s[name] = until_s
             self._announce(events.ManualOverrideRespected, what=name, until_s=until_s)
 
     def renew(self, what: Iterable[str], now_s: float) -> None:
-        """Take note of something that is under way, and announce it if it is new."""
+        """Record a decision by hand that is under way, and announce it if it is new."""
         for name in what:
             if self.hold(name, now_s):
                 self._until_s[name] = now_s + self._respect_s
@@ -200,7 +197,7 @@ class ManualOverrides:
         own_migrations: Collection[str],
         own_draining: Collection[str],
     ) -> None:
-        """Take note of migrations and drains that the controller did not ask for."""
+        """Record migrations and drains that the controller did not ask for."""
         own = {None, *own_migrations}
         moving = (name for name, c in view.components.items() if c.migration not in own)
         self.renew((f"migration of {name}" for name in moving), now_s)

@@ -1,18 +1,16 @@
 """Carrying plans out: migrations between executors, and lanes within them.
 
-Carrying a plan out may take longer than a period.  Executors come meanwhile, some are to leave,
-loads shift; to wait for the end of a plan that no longer leads anywhere is as wrong as to begin
-anew every period because a fresh plan looks a little better.  The rule: a plan is *overtaken* if
-what is left of it would leave key groups on an executor that was to leave only after it was made,
-or would miss by more than a move is worth the balance it was to reach; and if the plan that would
-be made today does better.  Under noise a plan still leads to where it was to lead, so it is carried
-out to its end.
+A plan may take longer than a period.  Executors come meanwhile, some are to leave, loads shift; to
+wait for the end of a plan that no longer leads anywhere is as wrong as to begin anew every period
+because a fresh plan looks a little better.  The rule: a plan is *overtaken* if what is left of it
+would leave key groups on an executor that was to leave only after it was made, or would miss by
+more than a move is worth the balance it was to reach; and if the plan that would be made today does
+better.  Under noise a plan still leads to where it was to lead, so it is completed.
 
-Lanes: key groups of one executor are dealt out over its lanes, and an epoch waits for the busiest
-lane of all.  To change lane within an executor costs nothing, since its processes share one local
-store.  Invariant: nothing changes executor; no lane changes unless its executor's busiest lane is
-above theta times the mean and comes down by more than noise.  Source: paper 5 §3.1 (theta = 1.2,
-every half second); state is shared within a process there, within an executor here.
+To change lane within an executor costs nothing, since its processes share one local store, and an
+epoch waits for the busiest lane of all.  Invariant: no lane changes unless its executor's busiest
+lane is above theta times the mean and comes down by more than noise.  Source: paper 5 §3.1 (theta =
+1.2, every half second).
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.adapt.cost_benefit import LEAST_GAIN, distance
 from godwit.adapt.policy import Proposal
-from godwit.adapt.worth import distance
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
 from godwit.model import events
@@ -35,11 +33,11 @@ from godwit.planning.cores.intra_executor import balance_lanes
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from godwit.adapt.cost_benefit import SelectedMoves
+    from godwit.adapt.interfaces import EpochObserved, Migrations
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce, ManualOverrides
-    from godwit.adapt.ports import EpochObserved, Migrations
     from godwit.adapt.settings import Control
-    from godwit.adapt.worth import PlanVerdict
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.planning import Problem
@@ -48,67 +46,12 @@ if TYPE_CHECKING:
 __all__ = [
     "LaneBalancing",
     "LaneChange",
-    "Promise",
     "Rebalance",
     "Rebalancing",
     "is_own",
     "rebalance_lanes",
     "recent_load",
-    "why_overtaken",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """Conditions that a plan was made for, and the balance that it was to reach."""
-
-    # executors, draining: Those there were, and those of them that were to leave
-    executors: frozenset[str]
-    draining: frozenset[str]
-    distance: float  # load distance that it was to reach, as a share of the mean
-
-    @classmethod
-    def of(cls, problem: Problem, verdict: PlanVerdict) -> Promise:
-        """Note what a verdict promises."""
-        names = np.array(problem.executors)
-        return cls(
-            executors=frozenset(problem.executors),
-            draining=frozenset(names[problem.draining].tolist()),
-            distance=verdict.distance_after,
-        )
-
-
-def why_overtaken(
-    problem: Problem,  # as things stand now
-    # moves that are still to be made: key group → executor, by their numbers in the problem
-    left: Mapping[int, int],
-    promise: Promise,  # what the plan was to lead to
-    verdict: PlanVerdict,  # on the plan of today
-    *,
-    max_load_distance: float,  # max_load_distance, least_gain: See `godwit.adapt.worth.Terms`
-    least_gain: float,
-) -> str:
-    """Say why a plan is overtaken; empty where it is to be carried out to its end."""
-    if not len(verdict.order):
-        return ""
-    after = problem.current.copy()
-    after[list(left)] = list(left.values())
-    names = np.array(problem.executors)
-    leaving = sorted(set(names[problem.draining].tolist()) - promise.draining)
-    for name in leaving:
-        at = problem.executors.index(name)
-        if np.count_nonzero(verdict.assignment == at) < np.count_nonzero(after == at):
-            return f"executor {name} is to leave"
-    reached = distance(problem, after)
-    missed = reached - max(promise.distance, max_load_distance)
-    if missed < least_gain or reached - verdict.distance_after < least_gain:
-        return ""
-    new = sorted(set(problem.executors) - promise.executors)
-    if new:
-        return f"executor {new[0]} has come"
-    return (
-        f"it would lead to a load distance of {reached:.0%}, where {promise.distance:.0%} was due"
-    )
 
 
 _OWN = "control-"
@@ -120,10 +63,48 @@ def is_own(migration: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _UnderWay:
-    migration: str
-    executors: frozenset[str]
-    promise: Promise
+class _Migration:
+    """A migration under way, the conditions that it was planned for, and its aim."""
+
+    id: str
+    executors: frozenset[str]  # that it moves key groups from and to
+    known_executors: frozenset[str]  # when it was planned, and those of them that were to leave
+    draining: frozenset[str]
+    distance: float  # load distance that it was to reach, as a share of the mean
+
+    def why_overtaken(
+        self,
+        problem: Problem,
+        remaining: Mapping[int, str],
+        selected: SelectedMoves,
+        *,
+        max_load_distance: float,
+    ) -> str:
+        """Return why it is overtaken by today's moves; empty where it is to be completed.
+
+        `remaining` are the moves still to be made: key group, numbered as in `problem`, → executor.
+        """
+        if not len(selected.order):
+            return ""
+        after = problem.current.copy()
+        number = {executor: at for at, executor in enumerate(problem.executors)}
+        after[list(remaining)] = [number[executor] for executor in remaining.values()]
+        names = np.array(problem.executors)
+        leaving = sorted(set(names[problem.draining].tolist()) - self.draining)
+        for name in leaving:
+            at = number[name]
+            if np.count_nonzero(selected.assignment == at) < np.count_nonzero(after == at):
+                return f"executor {name} is to leave"
+        reached = distance(problem, after)
+        missed = reached - max(self.distance, max_load_distance)
+        if missed < LEAST_GAIN or reached - selected.distance_after < LEAST_GAIN:
+            return ""
+        new = sorted(set(problem.executors) - self.known_executors)
+        if new:
+            return f"executor {new[0]} has come"
+        return (
+            f"it would lead to a load distance of {reached:.0%}, where {self.distance:.0%} was due"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,58 +121,46 @@ class Rebalancing:
     def __init__(self, settings: Control, migrations: Migrations, announce: Announce) -> None:
         self._settings, self._migrations, self._announce = settings, migrations, announce
         self._asked = 0
-        self._own: dict[str, _UnderWay] = {}
+        self._own: dict[str, _Migration] = {}
 
     @property
     def ids(self) -> frozenset[str]:
-        """Of the controller's own migrations."""
-        return frozenset(own.migration for own in self._own.values())
+        """Ids of the controller's own migrations."""
+        return frozenset(own.id for own in self._own.values())
 
     @property
     def under_way(self) -> dict[str, str]:
         """Component → id of its migration."""
-        return {name: own.migration for name, own in self._own.items()}
+        return {name: own.id for name, own in self._own.items()}
 
     def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
-        """Say why what is under way of a plan's components is overtaken by it.
+        """Return why migrations under way of a plan's components are overtaken by it.
 
-        Empty where it is not; ``None`` where nothing is under way.
+        Empty where they are not; ``None`` where nothing is under way.
         """
-        question = plan.question
-        number = {executor: at for at, executor in enumerate(question.problem.executors)}
-        left: dict[int, int] = {}
-        promises = []
-        for name in question.components:
+        measured = plan.measured
+        remaining: dict[int, str] = {}
+        under_way = [self._own[name] for name in measured.components if name in self._own]
+        for name in measured.components:
             if name in self._own:
-                promises.append(self._own[name].promise)
-                component, first = view.components[name], question.first[name]
+                component, first = view.components[name], measured.first[name]
                 ends = {t.key_group: t.destination for t in component.transfers if t.planned}
                 ends |= {move.key_group: move.destination for move in component.moves}
-                left |= {first + g: number[e] for g, e in ends.items() if e in number}
-        if not promises:
+                known = measured.problem.executors
+                remaining |= {first + g: e for g, e in ends.items() if e in known}
+        if not under_way:
             return None
-        if not left:
+        if not remaining:
             return ""  # everything has moved, and it ends by itself
-        return next(
-            filter(
-                None,
-                (
-                    why_overtaken(
-                        question.problem,
-                        left,
-                        promise,
-                        plan.verdict,
-                        max_load_distance=plan.terms.max_load_distance,
-                        least_gain=plan.terms.least_gain,
-                    )
-                    for promise in promises
-                ),
-            ),
-            "",
+        limit = self._settings.worth.max_load_distance
+        reasons = (
+            own.why_overtaken(measured.problem, remaining, plan.selected, max_load_distance=limit)
+            for own in under_way
         )
+        return next(filter(None, reasons), "")
 
     def give_back(self, executors: Collection[str]) -> None:
-        """Need executors no more that own nothing any more and go: no plan ends by that."""
+        """Forget executors that own nothing any more and go, so that no plan ends by that."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
@@ -199,16 +168,17 @@ class Rebalancing:
         """Forget migrations that have ended; end those onto executors that are gone."""
         for name, own in list(self._own.items()):
             component = view.components.get(name)
-            if component is None or component.migration != own.migration:
+            if component is None or component.migration != own.id:
                 del self._own[name]
                 continue
             gone = sorted(own.executors - view.executors.keys())
             if gone:
                 self._abandon(name, own, f"executor {gone[0]} is gone")
 
-    def _abandon(self, name: str, own: _UnderWay, reason: str) -> None:
+    def _abandon(self, name: str, own: _Migration, reason: str) -> None:
+        """Cancel a migration and announce why, unless it has just ended by itself."""
         try:
-            self._migrations.cancel(own.migration, reason)
+            self._migrations.cancel(own.id, reason)
         except GodwitError:
             return  # it has just ended by itself
         finally:
@@ -216,20 +186,20 @@ class Rebalancing:
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
     def start(self, change: Rebalance) -> bool:
-        """Ask for the moves that a verdict leaves, component by component."""
+        """Ask for the moves that a selected leaves, component by component."""
         plan = change.plan
-        question, verdict = plan.question, plan.verdict
-        for name in question.components:
+        measured, selected = plan.measured, plan.selected
+        for name in measured.components:
             if name in self._own:
                 self._abandon(name, self._own[name], change.instead)
-        problem = question.problem
+        problem = measured.problem
         started: dict[str, str] = {}
-        for name in question.components:
-            first = question.first[name]
-            order = [k for k in verdict.order.tolist() if first <= k < question.part(name).stop]
+        for name in measured.components:
+            first = measured.first[name]
+            order = [k for k in selected.order.tolist() if first <= k < measured.part(name).stop]
             if not order:
                 continue
-            places = {k - first: problem.executors[verdict.assignment[k]] for k in order}
+            places = {k - first: problem.executors[selected.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
             migration = self._request(plan, name, places, sources)
             if migration:
@@ -240,13 +210,13 @@ class Rebalancing:
             events.RebalancingStarted,
             migrations=started,
             planner=plan.planner,
-            moves=len(verdict.order),
-            state_bytes=int(verdict.moved_bytes),
-            draining=int(np.count_nonzero(problem.draining[problem.current[verdict.order]])),
-            distance_before=verdict.distance_before,
-            distance_after=verdict.distance_after,
-            gain_s=verdict.gain_s,
-            cost_s=verdict.cost_s,
+            moves=len(selected.order),
+            state_bytes=int(selected.moved_bytes),
+            draining=int(np.count_nonzero(problem.draining[problem.current[selected.order]])),
+            distance_before=selected.distance_before,
+            distance_after=selected.distance_after,
+            gain_s=selected.gain_s,
+            cost_s=selected.cost_s,
         )
         return True
 
@@ -276,9 +246,9 @@ class Rebalancing:
         """Ask for the moves of one component; empty where it was overtaken."""
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
-        question = plan.question
-        weight = question.problem.weight[question.part(name)]
-        sizes = question.held_bytes[question.part(name)]
+        measured = plan.measured
+        weight = measured.problem.weight[measured.part(name)]
+        sizes = measured.held_bytes[measured.part(name)]
         self._asked += 1
         migration = f"{_OWN}{self._asked}"
         try:
@@ -299,16 +269,19 @@ class Rebalancing:
         except GodwitError as error:
             self._announce(events.PlanAbandoned, component=name, reason=error.message)
             return ""
-        self._own[name] = _UnderWay(
-            migration=migration,
+        problem = measured.problem
+        self._own[name] = _Migration(
+            id=migration,
             executors=frozenset(places.values()) | frozenset(sources),
-            promise=Promise.of(question.problem, plan.verdict),
+            known_executors=frozenset(problem.executors),
+            draining=frozenset(np.array(problem.executors)[problem.draining].tolist()),
+            distance=plan.selected.distance_after,
         )
         return migration
 
 
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
-    """Refuse moves of key groups that are not where the plan found them."""
+    """Refuse moves of key groups that are no longer where they were planned from."""
     for key_group, source in sources.items():
         if current.executor(key_group) != source:
             raise InvalidPlanError(
@@ -330,7 +303,7 @@ class LaneChange:
 
     request: LanesRequested  # what to ask the conductor for
     executors: tuple[str, ...]  # those on which key groups change lane
-    before: float  # before, after: Busiest lane over mean lane, of the worst of these executors
+    before: float  # busiest lane over mean lane, of the worst of these executors
     after: float
 
 

@@ -1,11 +1,9 @@
 """Changing the number of executors, at a pace: asking for more, emptying some, giving them back.
 
-Problem: scaling models answer anew every period, from measurements that are noisy and that the last
-answer has not yet changed: executors take their time to come, and key groups to move.
-
-The rules of the pace: (1) nothing is decided while executors that were asked for are on their way
-and would be enough; (2) out at once, in only after several periods have wanted it; (3) between
-wanting more and wanting fewer lies a range in which nothing changes
+Scaling models answer anew every period, from measurements that are noisy and that the last answer
+has not yet changed.  The rules of the pace: (1) nothing is decided while executors that were asked
+for are on their way and would be enough; (2) out at once, in only after several periods have wanted
+it; (3) between wanting more and wanting fewer lies a range in which nothing changes
 (`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
 no decision is taken back within the cool-down, and one in the same direction waits for the last one
 to show: one period after everybody has come; (5) what a cluster refuses is asked for again only
@@ -33,9 +31,9 @@ from godwit.planning import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from godwit.adapt.interfaces import ExecutorPool, Migrations, PlannerRunner, PoolView
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce
-    from godwit.adapt.ports import ExecutorPool, Migrations, PlannerRunner, PoolView
     from godwit.adapt.scaling import ScalingModel, ScalingSituation
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
@@ -76,14 +74,14 @@ class Pace:
         self._arrived = True
 
     def decided(self, kind: Literal["out", "in"], at_s: float) -> None:
-        """Take note of a decision, of this run or of one before."""
+        """Record a decision, of this run or of one before."""
         self._hysteresis.made(_SCALING, kind, at_s)
         self._arrived = False
 
     def step(
         self, wanted: WantedExecutors, situation: ScalingSituation, pool: PoolView, *, paced: bool
     ) -> ScalingStep:
-        """Say what is to be done about a model's answer; to be asked once a period."""
+        """Decide on a model's answer; to be called once a period."""
         have = situation.executors
         coming = have + pool.pending
         arrived, self._arrived = self._arrived, pool.pending == 0
@@ -114,6 +112,7 @@ class Pace:
         paced: bool,
         arrived: bool,
     ) -> ScalingStep:
+        """Decide on asking for more executors."""
         have, resting = situation.executors, self._hysteresis.resting(_SCALING, situation.now_s)
         if pool.refused and resting:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
@@ -127,6 +126,7 @@ class Pace:
     def _fewer(
         self, roomy: int, situation: ScalingSituation, *, paced: bool, confirmed: bool
     ) -> ScalingStep:
+        """Decide on giving up executors."""
         have = situation.executors
         if paced and self._hysteresis.resting(_SCALING, situation.now_s):
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
@@ -174,7 +174,7 @@ class Resizing:
         self.returned &= view.executors.keys()
 
     def give_back(self, view: ProtocolView) -> tuple[str, ...]:
-        """Give back executors that were to leave and are empty (Algorithm 1, lines 1 to 3)."""
+        """Return executors to the pool that were to leave and are empty (Algorithm 1, 1 to 3)."""
         if self._pool is None:
             return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
@@ -331,7 +331,7 @@ class Resizing:
         index: dict[str, float] = {}
         total = room = 0.0
         for plan in plans:
-            problem = plan.question.problem
+            problem = plan.measured.problem
             if problem.draining[plan.assignment].any():
                 return "the planner would not empty them"
             after = metrics.load_index(problem, plan.assignment)
@@ -380,6 +380,7 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
+    """Return whether an executor is there, owns no key group and gets none."""
     coming = (t.destination for c in view.components.values() for t in c.transfers)
     return executor in view.executors and not (_key_groups(view, executor) or executor in coming)
 
@@ -397,8 +398,8 @@ def _cheapest(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
     """Executors that stay, those with the least state first; ties: the newest."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
-        problem = plan.question.problem
-        sizes = np.bincount(problem.current, plan.question.held_bytes, problem.num_executors)
+        problem = plan.measured.problem
+        sizes = np.bincount(problem.current, plan.measured.held_bytes, problem.num_executors)
         for name, size in zip(problem.executors, sizes.tolist(), strict=True):
             if name in held_bytes:
                 held_bytes[name] += size

@@ -34,11 +34,7 @@ import numpy as np
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
-from godwit.planning.cores.core_allocation import (
-    CoreAllocationProblem,
-    QueueingNetwork,
-    plan_core_allocation,
-)
+from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +75,10 @@ class Station:
 class ScalingSituation:
     """Measurements that a scaling model decides by, balanced as the plan would balance them."""
 
-    now_s: float  # now_s, started_s: The time, and when the run began, by the controller's clock
+    now_s: float  # the time, and when the run began, by the controller's clock
     started_s: float
     executors: int  # executors that stay: those that are to leave do not count
-    least: int  # least, most: Limits on their number
+    least: int  # limits on their number
     most: int
     # standard lanes of one executor: its lanes times its speed, the mean over those that stay
     lanes: float
@@ -90,7 +86,7 @@ class ScalingSituation:
     evenness: float  # load index of the busiest executor under the plan over the mean, at least 1
     arrival_per_s: float  # source rows a second
     stations: Mapping[str, Station]  # component → its station
-    # epoch_s, fixed_s: Mean time of an epoch, and what of it is spent on no key group
+    # mean time of an epoch, and what of it is spent on no key group
     epoch_s: float
     fixed_s: float
     waits_for_epochs: bool = True  # whether rows wait for the end of an epoch
@@ -139,7 +135,7 @@ def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
 
 
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
-    """Return the situation in which what is held back is worked off in some time, too."""
+    """Return the situation in which the backlog is worked off within some time, too."""
     if not situation.backlog_rows or situation.arrival_per_s <= 0:
         return situation
     more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
@@ -166,7 +162,7 @@ class ScalingModel(Protocol):
         """True if the answer is an estimate, to be followed with patience, and not an order."""
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """Say it. Pure."""
+        """Return the number of executors for a situation. Pure."""
 
 
 def checked_count(count: Any) -> int:
@@ -284,15 +280,7 @@ def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
         service_per_s=np.array([s.service_per_s for s in stations]),
         input_per_s=situation.arrival_per_s,
     )
-    allocated = plan_core_allocation(
-        CoreAllocationProblem(
-            network=network,
-            # Out of reach, so that all lanes are given to whom they serve best.
-            latency_target_s=float(np.finfo(np.float64).tiny),
-            available_cores=max(int(lanes), 1),
-        )
-    )
-    return waiting_s + allocated.latency_s
+    return waiting_s + allocate_all_cores(network, max(int(lanes), 1)).latency_s
 
 
 def _fewest(situation: ScalingSituation, target_s: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Settings of the controller in values by what they concern, with the defaults and the checks."""
+"""Settings of the controller in values by what they concern, with the defaults and checks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from godwit.adapt.problems import Means
 from godwit.adapt.scaling import custom
-from godwit.adapt.worth import Budget
 from godwit.migration.strategy import Bounds
 from godwit.model.durations import seconds
 from godwit.model.errors import GodwitError, InvalidControlError
@@ -20,14 +18,69 @@ from godwit.planning.problem import Problem
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingModel
     from godwit.model.durations import DurationOrSeconds
-    from godwit.planning.planner import Planner
+    from godwit.planning.registry import Planner
 
-__all__ = ["AnyPlanner", "Cadence", "Control", "PolicyName", "Search", "Worth"]
+__all__ = ["AnyPlanner", "Budget", "Cadence", "Control", "Means", "PolicyName", "Search", "Worth"]
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 PolicyName: TypeAlias = Literal[
     "resource_centric", "executor_centric", "naive_executor_centric", "static"
 ]
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits on what one period may move, over all components; ``None``: no limit.
+
+    Attributes
+    ----------
+    max_moves
+        Key groups.
+    max_bytes
+        Bytes of state. A key group that is larger by itself moves alone.
+    """
+
+    max_moves: int | None = None
+    max_bytes: float | None = 2.0**30
+
+    def __post_init__(self) -> None:
+        for name, whole in (("max_moves", True), ("max_bytes", False)):
+            value = getattr(self, name)
+            if value is not None:
+                what = f"The budget's {name}"
+                insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
+
+    def less(self, moves: int, size_bytes: float) -> Budget:
+        """Return what is left after some moves."""
+        return Budget(
+            max_moves=None if self.max_moves is None else max(0, self.max_moves - moves),
+            max_bytes=None if self.max_bytes is None else max(0.0, self.max_bytes - size_bytes),
+        )
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Resources of one executor beside lanes; ``None``: so much that it is never short of it.
+
+    Attributes
+    ----------
+    link_bytes_per_s
+        What it can take in over the network.
+    memory_bytes
+        State that it can hold.
+    """
+
+    link_bytes_per_s: float | None = 125e6
+    memory_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("link_bytes_per_s", "memory_bytes"):
+            value = getattr(self, name)
+            if value is not None:
+                what = f"What an executor has, {name},"
+                insist_on_number(what, value, least=1, error=InvalidControlError, whole=False)
 
 
 @user_class
@@ -45,11 +98,6 @@ class Cadence:
         For how long no scaling decision is taken back; three periods if left out.
     respect
         For how long what somebody decided by hand is left alone.
-
-    Raises
-    ------
-    InvalidControlError
-        If a setting makes no sense.
     """
 
     min_epochs: int = 3
@@ -67,7 +115,7 @@ class Cadence:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a planner is given beside the problem, and how long it may take.
+    """Options of a planner, and how long it may take.
 
     Attributes
     ----------
@@ -78,11 +126,6 @@ class Search:
     time_limit
         Real time that planners may take for one decision, and a scaling function besides. None: as
         long as they take; then equal observations give equal decisions, however busy the machine.
-
-    Raises
-    ------
-    InvalidControlError
-        If a setting makes no sense.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -117,11 +160,6 @@ class Worth:
         Time that one link needs for one byte of state.
     means
         Network and memory of an executor, for the bottleneck.
-
-    Raises
-    ------
-    InvalidControlError
-        If a setting makes no sense.
     """
 
     max_load_distance: float = 0.1
@@ -315,7 +353,7 @@ class Control:
 
     @property
     def respect_s(self) -> float:
-        """For how long manual overrides are left alone, in seconds."""
+        """Time for which manual overrides are left alone, in seconds."""
         return seconds(self.cadence.respect, "The setting respect")
 
     @property
@@ -327,7 +365,7 @@ class Control:
 
     @property
     def cool_down_s(self) -> float:
-        """For how long no scaling decision is taken back, in seconds."""
+        """Time within which no scaling decision is taken back, in seconds."""
         if self.cadence.cool_down is None:
             return 3 * self.period_s
         return seconds(self.cadence.cool_down, "The cool-down")

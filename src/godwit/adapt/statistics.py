@@ -1,21 +1,9 @@
 """Statistics of a period: load per key group, lane and executor, and the arrival rate.
 
-Problem: an epoch's figures jump about; a decision needs figures that stand for a while.  And what a
-stream takes says what it can do, not what is needed of it (Kalavri et al., "Three steps is all you
-need", 2018); a period that ends on schedule sees a step in the rate late, or only in part.
-
 A period's figures are those of its own epochs and nothing older, so that one period after a shift
 they show the new load alone.  They are summed over the period and smoothed by nothing else; sizes
 of state are the last ones known.  An epoch whose figures are missing counts as missing, not as
-idle.
-
-The arrival rate is the slope of a curve (`ArrivalCurve`): all rows that have ever arrived are those
-that were taken and those that sources hold back, at the moments at which they say so, however long
-epochs take.  Sources that do not say are taken to hold nothing back when an epoch begins.  A step
-is two intervals in a row that both rose above the usual by more than noise explains; noise is what
-the intervals before them differ by.  Input that strays by a tenth, up or down, is no step.
-
-Source: paper 2 §3 (statistics per key group over a period, SPL).
+idle.  Source: paper 2 §3 (statistics per key group over a period, SPL).
 """
 
 from __future__ import annotations
@@ -30,7 +18,7 @@ from godwit.model.key_groups import KeyGroupPairs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.adapt.ports import EpochObserved, Topology
+    from godwit.adapt.interfaces import EpochObserved, Topology
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
@@ -55,7 +43,17 @@ _RATE_FLOOR = 1e-9
 
 
 class ArrivalCurve:
-    """The cumulative curve of arrivals at the sources, point by point."""
+    """Cumulative curve of arrivals at the sources; its slope is the arrival rate.
+
+    What a stream takes says what it can do, not what is needed of it (Kalavri et al., "Three steps
+    is all you need", 2018). All rows that have ever arrived are those that were taken and those
+    that sources hold back, at the times at which they say so. Sources that do not say are taken to
+    hold nothing back when an epoch begins.
+
+    A step is two intervals in a row that both rose above the usual by more than noise explains;
+    noise is what the intervals before them differ by. Input that strays by a tenth, up or down, is
+    no step.
+    """
 
     def __init__(self) -> None:
         self._times_s: list[float] = []
@@ -63,7 +61,7 @@ class ArrivalCurve:
         self._taken, self._reported = 0.0, False
 
     def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
-        """Take note of an epoch that took `rows` rows.
+        """Add the point of an epoch that took `rows` rows.
 
         Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
         """
@@ -127,11 +125,10 @@ _SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AssignmentPeriod:
-    """Costs of a component's key groups while one assignment held."""
+    """Costs of a component's key groups during one assignment period."""
 
     assignment: Assignment  # where they were
-    # rows, busy_s, cpu_s: Shape ``(G,)``: rows taken, and seconds that lanes were busy and
-    # computed
+    # shape ``(G,)``: rows processed, and seconds that lanes were busy and computed
     rows: FloatArray
     busy_s: FloatArray
     cpu_s: FloatArray
@@ -183,7 +180,7 @@ class ComponentStatistics:
         return _total([s.cpu_s for s in self.by_assignment])
 
     def standard_s(self, speeds: Mapping[str, float]) -> FloatArray:
-        """Shape ``(G,)``: seconds that each would have kept a standard executor's lane busy."""
+        """Shape ``(G,)``: seconds of a standard executor's lane that each key group needs."""
         total = np.zeros_like(self.in_bytes)
         for span in self.by_assignment:
             speed = np.array([speeds.get(name, 1.0) for name in span.assignment.executors])
@@ -205,10 +202,9 @@ class ComponentStatistics:
 class PeriodStatistics:
     """One statistics period."""
 
-    began_s: float  # began_s, ended_s: By the controller's clock
+    began_s: float  # by the controller's clock
     ended_s: float
-    # epochs, missing: Epochs with input, and those of them whose figures were missing, which
-    # count no further
+    # epochs with input, and those of them whose figures were missing, which count no further
     epochs: int
     missing: int
     rows: float  # source rows that all of them took
@@ -235,7 +231,7 @@ class PeriodStatistics:
 
     @property
     def demand(self) -> float:
-        """Rows that arrived for every row that was taken; 1 where none was."""
+        """Rows that arrived for every row processed; 1 where none was."""
         taken_per_s = self.rows / self.period_s if self.period_s > 0 else 0.0
         return self.arrival_per_s / taken_per_s if taken_per_s > 0 else 1.0
 
@@ -253,7 +249,7 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class _Epochs:
-    """Epochs so far: how long they took, what they took in, what sources held back."""
+    """Epochs of the period so far: their rows, their lengths, the last backlog."""
 
     rows: list[int] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)
@@ -290,7 +286,7 @@ class Statistics:
         return len(self._epochs.rows)
 
     def show(self, epochs: int, lasting_s: float) -> bool:
-        """Return true after so many epochs, or some that lasted so long and had rows for more."""
+        """Return true after so many epochs, or some that lasted so long."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
@@ -327,6 +323,7 @@ class Statistics:
         so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
+        """Last known bytes of state of every key group of a component, to be updated in place."""
         if component not in self._state_bytes:
             sizes = np.zeros(num_key_groups)
             known = self._known_bytes.pop(component, {})
@@ -335,6 +332,7 @@ class Statistics:
         return self._state_bytes[component]
 
     def _count(self, name: str, assignment: Assignment, epoch: EpochObserved) -> None:
+        """Add a component's figures of one epoch."""
         tally = self._components.get(name)
         if tally is None:
             zeros = np.zeros(assignment.num_key_groups)

@@ -15,9 +15,8 @@ import numpy as np
 
 from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.partitionings import Transitions, estimate_transitions, serially
-from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
-from godwit.planning.intervals.projected import ProjectedCost
+from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost, serially
+from godwit.planning.intervals.projected import ProjectedCost, Transitions, estimate_transitions
 from godwit.planning.preview import PlanPreview, human_bytes, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
@@ -26,7 +25,7 @@ from godwit.planning.solution import Solution
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.planning.intervals.partitionings import BlockMap
+    from godwit.planning.intervals.pmc import BlockMap
 
 __all__ = ["add_plan_command"]
 

@@ -1,7 +1,7 @@
 """Planners: pure functions from a `Problem` to a `Solution`, over NumPy arrays.
 
-Every planner shares the files of this folder: `problem` is the question, `solution` the answer,
-with its judge, `registry` the list of planners.  The planners are in folders and files by family:
+Every planner shares `problem`, the question, `solution`, the answer with its judge, and `registry`,
+the list of planners.  The planners themselves, by family:
 
 ==============  =====  ==============================================================
 `intervals`     1      fewest bytes moved, one range of key groups per executor

@@ -1,8 +1,4 @@
-"""Checks that every planner's input shares: arrays of the right size, with numbers that are loads.
-
-Invariant: what comes out is a read-only copy, so a frozen value holding it cannot change.  Errors
-name the field and the value.
-"""
+"""Checks that every planner's input shares: read-only arrays of the right size that hold loads."""
 
 from __future__ import annotations
 
@@ -22,6 +18,7 @@ __all__ = [
     "IntArray",
     "freeze_array",
     "is_contiguous",
+    "require_index",
     "require_load",
     "set_field",
     "wrong_value",
@@ -45,28 +42,32 @@ def set_field(value: object, name: str, to: Any) -> None:
 
 
 def wrong_value(name: str, value: object, remedy: str) -> InvalidProblemError:
-    """Error that names a field, its value and what to give instead."""
-    text = remedy[0].upper() + remedy[1:] + "."
-    return InvalidProblemError(
-        f"{name} = {value!r} is wrong.", remedy=text, field=name, value=value
-    )
+    """Error that names a field, its value (shortened if it is long) and what to give instead."""
+    text, shown = remedy[0].upper() + remedy[1:] + ".", repr(value)
+    shown = shown if len(shown) <= 200 else shown[:200] + "..."
+    return InvalidProblemError(f"{name} = {shown} is wrong.", remedy=text, field=name, value=value)
 
 
 def freeze_array(
     value: object,
     attribute: str,
-    name: str,
     dtype: type[np.generic],
     *,
     shape: tuple[int, ...] | None = None,
     ndim: int | None = None,
+    prefix: str = "",
+    default: float | None = None,
 ) -> None:
     """Replace a field of a frozen value by a read-only copy of the wanted type and shape.
+
+    One that is empty is filled with `default`, if there is any; `prefix` is for messages.
 
     Raises `InvalidProblemError` if it does not hold numbers, has another shape, or loses something
     when converted.
     """
-    values = getattr(value, attribute)
+    name, values = prefix + attribute, getattr(value, attribute)
+    if default is not None and shape is not None and np.size(values) == 0:
+        values = np.full(shape, default)
     try:
         raw = np.asarray(values)
         with np.errstate(invalid="ignore"):  # what does not fit is refused below
@@ -94,6 +95,14 @@ def require_load(values: FloatArray, name: str) -> None:
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         place = ", ".join(map(str, at if values.shape[1:] != (1,) else at[:1]))
         raise wrong_value(f"{name}[{place}]", float(values[at]), "give numbers from 0 to 1e100")
+
+
+def require_index(values: IntArray, count: int, name: str, what: str) -> None:
+    """Refuse numbers that are no index of `count` things, naming the first of them."""
+    bad = (values < 0) | (values >= count)
+    if bad.any():
+        k = int(bad.argmax())
+        raise wrong_value(f"{name}[{k}]", int(values[k]), f"{what} are numbered 0 to {count - 1}")
 
 
 def is_contiguous(current: IntArray, n: int) -> bool:

@@ -1,47 +1,23 @@
 """Load balancing by moving key groups between executors (paper 4): eager, and by correlation.
 
-**Eager load balancing**: bring every executor's load into a range, moving little state.
+**Eager** (ELB, §3, Algorithm 1; its figure is lost, the phases follow the text): bring the loads of
+one statistic window into a range, near its middle, with few state movements.
 
-Problem: in each statistic window, loads within [v, u], near its middle, with few state movements.
-
-Invariant: substreams (our key groups) only leave executors that give and only arrive at executors
-that take; when no executor has to be added or removed and all are in range, nothing moves.
-
-Source: paper 4 §3, Algorithm 1 (its figure is lost; the phases follow the text).  The paper lets
-every executor above the mean give.  By default we let only those above u give, and the others above
-the mean only while somebody is below v: the range is the goal, and inside it state need not move.
-
-**Correlation-based load balancing**: one plan for many windows, from how loads vary together.
-
-Problem: an assignment with a small imbalance summed over the last m windows,
-``ħ = Σ_t var(L_t)``, made once every m windows so that its state movement is amortised.
-
-Invariant: starting from one set of all substreams (our key groups), each run splits the set of the
-substream that contributes most to the cross covariance: those that vary with it leave, so
-substreams whose loads rise together end up apart.
-
-Source: paper 4 §4, Algorithm 2, with two changes.  Equations 4 and 5 make ħ equal to the variances
-of the executors' loads only if their mean loads are equal, which the algorithm does not see to; so
-the sets are then evened out by moving substreams that lower ħ itself (``refine``; 0 gives the
-paper's sets).  And sets are given to executors so that most state stays (a maximum-weight
-matching), which ħ does not notice where executors are equal.  Before any set is split, today's
-assignment is evened out in the same way; new sets are made only where they could gain as much
-again.  The covariance matrix is never stored: it is made in blocks, each pair of substreams at
-most twice.
+**By correlation** (CLB, §4, Algorithm 2): one plan for many windows, from how loads vary together,
+made once every m windows so that its state movement is amortised.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
-from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
 from godwit.planning.allocation.model import choose_executors
 from godwit.planning.arrays import FloatArray, IndexArray, IntArray, wrong_value
@@ -52,16 +28,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
 
 __all__ = ["plan_clb", "plan_elb", "split_by_covariance", "wanted_executors"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Range:
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        return (self.high - self.low) / 2
 
 
 def wanted_executors(total_load: float, low: float, high: float) -> int:
@@ -82,58 +48,43 @@ def plan_elb(
     giving: Literal["range", "mean"] = "range",
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Bring loads into [load_low, load_high] (paper 4, Algorithm 1).
+    """Bring loads, per capacity, into [load_low, load_high] (ELB: paper 4, Algorithm 1).
 
-    The number of executors that hold key groups becomes ``⌈2w/(u+v)⌉``: those with least load are
-    emptied (draining ones before all), idle ones of the problem are taken into use. Executors that
-    give hand over their heaviest key groups that fit; each goes, heaviest first, to the executor
-    that is least loaded with it. Ties: the lower index. O(m log m + moves·n) time.
+    The number of executors that hold key groups becomes ``⌈2w/(u+v)⌉``, unless `resize` is off:
+    those with least load are emptied (draining ones before all), idle ones of the problem are taken
+    into use. Executors that give hand over their heaviest key groups that fit; each goes, heaviest
+    first, to the executor that is least loaded with it. Ties: the lower index. O(m log m + moves·n)
+    time.
 
-    Parameters
-    ----------
-    problem
-        Its limits must have ``load_low`` and ``load_high``; loads and range are per capacity.
-    resize
-        Whether the number of executors may change.
-    giving
-        ``"range"``: see above; ``"mean"``: every executor above the mean gives, as in the paper.
+    The paper lets every executor above the mean give (`giving` ``"mean"``). By default only those
+    above u give, and the others above the mean only while somebody is below v: the range is the
+    goal, and inside it state need not move.
 
-    Returns
-    -------
-    Solution
-        ``details``: ``wanted_executors``, ``used_executors`` and ``in_range``. The reason says why
-        loads are not in range: too few executors, or key groups heavier than (u - v)/2.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the range is missing or empty at 0.
+    Invariant: key groups only leave executors that give and only arrive at executors that take;
+    when no executor has to be added or removed and all are in range, nothing moves. If loads are
+    not in range, the reason says why: too few executors, or key groups heavier than (u - v)/2.
     """
     start = clock()
-    target_range = _range(problem)
+    low, high = _load_range(problem)
     index = metrics.load_index(problem, problem.current)
     total = float(problem.weight.sum())
     available = problem.available
     in_use = available[np.bincount(problem.current, minlength=len(index))[available] > 0]
-    goal = wanted_executors(
-        total / float(problem.speed[available].mean()), target_range.low, target_range.high
-    )
+    goal = wanted_executors(total / float(problem.speed[available].mean()), low, high)
     most = problem.target_executors
     if not resize:
         goal = most
     used = _choose_executors(available, in_use, index, min(goal, most))
-    assignment, moved = _give(problem, used, target_range, giving)
+    assignment, moved = _give(problem, used, (low, high), giving)
     _take(problem, assignment, moved, used)
     after = metrics.load_index(problem, assignment)[used]
-    slack = 1e-9 * target_range.high
-    in_range = bool(
-        ((after >= target_range.low - slack) & (after <= target_range.high + slack)).all()
-    )
+    slack = 1e-9 * high
+    in_range = bool(((after >= low - slack) & (after <= high + slack)).all())
     solution = make_solution(
         problem,
         assignment,
         method="elb",
-        reason="" if in_range else _why(problem, goal, most, target_range),
+        reason="" if in_range else _why_outside(problem, goal, most, (high - low) / 2),
         objective=metrics.load_variance(problem, assignment),
         elapsed_s=clock() - start,
         details={
@@ -145,28 +96,21 @@ def plan_elb(
     return solution if in_range else replace(solution, status=Status.INFEASIBLE)
 
 
-def _range(problem: Problem) -> _Range:
+def _load_range(problem: Problem) -> tuple[float, float]:
+    """Return the range [v, u] that every executor's load should be in."""
     low, high = problem.limits.load_low, problem.limits.load_high
     if low is None or high is None:
-        raise InvalidProblemError(
-            f"limits.load_low is {low} and limits.load_high is {high}; elb needs both.",
-            remedy="Give the range [v, u] that every executor's load should be in.",
-            field="limits.load_low" if low is None else "limits.load_high",
-            value=low if low is None else high,
-        )
+        name = "limits.load_low" if low is None else "limits.load_high"
+        raise wrong_value(name, None, "give the range [v, u] of loads; elb needs both ends")
     if high <= 0:
-        raise InvalidProblemError(
-            f"limits.load_high is {high}; elb needs room for load.",
-            remedy="Give a number above 0.",
-            field="limits.load_high",
-            value=high,
-        )
-    return _Range(low=low, high=high)
+        raise wrong_value("limits.load_high", high, "give a number above 0")
+    return low, high
 
 
 def _choose_executors(
     available: IntArray, in_use: IntArray, index: FloatArray, goal: int
 ) -> IntArray:
+    """Executors to use: the busiest of those in use, or all of them and idle ones."""
     if goal <= len(in_use):
         keep = np.lexsort((in_use, -index[in_use]))[:goal]
         return np.sort(in_use[keep])
@@ -175,10 +119,13 @@ def _choose_executors(
 
 
 def _give(
-    problem: Problem, used: IntArray, target_range: _Range, giving: Literal["range", "mean"]
+    problem: Problem,
+    used: IntArray,
+    load_range: tuple[float, float],
+    giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
     """Phases 1 and 2: who gives, and what."""
-    weight, speed = problem.weight, problem.speed
+    (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)
     staying[used] = True
@@ -186,13 +133,13 @@ def _give(
     load = metrics.loads(problem, assignment)
     index = load[used] / speed[used]
     mean = float(weight.sum() / speed[used].sum())
-    giver = index > (target_range.high if giving == "range" else mean) * (1 + 1e-12)
-    if giving == "range" and (index < target_range.low).any():
+    giver = index > (high if giving == "range" else mean) * (1 + 1e-12)
+    if giving == "range" and (index < low).any():
         giver |= index > mean * (1 + 1e-12)
     order = np.lexsort((np.arange(len(weight)), -weight, assignment))
     first = np.searchsorted(assignment[order], np.arange(problem.num_executors + 1))
     takes = used[~giver]
-    widest = target_range.width * float(speed[takes].max(initial=0.0))
+    widest = (high - low) / 2 * float(speed[takes].max(initial=0.0))
     for e in used[giver].tolist():
         mine = order[first[e] : first[e + 1]]
         surplus = float(load[e]) - mean * float(speed[e])
@@ -216,14 +163,14 @@ def _take(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArra
         assignment[k] = used[at]
 
 
-def _why(problem: Problem, goal: int, available: int, target_range: _Range) -> str:
+def _why_outside(problem: Problem, goal: int, available: int, width: float) -> str:
+    """Return why loads are not in a range whose half is `width`."""
     if goal > available:
         return f"{goal} executors are wanted; {available} are available"
     heaviest = float(problem.weight.max() / problem.speed[problem.available].min())
-    if heaviest > target_range.width:
+    if heaviest > width:
         return (
-            f"the heaviest key group makes a load of {heaviest:.6g}, above (u - v)/2 = "
-            f"{target_range.width:.6g}"
+            f"the heaviest key group makes a load of {heaviest:.6g}, above (u - v)/2 = {width:.6g}"
         )
     return "the range could not be met by the heuristic"
 
@@ -244,34 +191,23 @@ def plan_clb(
     least_gain: float = 5.0,
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Low imbalance over the history's windows (paper 4, Algorithm 2).
+    """Low imbalance ħ = Σ_t var(L_t) over the history's windows (CLB: paper 4, Algorithm 2).
 
-    Minimises ħ heuristically; knows no limit on moves. O(p²·m) time and O(p·m) space for p key
-    groups and m windows.
+    Starting from one set of all substreams (our key groups), each run splits the set of the
+    substream that contributes most to the cross covariance: those that vary with it, by at least
+    `threshold` times the mean variance, leave, so substreams whose loads rise together end up
+    apart. Knows no limit on moves. O(p²·m) time and O(p·m) space for p key groups and m windows:
+    the covariance matrix is made in blocks, each pair at most twice, and never stored.
 
-    Parameters
-    ----------
-    problem
-        Needs a history of at least two windows.
-    threshold
-        θ: two substreams are kept apart when their covariance is at least θ times the mean
-        variance; 0 ≤ θ < 1.
-    refine
-        Passes over the key groups that move each to where ħ is least; 0: the paper's sets,
-        whatever they move.
-    least_gain
-        Percent of today's ħ by which a plan must lower it to move anything, and new sets to be
-        preferred to today's evened out; each move by itself gains a fiftieth of that.
+    Two changes to the paper: Equations 4 and 5 make ħ equal to the variances of the executors'
+    loads only if their mean loads are equal, which the algorithm does not see to; so the sets are
+    evened out by `refine` passes that move single substreams where ħ is least (0 gives the paper's
+    sets). And sets are given to executors so that most state stays (a maximum-weight matching).
+    Before any set is split, today's assignment is evened out in the same way; new sets are made
+    only where they could gain as much again.
 
-    Returns
-    -------
-    Solution
-        `objective` is ħ.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the history is too short or an option is out of range.
+    A plan must lower today's ħ by `least_gain` percent to move anything, and so must new sets
+    compared to today's evened out; each move by itself gains a fiftieth of that.
     """
     if len(problem.history) < 2:
         raise wrong_value("history", f"{len(problem.history)} windows", "clb needs at least 2")
@@ -345,13 +281,11 @@ def _places_today(problem: Problem, series: FloatArray) -> IntArray:
 
 
 def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float = 0.0) -> IntArray:
-    """Set of each substream after num_sets - 1 splits (paper 4, Algorithm 2, lines 2-23).
+    """Return the set of each substream after num_sets - 1 splits (paper 4, Algorithm 2).
 
-    Ties: the lowest substream. A substream whose set cannot be split any more (nothing varies with
-    it) is passed over; if none can, fewer sets come out.
-
-    `series`: shape ``(p, m)``: load of each substream in each window. `num_sets`: n. `threshold`: θ
-    as a share of the substreams' mean variance.
+    `series` has the load of each substream in each window, shape ``(p, m)``. Ties: the lowest
+    substream. One whose set cannot be split any more (nothing varies with it) is passed over; if
+    none can, fewer sets come out.
     """
     centred = series - series.mean(axis=1, keepdims=True)
     windows = series.shape[1]
@@ -375,6 +309,7 @@ def split_by_covariance(series: FloatArray, num_sets: int, *, threshold: float =
 def _next_split(
     centred: FloatArray, group: IntArray, contribution: FloatArray, bar: float
 ) -> tuple[int, IndexArray, IndexArray]:
+    """Find the substream to split by, and the members of its set that leave and stay."""
     while True:
         k = int(contribution.argmax())
         if contribution[k] <= 0:
@@ -432,6 +367,7 @@ def _tiles(centred: FloatArray) -> npt.NDArray[np.float32]:
 
 
 def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np.float32]:
+    """Zero the covariances below `bar`, in place."""
     if bar == 0:
         return np.maximum(covariance, np.float32(0), out=covariance)
     covariance *= covariance >= bar

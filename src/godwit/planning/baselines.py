@@ -1,72 +1,9 @@
 """Baselines: planners of the papers' comparisons, which ignore some limits.
 
-Hash functions depend on the key group and a seed only, the same on every machine.  Source: the
-splitmix64 finaliser (Steele, Lea and Flood, OOPSLA 2014) as mixing function; Carter and Wegman's
-``((a·x + b) mod p) mod n`` as 2-universal family.
-
-**Consistent hashing**: executors and key groups on a ring, each key group to the next point.
-
-The baseline of paper 1 §6 and appendix A.  It balances the number of key groups, not their load,
-and moves few of them when executors come and go: only those next to the points that changed.  It
-does not look at load, state or the present assignment.
-
-``equal_counts`` is the ideal that appendix A describes: exactly the same number of key groups (give
-or take one) for everyone, and as few of them moved as that allows, chosen at random.
-
-**Redistribution**: heavy key groups by an explicit map, all others by a consistent hash.
-
-The baseline that paper 1 §6 calls Redist, after Gedik's partitioning functions for stateful data
-parallelism (VLDB Journal 2014), in our own words: the partitioning function is a small table for
-the heavy key groups beside a hash ring for the rest.  On a change all heavy key groups are taken
-off and placed again one by one, heaviest first, each where imbalance and migration together are
-least.
-
-**Storm's default**: the same number of consecutive key groups for every executor.
-
-The baseline of paper 1 §6: it looks at neither load nor the present assignment, so it is quick and
-moves much.  Executors are taken in the order of the problem; the first of them get one key group
-more where numbers do not divide.
-
-**Flux**: pair the busiest executor with the idlest and move one key group.
-
-Problem: lower the variance of load a few key groups at a time.
-
-Invariant: every move lowers the variance of the load index over the executors that stay, and a key
-group moves at most once per plan.
-
-Source: paper 2 §2.2 and §5.1, paper 3 §3.2 (Shah et al., ICDE 2003).  The papers do not say when a
-key group is "suitable"; we take every one whose move lowers the variance, and of these the
-heaviest. A draining executor counts as busier than any other and receives nothing.
-
-**The power of two choices**: every key group is processed on two executors, then merged (baseline).
-
-Problem: balance load without ever moving state, by splitting each key group's rows over two places.
-
-Invariant: the rows of a key group are processed on its two candidates only and add up to all of
-them; its merge runs on one, and cannot be balanced.
-
-Source: paper 2 §2.2 and §5.2 (PoTC, Nasir et al., ICDE 2015).
-
-**Partial key grouping**: two candidate executors per key group, the idler one takes it (baseline).
-
-Problem: balance load by choosing between two fixed places.
-
-Invariant: every key group is on one of its two candidates, which depend on the seed and the
-executors that stay only.
-
-Source: paper 4 §5 (PKG, Nasir et al., ICDE 2015).  The original splits a key over both candidates
-row by row, which stateful operators cannot do without merging; as in paper 4's comparison each
-substream is sent whole to the less loaded of the two.  `plan_potc` keeps the splitting.
-
-**Universal hashing**: a new random hash function whenever load is balanced anew (baseline).
-
-Problem: spread key groups evenly without looking at load or state.
-
-Invariant: the assignment depends only on the random generator, the number of key groups and the
-executors that stay.
-
-Source: paper 4 §5 (UHLB): h: [p] → [n] drawn from a 2-universal family.  The paper does not say how
-often a function is drawn; ``choices`` > 1 draws several and keeps the one with the least variance.
+A plan that breaks a limit has status infeasible and says which.  Hash functions depend on the key
+group and a seed only, the same on every machine: the splitmix64 finaliser (Steele, Lea and Flood,
+OOPSLA 2014) as mixing function, and Carter and Wegman's ``((a·x + b) mod p) mod n`` as 2-universal
+family.
 """
 
 from __future__ import annotations
@@ -78,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
+from godwit.planning.arrays import wrong_value
 from godwit.planning.metrics import SplitKeys
 from godwit.planning.solution import make_solution
 
@@ -141,27 +78,16 @@ def plan_consistent_hashing(
     equal_counts: bool = False,
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Place key groups by a hash ring over the first n' executors that stay.
+    """Place key groups by a hash ring over the first n' executors that stay (paper 1 §6).
 
-    Parameters
-    ----------
-    points
-        Points of each executor on the ring; more points, more even counts.
-    seed
-        Chooses the ring, or the key groups that move.
-    equal_counts
-        Whether to equalise counts exactly instead of using a ring.
-
-    Raises
-    ------
-    InvalidProblemError
-        If `points` is below 1.
+    Balances the number of key groups, not their load, and moves few of them when executors come and
+    go: only those next to the points of the ring that changed. With `equal_counts` it is the ideal
+    of appendix A: exactly the same number (give or take one) for everyone, and as few moved as that
+    allows, chosen at random by `seed`.
     """
     began = clock()
     if points < 1:
-        raise InvalidProblemError(
-            f"points = {points} is wrong.", remedy="Give at least 1.", field="points", value=points
-        )
+        raise wrong_value("points", points, "give at least 1")
     owners = problem.available[: problem.target_executors]
     if equal_counts:
         assignment = _equal_counts(problem, owners, np.random.default_rng(seed))
@@ -184,10 +110,12 @@ def ring_owners(num_key_groups: int, names: list[str], *, points: int, seed: int
 
 
 def _place(text: str) -> int:
+    """Position of a text on the hash ring."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) -> IntArray:
+    """Move as few key groups as it takes to give every owner the same number of them."""
     m, n = problem.num_key_groups, len(owners)
     counts = np.bincount(problem.current, minlength=problem.num_executors)[owners]
     quota = np.full(n, m // n)
@@ -205,6 +133,13 @@ def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) 
     return assignment
 
 
+def _require_finite(**options: float) -> None:
+    """Refuse options that are negative or not finite."""
+    for name, value in options.items():
+        if not 0 <= value < np.inf:
+            raise wrong_value(name, value, "give a finite number that is at least 0")
+
+
 def plan_redistribution(
     problem: Problem,
     *,
@@ -214,38 +149,17 @@ def plan_redistribution(
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Place heavy key groups greedily over a hash ring for the rest.
+    """Place heavy key groups by an explicit map, all others by a hash ring (paper 1 §6, Redist).
 
-    Parameters
-    ----------
-    heavy_share
-        A key group is heavy if its load is at least this share of one executor's fair share.
-    migration_weight
-        Weight of the migration penalty (bytes moved over the mean state of an executor) against the
-        imbalance penalty (load after placing over the fair share), at least 0.
-    points, seed
-        The ring; see `godwit.planning.baselines.plan_consistent_hashing`.
-
-    Returns
-    -------
-    Solution
-        Limits are ignored; a plan that breaks one has status infeasible and says which. Ties go to
-        the executor that comes first.
-
-    Raises
-    ------
-    InvalidProblemError
-        If an option is negative.
+    After Gedik's partitioning functions for stateful data parallelism (VLDB Journal 2014), in our
+    own words. A key group is heavy if its load is at least `heavy_share` of one executor's fair
+    share. All heavy ones are placed anew one by one, heaviest first, each where the imbalance
+    penalty (load after placing over the fair share) and `migration_weight` times the migration
+    penalty (bytes moved over the mean state of an executor) are least. Ties go to the executor that
+    comes first.
     """
     began = clock()
-    for name, value in (("heavy_share", heavy_share), ("migration_weight", migration_weight)):
-        if not 0 <= value < np.inf:
-            raise InvalidProblemError(
-                f"{name} = {value!r} is wrong.",
-                remedy="Give a finite number that is at least 0.",
-                field=name,
-                value=value,
-            )
+    _require_finite(heavy_share=heavy_share, migration_weight=migration_weight)
     owners = problem.available[: problem.target_executors]
     speed = problem.speed[owners]
     weight, state = problem.weight, problem.state_bytes
@@ -275,9 +189,10 @@ def plan_redistribution(
 
 
 def plan_storm_default(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
-    """Deal consecutive key groups out evenly to the first n' executors that stay.
+    """Deal consecutive key groups out evenly to the first n' executors that stay (paper 1 §6).
 
-    Limits are ignored; a plan that breaks one has status infeasible and says which.
+    Looks at neither load nor the present assignment, so it is quick and moves much. The first
+    executors get one key group more where numbers do not divide.
     """
     began = clock()
     m, parts = problem.num_key_groups, problem.target_executors
@@ -288,21 +203,28 @@ def plan_storm_default(problem: Problem, *, clock: Clock = time.perf_counter) ->
 
 
 def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
-    """Move key groups in pairwise rounds until the budget is spent or no pair can improve.
+    """Move key groups in pairwise rounds until the budget is spent or no pair can improve (Flux).
 
-    A round sorts the executors by load index, descending, and pairs the first with the last, the
-    second with the last but one, and so on; each pair moves its heaviest suitable key group. Ties:
-    the lower executor, the lower key group. Keeps to ``max_moves`` and ``max_bytes``; knows no
-    other limit. O(moves · (m + n log n)) time.
+    Paper 2 §2.2 and §5.1, paper 3 §3.2 (Shah et al., ICDE 2003). A round sorts the executors by
+    load index, descending, and pairs the first with the last, the second with the last but one, and
+    so on; each pair moves its heaviest suitable key group. The papers do not say when one is
+    "suitable"; we take every one whose move lowers the variance. A draining executor counts as
+    busier than any other and receives nothing. Ties: the lower executor, the lower key group. Keeps
+    to ``max_moves`` and ``max_bytes``; knows no other limit. O(moves · (m + n log n)) time.
+
+    Invariant: every move lowers the variance of the load index over the executors that stay, and a
+    key group moves at most once per plan.
     """
     start = clock()
     assignment = problem.current.copy()
     weight, speed = problem.weight, problem.speed
     load = metrics.loads(problem, assignment)
-    budget = _Budget(problem)
+    limits = problem.limits
+    moves_left = problem.num_key_groups if limits.max_moves is None else limits.max_moves
+    bytes_left = np.inf if limits.max_bytes is None else limits.max_bytes
     untouched = np.ones(problem.num_key_groups, np.bool_)
     moved = True
-    while moved and budget.moves > 0:
+    while moved and moves_left > 0:
         moved = False
         rank = np.lexsort((np.arange(len(load)), -load / speed, ~problem.draining))
         # One that is drained already would only take a partner from those that have load to give.
@@ -310,7 +232,7 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
         for donor, receiver in zip(
             rank[: len(rank) // 2].tolist(), rank[::-1].tolist(), strict=False
         ):
-            if problem.draining[receiver] or budget.moves <= 0:
+            if problem.draining[receiver] or moves_left <= 0:
                 continue
             k = _suitable(
                 problem,
@@ -319,7 +241,7 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
                 donor=donor,
                 receiver=receiver,
                 untouched=untouched,
-                room=budget.size,
+                room=bytes_left,
             )
             if k < 0:
                 continue
@@ -327,7 +249,8 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
             untouched[k] = False
             load[donor] -= weight[k]
             load[receiver] += weight[k]
-            budget.spend(float(problem.state_bytes[k]))
+            moves_left -= 1
+            bytes_left -= float(problem.state_bytes[k])
             moved = True
     return make_solution(
         problem,
@@ -336,19 +259,6 @@ def plan_flux(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution
         objective=metrics.load_variance(problem, assignment),
         elapsed_s=clock() - start,
     )
-
-
-class _Budget:
-    """Moves and bytes that are left."""
-
-    def __init__(self, problem: Problem) -> None:
-        limits = problem.limits
-        self.moves = problem.num_key_groups if limits.max_moves is None else limits.max_moves
-        self.size = np.inf if limits.max_bytes is None else limits.max_bytes
-
-    def spend(self, size: float) -> None:
-        self.moves -= 1
-        self.size -= size
 
 
 def _suitable(
@@ -361,6 +271,7 @@ def _suitable(
     untouched: BoolArray,
     room: float,
 ) -> int:
+    """Heaviest key group whose move lowers the variance of load; -1 if there is none."""
     mine = np.flatnonzero((assignment == donor) & untouched & (problem.state_bytes <= room))
     if not len(mine):
         return -1
@@ -387,36 +298,15 @@ def plan_potc(
     merge_load: float = 0.1,
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Split every key group over two executors (paper 2 §5.2).
+    """Split every key group over two executors, and merge (PoTC: paper 2 §2.2, §5.2).
 
-    Key groups are taken in order; each is split so that its candidates' load indices come as close
-    as they can. The merge of a key group, ``merge_load · load + merge_cost · state_bytes``, is then
-    added to its first candidate, where the merging operator of that key is.
-
-    Parameters
-    ----------
-    seed
-        Chooses the candidates.
-    merge_cost
-        Load that merging one byte of state makes.
-    merge_load
-        Load that merging makes as a share of the key group's load.
-
-    Returns
-    -------
-    Solution
-        ``split`` says where rows go; no state moves, so the assignment is today's. `objective` is
-        the load distance of the split load with merges; ``details``: ``merge_load`` (what merging
-        adds in total) and ``mean_without_merging``. O(m) time.
+    Balances load without ever moving state (Nasir et al., ICDE 2015). Key groups are taken in
+    order; each is split so that its candidates' load indices come as close as they can. The merge
+    of a key group, ``merge_load · load + merge_cost · state_bytes``, is then added to its first
+    candidate; it cannot be balanced. No state moves, so the assignment is today's; `objective` is
+    the load distance of the split load with merges. O(m) time.
     """
-    for name, value in (("merge_cost", merge_cost), ("merge_load", merge_load)):
-        if not 0 <= value < np.inf:
-            raise InvalidProblemError(
-                f"{name} is {value}.",
-                remedy="Give a finite number that is at least 0.",
-                field=name,
-                value=value,
-            )
+    _require_finite(merge_cost=merge_cost, merge_load=merge_load)
     start = clock()
     first, second = two_candidates(problem, seed)
     speed, weight = problem.speed, problem.weight
@@ -460,10 +350,13 @@ def two_candidates(problem: Problem, seed: int) -> tuple[IntArray, IntArray]:
 
 
 def plan_pkg(problem: Problem, *, seed: int = 0, clock: Clock = time.perf_counter) -> Solution:
-    """Give each key group, in order, to the less loaded of its two candidates (paper 4 §5).
+    """Give each key group, in order, to the less loaded of its two candidates (PKG: paper 4 §5).
 
-    Load is load per capacity, counted over the key groups placed so far; ties go to the first
-    candidate. Knows no limit. O(m) time.
+    The original (Nasir et al., ICDE 2015) splits a key over both candidates row by row, which
+    stateful operators cannot do without merging (`plan_potc`); as in paper 4's comparison each key
+    group is sent whole. Load is load per capacity, counted over the key groups placed so far; ties
+    go to the first candidate. Candidates depend on the seed and the executors that stay only. Knows
+    no limit. O(m).
     """
     start = clock()
     first, second = (c.tolist() for c in two_candidates(problem, seed))
@@ -491,23 +384,13 @@ def plan_universal_hashing(
     clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
-    """Place every key group by a hash function drawn at random (paper 4 §5).
+    """Place every key group by a hash function drawn at random (UHLB: paper 4 §5), h: [p] → [n].
 
-    Minimises nothing and knows no limit. O(choices · m) time.
-
-    Parameters
-    ----------
-    choices
-        Functions drawn; the one with the least variance of load is kept, the first of equals.
-    clock
-        Where time is read.
-    rng
-        Draws the functions; by default one with seed 0.
+    Minimises nothing and knows no limit. The paper does not say how often a function is drawn; of
+    `choices` the one with the least variance of load is taken, the first of equals. O(choices · m).
     """
     if choices < 1:
-        raise InvalidProblemError(
-            f"choices is {choices}.", remedy="Give at least 1.", field="choices", value=choices
-        )
+        raise wrong_value("choices", choices, "give at least 1")
     start = clock()
     rng = rng or np.random.default_rng(0)
     available = problem.available

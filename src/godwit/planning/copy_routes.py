@@ -1,21 +1,12 @@
-"""Routes of the copies that a plan needs, and the time that they would take.
-
-A plan says which key groups move; whether their state comes from the checkpoint or from executors
-that hold it is chosen when it is carried out, by what either way delivered of late.  What would be
-chosen now is a value, made by whoever carries plans out, so that a preview can show it.
-
-**Phases** of a plan's transfers, which fill the links.  Problem: executors that send one transfer
-after the other meet at the same receivers, whose downlinks they share while others idle (Ding et
-al. §3.2, "asymmetric network traffic").
+"""Routes of the copies that a plan needs, and the phases in which peer transfers fill the links.
 
 A *phase* is a set of peer transfers in which no executor sends two or receives two, so every link
-that is used serves one transfer at its full rate.  Executors' uplinks and downlinks are
-independent, so this is an open shop in which work may be interrupted: the schedule is as long as
-the busiest link's bytes, which no schedule can beat (Gonzalez and Sahni, JACM 1976).
-
-Method: the bytes between every two executors, filled up so that every row and every column has the
-bytes of the busiest link, are a sum of matchings (Birkhoff); each matching that is taken away is a
-phase.  Matchings over large entries come first, so phases are few.
+that is used serves one transfer at its full rate (Ding et al. §3.2 describe what happens
+otherwise).  Executors' uplinks and downlinks are independent, so this is an open shop in which work
+may be interrupted: the schedule is as long as the busiest link's bytes, which no schedule can beat
+(Gonzalez and Sahni, JACM 1976).  The bytes between every two executors, filled up so that every row
+and every column has the bytes of the busiest link, are a sum of matchings (Birkhoff); each is a
+phase, those over large entries first, so phases are few.
 """
 
 from __future__ import annotations
@@ -46,7 +37,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRoute:
-    """Copies that would come from one place to another."""
+    """Copies that would come from one place to another.
+
+    Whether state comes from the checkpoint or from executors that hold it is chosen when a plan is
+    carried out, by what either way delivered of late; this is what would be chosen now.
+    """
 
     component: str  # whose key groups
     # the executor that would send; ``None`` for the checkpoint; the destination itself where copies
@@ -68,9 +63,6 @@ def busiest_s(routes: Iterable[CopyRoute], assumed_bytes_per_s: float) -> float:
     """Seconds that the busiest up- or downlink needs, all of them working at the same time.
 
     Reading the checkpoint keeps only the reader's downlink busy.
-
-    `routes`: what is to come from where. `assumed_bytes_per_s`: rate of ways that were never
-    measured.
 
     Examples
     --------
@@ -122,11 +114,9 @@ class TransferPhase(Generic[AnyMove]):
 def transfer_phases(moves: Sequence[AnyMove]) -> tuple[TransferPhase[AnyMove], ...]:
     """Schedule peer transfers in phases that together are as long as the busiest link needs.
 
-    `moves`: transfers, most urgent first. One without known state counts as one byte. Returns the
-    one with the most urgent transfer first. In a phase every executor sends to at most one and
-    receives from at most one; moves are cut where a phase ends. Sizes of the phases add up to the
-    bytes of the busiest link. Raises `InvalidPlanError` if a move has its source as its
-    destination.
+    Moves come most urgent first, and so do the phases; one without known state counts as one byte.
+    In a phase every executor sends to at most one and receives from at most one; moves are cut
+    where a phase ends. Raises `InvalidPlanError` if a move has its source as its destination.
 
     Examples
     --------
@@ -196,7 +186,7 @@ def _size_of(move: Move) -> int:
 
 
 def _decomposed(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]]]:
-    """Take matchings away until nothing is left to send; the busiest link is in every one."""
+    """Split the bytes between pairs into matchings; the busiest link is in every one."""
     names = sorted({name for pair in pairs for name in pair})
     at = {name: index for index, name in enumerate(names)}
     n = len(names)

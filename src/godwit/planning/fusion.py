@@ -1,12 +1,11 @@
 """Fusion: which operators share one component, and so one exchange and one partitioning.
 
-Problem: few components and little data between them.
+Greedily for few components and little data between them: paper 3 §4.4.1, Algorithm 1, its
+alternative score, and the baseline of §7.6.
 
 Invariant: every operator is in exactly one component, and the operators of a component have a
 partition attribute in common.  With ``acyclic`` (the default) the components form no cycle, because
 a component runs as one stage; the paper's algorithm does not look at that.
-
-Source: paper 3 §4.4.1, Algorithm 1, its alternative score, and the baseline of §7.6.
 """
 
 from __future__ import annotations
@@ -17,9 +16,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from godwit.planning.arrays import freeze_array, require_load, set_field, wrong_value
+from godwit.planning.arrays import (
+    FloatArray,
+    IntArray,
+    freeze_array,
+    require_index,
+    require_load,
+    set_field,
+    wrong_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,39 +33,25 @@ if TYPE_CHECKING:
 __all__ = ["FusionPlan", "FusionProblem", "plan_fusion"]
 
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
 Score = Literal["traffic", "attributes", "baseline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FusionProblem:
-    """A directed acyclic graph of operators.
+    """A directed acyclic graph of e streams between operators.
 
-    Attributes
-    ----------
-    operators
-        Distinct names.
-    attributes
-        Partition attributes of each operator, PA(O_j); none means that it cannot be fused.
-    source, target
-        Shape ``(e,)``: operators at the two ends of each stream.
-    rate
-        Shape ``(e,)``: rows per second on each stream.
-    attribute_values
-        What each attribute counts in the score by attributes; 1 where it is not named.
-
-    Raises
-    ------
-    InvalidProblemError
-        If sizes differ, an operator does not exist, a rate is negative, or there is a cycle.
+    Raises `InvalidProblemError` if sizes differ, an operator does not exist, a rate is negative, or
+    there is a cycle.
     """
 
-    operators: tuple[str, ...]
+    operators: tuple[str, ...]  # distinct names
+    # partition attributes of each operator, PA(O_j); none means that it cannot be fused
     attributes: tuple[frozenset[str], ...]
+    # shape ``(e,)``: operators at the two ends of each stream
     source: IntArray
     target: IntArray
-    rate: FloatArray
+    rate: FloatArray  # shape ``(e,)``: rows per second on each stream
+    # what each attribute counts in the score by attributes; 1 where it is not named
     attribute_values: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -71,20 +63,12 @@ class FusionProblem:
             raise wrong_value(
                 "attributes", f"{len(self.attributes)} sets", f"give {len(self.operators)}"
             )
-        freeze_array(self, "source", "source", np.int32, ndim=1)
-        freeze_array(self, "target", "target", np.int32, shape=self.source.shape)
-        freeze_array(self, "rate", "rate", np.float64, shape=self.source.shape)
+        freeze_array(self, "source", np.int32, ndim=1)
+        freeze_array(self, "target", np.int32, shape=self.source.shape)
+        freeze_array(self, "rate", np.float64, shape=self.source.shape)
         require_load(self.rate, "rate")
         for name in ("source", "target"):
-            ends = getattr(self, name)
-            bad = (ends < 0) | (ends >= len(self.operators))
-            if bad.any():
-                e = int(bad.argmax())
-                raise wrong_value(
-                    f"{name}[{e}]",
-                    int(ends[e]),
-                    f"operators are numbered 0 to {len(self.operators) - 1}",
-                )
+            require_index(getattr(self, name), len(self.operators), name, "operators")
         for attribute, value in self.attribute_values.items():
             if not 0 <= value < np.inf:
                 raise wrong_value(
@@ -116,25 +100,11 @@ def plan_fusion(
 ) -> FusionPlan:
     """Fuse operators greedily (paper 3 §4.4.1).
 
-    Parameters
-    ----------
-    problem
-        Operators, attributes and rates.
-    score
-        ``"traffic"`` fuses the two connected components with the stream of the highest rate first;
-        ``"attributes"`` those with most attribute values in common, needing no rates;
-        ``"baseline"`` grows one component at a time from the first operator, then from random ones.
-        Ties: the first stream.
-    acyclic
-        Whether fusions that make components wait for each other are left out.
-    rng
-        Picks the baseline's next operator; by default one with seed 0.
-
-    Returns
-    -------
-    FusionPlan
-        O(streams · log(streams) + operators²) time where few fusions are forbidden, at most
-        O(operators · streams · log(streams)).
+    ``"traffic"`` fuses the two connected components with the stream of the highest rate first;
+    ``"attributes"`` those with most attribute values in common, needing no rates; ``"baseline"``
+    grows one component at a time from the first operator, then from random ones. Ties: the first
+    stream. O(streams · log(streams) + operators²) time where few fusions are forbidden, at most
+    O(operators · streams · log(streams)).
     """
     if score not in {"traffic", "attributes", "baseline"}:
         raise wrong_value("score", score, "give traffic, attributes or baseline")
@@ -199,6 +169,7 @@ class _Components:
         return low
 
     def _join(self, low: int, high: int) -> None:
+        """Bring the sets that say who waits for whom up to date after a fusion."""
         gone, here = 1 << high, 1 << low
         neither = ~(gone | here)
         for sets in (self._next, self._after, self._before):
@@ -260,6 +231,7 @@ def _merge_greedily(components: _Components, score: Score) -> None:
 
 
 def _grow(components: _Components, rng: np.random.Generator) -> None:
+    """Grow one component at a time as far as attributes allow (the baseline of paper 3 §7.6)."""
     of, target = components.of, components.target
     leaving: list[list[int]] = [[] for _ in of]
     for at, i in enumerate(components.source):
@@ -286,6 +258,7 @@ def _grow(components: _Components, rng: np.random.Generator) -> None:
 
 
 def _members(bits: int) -> Iterator[int]:
+    """Iterate over the bits that are set, ascending."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1

@@ -4,14 +4,6 @@ For m key groups with bottleneck load w, n executors with capacity c, the set A 
 are not draining, and an assignment x: executor i has load Lᵢ = Σ w over its key groups, and load
 index Lᵢ / cᵢ; the fair index is mean = Σ w / Σ_{A} c.  Paper 2 rounds its mean up; we do not, since
 with small loads the rounding alone would be the load distance.
-
-**Split keys**: key groups whose rows go to two executors, and what that does to load and traffic.
-
-Problem: a method that splits keys has no owner per key group; pretending that it has shows moves
-that nobody makes and a load that nobody has.
-
-Invariant: every key group's rows go to at most two executors, `share` of them to the first; its
-partials are merged on the first.
 """
 
 from __future__ import annotations
@@ -76,6 +68,7 @@ def overload(problem: Problem, assignment: IntArray) -> float:
 
 
 def _share_capacity(problem: Problem, assignment: IntArray) -> float:
+    """Capacity that the load is shared over: of n' executors, or of those in use."""
     target = problem.limits.target_executors
     speed = problem.speed
     if target is None:
@@ -123,7 +116,11 @@ def collocation_factor(problem: Problem, assignment: IntArray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitKeys:
-    """Executors that the rows of split key groups go to."""
+    """Executors that the rows of split key groups go to: at most two each.
+
+    A method that splits keys has no owner per key group; pretending that it has would show moves
+    that nobody makes and a load that nobody has. Partials are merged on the first executor.
+    """
 
     # shape ``(m,)``: executors that get rows of each key group
     first: IntArray

@@ -1,8 +1,4 @@
-"""Preview of a plan: its effects, before it is carried out.
-
-A preview is derived from a solution alone: load before and after per executor, moves, bytes, the
-pause each way of migrating would cause, and how far the plan is from the bound.  It is data;
-`PlanPreview.to_text` prints it, and the command line can draw it.
+"""Preview of a plan: its effects, before it is carried out, as data derived from a solution alone.
 
 The pause is a prediction from sizes and bandwidths, not a measurement.  Executors send and receive
 at the same time, so all transfers together take as long as the busiest up- or downlink (paper 1
@@ -18,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
+from godwit.planning.arrays import wrong_value
 from godwit.planning.copy_routes import busiest_s
 
 if TYPE_CHECKING:
@@ -98,7 +94,7 @@ class PlanPreview:
             + ("" if self.gap is None else f", gap to the bound {self.gap:.2%}"),
             f"transfer {self.transfer_s:.3g} s; predicted pause "
             + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in self.pause_s.items()),
-            *_copies_told(self.routes),
+            *_describe_copies(self.routes),
             "",
             table(
                 ("executor", "load", "->", "key groups", "->", "sends", "receives"),
@@ -143,31 +139,16 @@ def preview(
 ) -> PlanPreview:
     """Predict what carrying out `solution` would do.
 
-    Parameters
-    ----------
-    bandwidth_bytes_per_s
-        Of one executor's link, each way; where `routes` are given, of ways never measured.
-    changed_share
-        Share of the state, in [0, 1], that changes while it is being copied.
-    routes
-        Where copies would come from; left out: from wherever they are now.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the bandwidth is not positive or the share is not in [0, 1].
+    The bandwidth is that of one executor's link, each way; with `routes`, only of ways never
+    measured. Raises `InvalidProblemError` if it is not positive, or the share of the state that
+    changes while it is being copied is not in [0, 1].
     """
     for name, value, fine in (
         ("bandwidth_bytes_per_s", bandwidth_bytes_per_s, 0 < bandwidth_bytes_per_s < np.inf),
         ("changed_share", changed_share, 0 <= changed_share <= 1),
     ):
         if not fine:
-            raise InvalidProblemError(
-                f"{name} = {value!r} is wrong.",
-                remedy="Give a positive bandwidth and a share between 0 and 1.",
-                field=name,
-                value=value,
-            )
+            raise wrong_value(name, value, "give a positive bandwidth and a share between 0 and 1")
     problem, after = solution.problem, solution.assignment
     before, n = problem.current, problem.num_executors
     moved, state = solution.moved, problem.state_bytes
@@ -218,8 +199,8 @@ def preview(
     )
 
 
-def _copies_told(routes: Sequence[CopyRoute]) -> list[str]:
-    """Say in lines where copies would come from, those of one way and one reason together."""
+def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
+    """Lines that describe where copies would come from, one for each way and reason."""
     ways: dict[str, list[CopyRoute]] = {}
     for route in routes:
         if route.source == route.destination:

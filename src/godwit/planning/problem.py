@@ -1,14 +1,12 @@
 """Problem of a planner: which executor should own each key group, and at what price.
 
-A planner is a pure function ``plan_<method>(problem, **options) -> Solution``.  This file holds the
-question (`Problem`); `godwit.planning.solution` holds the answer, and
-`godwit.planning.solution.validate_solution` is the one judge of it that planners' tests, the
-command line and the runtime share.
+A planner is a pure function ``plan_<method>(problem, **options) -> Solution``; the answer is in
+`godwit.planning.solution`.  Two kinds of assignment are first-class: arbitrary maps, and contiguous
+intervals (``intervals=True``, paper 1 §4.1), where every executor owns one range of key groups.
 
 Invariant: a `Problem` that exists is valid.  Every array has the size that the others imply, every
 number is finite and not negative, and every index points at something; so no planner checks its
-input again.  Two kinds of assignment are first-class: arbitrary maps, and contiguous intervals
-(``intervals=True``, paper 1 §4.1), where every executor owns one range of key groups.
+input again.
 
 Words: the papers' node is our executor; task (1), substream (4) and shard (5) are our key group.
 """
@@ -16,6 +14,7 @@ Words: the papers' node is our executor; task (1), substream (4) and shard (5) a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,12 +26,30 @@ from godwit.planning.arrays import (
     IntArray,
     freeze_array,
     is_contiguous,
+    require_index,
     require_load,
     set_field,
     wrong_value,
 )
 
-__all__ = ["NO_TRAFFIC", "Clock", "FloatArray", "IntArray", "Limits", "Problem", "Traffic"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from godwit.model.assignment import Assignment
+    from godwit.model.key_groups import KeyGroupPairs
+
+__all__ = [
+    "NO_TRAFFIC",
+    "Clock",
+    "ComponentFacts",
+    "FloatArray",
+    "IntArray",
+    "Limits",
+    "Problem",
+    "Traffic",
+    "joint_problem",
+    "problem_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +131,7 @@ class Traffic:
 
     def __post_init__(self) -> None:
         for name, dtype in (("source", np.int32), ("target", np.int32), ("rate", np.float64)):
-            freeze_array(self, name, "traffic." + name, dtype, ndim=1)
+            freeze_array(self, name, dtype, ndim=1, prefix="traffic.")
         if not len(self.source) == len(self.target) == len(self.rate):
             raise InvalidProblemError(
                 f"traffic.source, traffic.target and traffic.rate have {len(self.source)}, "
@@ -279,30 +296,24 @@ class Problem:
         if n == 0:
             raise wrong_value("executors", (), "name at least one")
         if len(set(self.executors)) != n:
-            twice = next(e for e in self.executors if self.executors.count(e) > 1)
-            raise wrong_value("executors", twice, "name every executor once")
+            duplicate = next(e for e in self.executors if self.executors.count(e) > 1)
+            raise wrong_value("executors", duplicate, "name every executor once")
         if r == 0 or len(set(self.resources)) != r:
             raise wrong_value("resources", self.resources, "name at least one, each once")
-        if np.size(self.capacity) == 0:
-            set_field(self, "capacity", np.ones((n, r)))
-        elif np.ndim(self.capacity) == 1:
+        if np.ndim(self.capacity) == 1 and np.size(self.capacity):
             set_field(self, "capacity", np.repeat(np.asarray(self.capacity)[:, None], r, axis=1))
-        freeze_array(self, "capacity", "capacity", np.float64, shape=(n, r))
+        freeze_array(self, "capacity", np.float64, shape=(n, r), default=1)
         bad = ~((self.capacity > 0) & np.isfinite(self.capacity))
         if bad.any():
             i = int(np.flatnonzero(bad.any(axis=1))[0])
             raise wrong_value(
                 f"capacity[{i}]", self.capacity[i].tolist(), "give finite numbers above 0"
             )
-        if np.size(self.cores) == 0:
-            set_field(self, "cores", np.ones(n, np.int32))
-        freeze_array(self, "cores", "cores", np.int32, shape=(n,))
+        freeze_array(self, "cores", np.int32, shape=(n,), default=1)
         if (self.cores < 1).any():
             i = int((self.cores < 1).argmax())
             raise wrong_value(f"cores[{i}]", int(self.cores[i]), "give at least 1")
-        if np.size(self.draining) == 0:
-            set_field(self, "draining", np.zeros(n, np.bool_))
-        freeze_array(self, "draining", "draining", np.bool_, shape=(n,))
+        freeze_array(self, "draining", np.bool_, shape=(n,), default=0)
         if self.draining.all():
             raise wrong_value(
                 "draining", "all executors", "leave at least one to take the key groups"
@@ -312,20 +323,13 @@ class Problem:
         m, n, r = len(self.current), len(self.executors), len(self.resources)
         if m == 0:
             raise wrong_value("current", [], "there must be at least one key group")
-        freeze_array(self, "current", "current", np.int32, shape=(m,))
-        bad = (self.current < 0) | (self.current >= n)
-        if bad.any():
-            k = int(bad.argmax())
-            raise wrong_value(
-                f"current[{k}]",
-                int(self.current[k]),
-                f"there is no such executor: they are numbered 0 to {n - 1}",
-            )
+        freeze_array(self, "current", np.int32, shape=(m,))
+        require_index(self.current, n, "current", "executors")
         if np.ndim(self.load) == 1 and r == 1:
             set_field(self, "load", np.asarray(self.load)[:, None])
-        freeze_array(self, "load", "load", np.float64, shape=(m, r))
+        freeze_array(self, "load", np.float64, shape=(m, r))
         require_load(self.load, "load")
-        freeze_array(self, "state_bytes", "state_bytes", np.float64, shape=(m,))
+        freeze_array(self, "state_bytes", np.float64, shape=(m,))
         require_load(self.state_bytes, "state_bytes")
         if self.intervals and not is_contiguous(self.current, n):
             raise wrong_value(
@@ -338,17 +342,8 @@ class Problem:
     def _check_relations(self) -> None:
         m = self.num_key_groups
         set_field(self, "operators", tuple(self.operators))
-        if np.size(self.operator_of) == 0:
-            set_field(self, "operator_of", np.zeros(m, np.int32))
-        freeze_array(self, "operator_of", "operator_of", np.int32, shape=(m,))
-        bad = (self.operator_of < 0) | (self.operator_of >= len(self.operators))
-        if bad.any():
-            k = int(bad.argmax())
-            raise wrong_value(
-                f"operator_of[{k}]",
-                int(self.operator_of[k]),
-                f"operators are numbered 0 to {len(self.operators) - 1}",
-            )
+        freeze_array(self, "operator_of", np.int32, shape=(m,), default=0)
+        require_index(self.operator_of, len(self.operators), "operator_of", "operators")
         pairs = []
         for i, pair in enumerate(self.downstream):
             ends = tuple(pair) if isinstance(pair, tuple | list) else ()
@@ -363,15 +358,10 @@ class Problem:
             pairs.append((int(ends[0]), int(ends[1])))
         set_field(self, "downstream", tuple(pairs))
         for name in ("source", "target"):
-            ends = getattr(self.traffic, name)
-            if len(ends) and not (ends.min() >= 0 and ends.max() < m):
-                k = int(((ends < 0) | (ends >= m)).argmax())
-                raise wrong_value(
-                    f"traffic.{name}[{k}]", int(ends[k]), f"key groups are numbered 0 to {m - 1}"
-                )
+            require_index(getattr(self.traffic, name), m, f"traffic.{name}", "key groups")
         if np.size(self.history) == 0:
             set_field(self, "history", np.empty((0, m)))
-        freeze_array(self, "history", "history", np.float64, ndim=2)
+        freeze_array(self, "history", np.float64, ndim=2)
         if self.history.shape[1] != m:
             raise wrong_value(
                 "history", f"shape {self.history.shape}", f"give {m} loads in every window"
@@ -392,3 +382,128 @@ class Problem:
             raise wrong_value(
                 "limits.max_usage", usage, f"give one number for each of {self.resources}"
             )
+
+
+def problem_of(
+    assignment: Assignment,
+    *,
+    load: FloatArray,
+    state_bytes: FloatArray,
+    resources: tuple[str, ...] = ("cpu",),
+    traffic: Traffic = NO_TRAFFIC,
+    history: FloatArray | None = None,
+    draining: Collection[str] = (),
+    limits: Limits | None = None,
+) -> Problem:
+    """Describe one component as it runs.
+
+    An executor's capacity is its number of lanes. Executors keep their order, and those without key
+    groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, if an executor
+    to drain does not exist among others.
+
+    Examples
+    --------
+    >>> from godwit.model.assignment import even_assignment
+    >>> running = even_assignment(4, ["a", "b"], [2, 1])
+    >>> problem = problem_of(running, load=np.ones(4), state_bytes=np.zeros(4), draining=["b"])
+    >>> problem.capacity[:, 0].tolist(), problem.available.tolist()
+    ([2.0, 1.0], [0])
+    """
+    unknown = sorted(set(draining) - set(assignment.executors))
+    if unknown:
+        there = ", ".join(assignment.executors)
+        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
+    lanes = np.asarray(assignment.lanes, np.int32)
+    return Problem(
+        executors=assignment.executors,
+        load=load,
+        state_bytes=state_bytes,
+        current=assignment.executor_of,
+        resources=resources,
+        capacity=lanes.astype(np.float64),
+        cores=lanes,
+        draining=np.isin(assignment.executors, list(draining)),
+        limits=limits or Limits(),
+        traffic=traffic,
+        history=np.empty((0, 0)) if history is None else history,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ComponentFacts:
+    """Assignment, loads and state sizes of one component."""
+
+    assignment: Assignment  # where its m key groups are
+    load: FloatArray  # shape ``(windows, m)``: load of each key group in past windows, oldest first
+    state_bytes: FloatArray  # shape ``(m,)``: bytes of state
+
+
+def joint_problem(
+    components: Mapping[str, ComponentFacts],
+    pairs: Mapping[tuple[str, str], KeyGroupPairs],
+    *,
+    draining: Collection[str] = (),
+    limits: Limits | None = None,
+) -> Problem:
+    """Describe several components together: what talks to each other may be brought together.
+
+    Key groups are numbered through, component after component; `Problem.operators` are the
+    components. An executor's capacity is the most lanes that a component has there.
+
+    All components have loads of the same windows. Of the rows between them, those to key groups
+    that have no entry of their own are left out: they cost the same wherever these are.
+    """
+    lanes: dict[str, int] = {}
+    first: dict[str, int] = {}
+    count = 0
+    for name, facts in components.items():
+        first[name] = count
+        count += facts.assignment.num_key_groups
+        for executor, width in zip(facts.assignment.executors, facts.assignment.lanes, strict=True):
+            lanes[executor] = max(lanes.get(executor, 0), width)
+    executors = sorted(lanes, key=lambda name: (len(name), name))
+    unknown = sorted(set(draining) - set(executors))
+    if unknown:
+        there = ", ".join(executors)
+        raise wrong_value("draining", unknown[0], f"there is no such executor; there are {there}")
+    index = {name: i for i, name in enumerate(executors)}
+    current = [
+        np.array([index[e] for e in facts.assignment.executors], np.int32)[
+            facts.assignment.executor_of
+        ]
+        for facts in components.values()
+    ]
+    history = np.hstack([facts.load for facts in components.values()])
+    known_pairs = {
+        between: rows.known for between, rows in pairs.items() if set(between) <= first.keys()
+    }
+    names = list(components)
+    cores = np.array([lanes[name] for name in executors], np.int32)
+    return Problem(
+        executors=tuple(executors),
+        load=history.mean(axis=0) if len(history) else np.zeros(count),
+        state_bytes=np.concatenate([facts.state_bytes for facts in components.values()]),
+        current=np.concatenate(current),
+        capacity=cores.astype(np.float64),
+        cores=cores,
+        draining=np.isin(executors, list(draining)),
+        limits=limits or Limits(),
+        traffic=Traffic(
+            source=_joined([f.source + first[up] for (up, _), f in known_pairs.items()], np.int32),
+            target=_joined(
+                [f.target + first[down] for (_, down), f in known_pairs.items()], np.int32
+            ),
+            rate=_joined([pair.rows for pair in known_pairs.values()], np.float64),
+        ),
+        operators=tuple(names),
+        operator_of=np.repeat(
+            np.arange(len(names), dtype=np.int32),
+            [facts.assignment.num_key_groups for facts in components.values()],
+        ),
+        downstream=tuple((names.index(up), names.index(down)) for up, down in known_pairs),
+        history=history if len(history) else np.empty((0, 0)),
+    )
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype)

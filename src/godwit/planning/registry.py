@@ -1,323 +1,546 @@
 """Every planner by name: what it minimises, under which constraints, at what cost.
 
-The registry is what `godwit plan --help` prints and what `godwit plan compare` goes through.
-Entries are data: a planner's module is imported when it is first used, so a missing optional solver
-disturbs only the planners that need it.
+`PLANNERS` is what `godwit plan --help` prints and `godwit plan compare` goes through.  A planner is
+a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution`` in the module
+``godwit.planning.<module>``, which is imported when it is first used, so a missing optional solver
+disturbs only the planners that need it.  To add one: write the function, and add one entry.
 
-A planner is a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution``
-in the module ``godwit.planning.<module>``.  To add one: write the module, and add one entry
-to `PLANNERS`.
+Invariant: a planner's function is called only with a problem of its kind that it does not refuse,
+and with options that exist and have values of the right type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.partitionings import Transitions
-from godwit.planning.intervals.projected import ProjectedCost
-from godwit.planning.planner import (
-    ARRAY,
-    FLAG,
-    NUMBER,
-    NUMBERS,
-    WHOLE,
-    WHOLES,
-    Planner,
-    a_load_range,
-    arbitrary_maps,
-    equal_executors,
-    none_draining,
-    one_of,
-    one_range_each,
-    optional,
-    port,
-    some_tau,
-    some_traffic,
-    two_windows,
-    wrong_field,
-)
+from godwit.planning.arrays import is_contiguous, wrong_value
+from godwit.planning.cores.core_allocation import CoreAllocationProblem
+from godwit.planning.cores.core_assignment import CoreAssignmentProblem
+from godwit.planning.fusion import FusionProblem
+from godwit.planning.intervals.projected import ProjectedCost, Transitions
+from godwit.planning.problem import Problem
 
-__all__ = ["PLANNERS", "Planner", "planner"]
+__all__ = [
+    "ASKED",
+    "PLANNERS",
+    "Planner",
+    "a_load_range",
+    "arbitrary_maps",
+    "equal_executors",
+    "none_draining",
+    "one_range_each",
+    "planner",
+    "some_tau",
+    "some_traffic",
+    "two_windows",
+]
+
+Reader = Callable[[object, str], Any]
+"""Read the value of an option, or raise `InvalidProblemError` with the name and the value."""
+
+
+def number(value: object, name: str) -> float:
+    """Read a number; whole numbers stay whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise wrong_value(name, value, "give a number")
+    try:
+        float(value)
+    except OverflowError:
+        raise wrong_value(name, value, "give a smaller number") from None
+    return value  # type: ignore[return-value]
+
+
+def whole(value: object, name: str) -> int:
+    """Read a whole number of at most 64 bits."""
+    count = number(value, name)
+    if isinstance(count, float) and not count.is_integer():
+        raise wrong_value(name, value, "give a whole number")
+    if abs(count) > np.iinfo(np.int64).max:
+        raise wrong_value(name, value, "give a smaller number")
+    return int(count)
+
+
+def flag(value: object, name: str) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise wrong_value(name, value, "give true or false")
+    return value
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise wrong_value(name, value, "give a list")
+    return list(value)
+
+
+def array_of_numbers(value: object, name: str) -> Any:
+    """Read an array of finite numbers, in as many dimensions as the field has."""
+    items = value.tolist() if isinstance(value, np.ndarray) else _list(value, name)
+    try:
+        array = np.asarray(items)
+    except (ValueError, OverflowError):
+        raise wrong_value(name, items, "give numbers, as many in each row") from None
+    if array.dtype.kind not in "fiub":
+        odd = next((v for v in np.ravel(np.asarray(items, object)) if not _is_number(v)), items)
+        raise wrong_value(name, odd, "give numbers")
+    return array
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < np.inf
+
+
+def list_of(item: Reader) -> Reader:
+    """Make a reader of lists, as tuples."""
+
+    def read(value: object, name: str) -> tuple[Any, ...]:
+        return tuple(item(part, f"{name}[{i}]") for i, part in enumerate(_list(value, name)))
+
+    return read
+
+
+def one_of(*texts: str) -> Reader:
+    """Make a reader of one of a few texts."""
+
+    def read(value: object, name: str) -> str:
+        if not isinstance(value, str) or value not in texts:
+            raise wrong_value(name, value, f"give one of {', '.join(texts)}")
+        return value
+
+    return read
+
+
+def optional(reader: Reader) -> Reader:
+    """Make a reader of what `reader` reads, or nothing."""
+
+    def read(value: object, name: str) -> Any:
+        return None if value is None else reader(value, name)
+
+    return read
+
+
+def instance_of(kind: type | Callable[[object], bool], remedy: str) -> Reader:
+    """Make a reader of what a program may pass and JSON cannot."""
+
+    def read(value: object, name: str) -> object:
+        fits = isinstance(value, kind) if isinstance(kind, type) else kind(value)
+        if not fits:
+            raise wrong_value(name, value, remedy)
+        return value
+
+    return read
+
+
+Requirement = Callable[[Problem], str]
+"""Reason why a planner cannot take a problem, in a few words; empty if it can."""
+
+
+def one_range_each(problem: Problem) -> str:
+    """Require that every executor owns one range of key groups today."""
+    if not is_contiguous(problem.current, problem.num_executors):
+        return "the current assignment is not made of intervals"
+    return ""
+
+
+def equal_executors(problem: Problem) -> str:
+    """Require executors of equal capacity."""
+    return "" if problem.homogeneous else "executors have different capacities"
+
+
+def two_windows(problem: Problem) -> str:
+    """Require a history of at least two windows."""
+    return "" if len(problem.history) > 1 else "there are less than two windows of history"
+
+
+def a_load_range(problem: Problem) -> str:
+    """Require a range that loads should be in."""
+    limits = problem.limits
+    complete = limits.load_low is not None and limits.load_high is not None
+    return "" if complete else "limits.load_low and limits.load_high are not given"
+
+
+def none_draining(problem: Problem) -> str:
+    """Require that no executor drains."""
+    return "an executor is draining" if problem.draining.any() else ""
+
+
+def some_traffic(problem: Problem) -> str:
+    """Require traffic between key groups."""
+    return "" if len(problem.traffic.rate) else "there is no traffic between key groups"
+
+
+def some_tau(problem: Problem) -> str:
+    """Require tau, the load balancing threshold."""
+    return "" if problem.limits.tau is not None else "limits.tau is not given"
+
+
+def arbitrary_maps(problem: Problem) -> str:
+    """Require that an assignment may be any map, and not only intervals."""
+    return "intervals are wanted" if problem.intervals else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Description of a planner."""
+
+    name: str  # as in ``godwit plan NAME``
+    module: str  # where its function is, below ``godwit.planning``
+    # ``exact`` proves its optimum, ``heuristic`` does not, ``baseline`` is there to compare with
+    kind: Literal["exact", "heuristic", "baseline"]
+    # sentences for people
+    minimises: str
+    constraints: str
+    cost: str
+    paper: str  # paper and section
+    asks: str = "assignment"  # kind of problem, see `ASKED`
+    requires: tuple[Requirement, ...] = ()  # checks a problem must pass; see `refusal`
+    # limits that it does not keep: a problem that has one is refused. A baseline may break other
+    # limits, and its solution then says so.
+    refuses: tuple[str, ...] = ()
+    # options by name, and what their values have to be
+    takes: Mapping[str, Reader] = field(default_factory=dict)
+
+    @property
+    def plans_intervals(self) -> bool:
+        """True if every executor gets one range of key groups."""
+        return self.module.startswith("intervals.")
+
+    def refusal(self, problem: Problem) -> str:
+        """Return why this planner cannot take `problem`; empty if it can."""
+        reasons = [check(problem) for check in self.requires]
+        reasons += [
+            f"it does not keep limits.{name}"
+            for name in self.refuses
+            if getattr(problem.limits, name) is not None
+        ]
+        return "; ".join(filter(None, reasons))
+
+    def load(self) -> Callable[..., Any]:
+        """Import and return the planner's function.
+
+        Raises `InvalidProblemError` if a solver that it needs is not installed.
+        """
+        try:
+            module = importlib.import_module(f"godwit.planning.{self.module}")
+        except ModuleNotFoundError as error:
+            raise InvalidProblemError(
+                f"Planner {self.name!r} needs the package {error.name!r}, which is not installed.",
+                remedy="Install godwit-streams[planning].",
+                field="method",
+                value=self.name,
+            ) from error
+        function: Callable[..., Any] = getattr(module, f"plan_{self.name}")
+        return function
+
+    def defaults(self) -> Mapping[str, Any]:
+        """Default values of the options."""
+        parameters = inspect.signature(self.load()).parameters
+        return {name: parameters[name].default for name in self.takes}
+
+    def __call__(self, problem: Any, **options: Any) -> Any:
+        """Plan, after checking that the problem is one this planner can take.
+
+        `options` are those of `takes`, and ``clock`` and ``rng`` where the planner's function has
+        them. Raises `InvalidProblemError` if the problem is of another kind or refused, or if an
+        option does not exist or has a value of the wrong type.
+        """
+        function, kind = self.load(), ASKED[self.asks]
+        refusal = ""
+        if not isinstance(problem, kind):
+            refusal = f"it asks for a {kind.__name__}, not a {type(problem).__name__}"
+        elif isinstance(problem, Problem):
+            refusal = self.refusal(problem)
+        if refusal:
+            raise InvalidProblemError(
+                f"Planner {self.name!r} cannot take this problem: {refusal}.",
+                remedy="Change the problem, or see `godwit plan --help` for other planners.",
+                field="method",
+                value=self.name,
+            )
+        known = inspect.signature(function).parameters
+        arguments = {}
+        for name, value in options.items():
+            reader = _PROGRAM_OPTIONS.get(name) if name in known else None
+            reader = reader or self.takes.get(name)
+            if reader is None:
+                raise InvalidProblemError(
+                    f"Planner {self.name!r} has no option {name!r}.",
+                    remedy=f"Its options are {', '.join(self.takes) or 'none'}.",
+                    field=f"options.{name}",
+                    value=value,
+                )
+            arguments[name] = reader(value, f"options.{name}")
+        return function(problem, **arguments)
+
+
+_PROGRAM_OPTIONS = {
+    "clock": instance_of(callable, "give a function that returns seconds"),
+    "rng": instance_of(np.random.Generator, "give a numpy.random.Generator"),
+}
+"""Options that programs may pass and JSON cannot."""
+
+ASKED: Mapping[str, type] = MappingProxyType(
+    {
+        "assignment": Problem,
+        "core_allocation": CoreAllocationProblem,
+        "core_assignment": CoreAssignmentProblem,
+        "fusion": FusionProblem,
+    }
+)
+"""Kinds of problems, by the name they have in JSON."""
 
 
 def _read_transitions(value: object, name: str) -> object:
     if value is None or isinstance(value, Transitions):
         return value
     if not isinstance(value, Mapping) or set(value) != {"sizes", "probability"}:
-        raise wrong_field(name, value, "Give an object with sizes and probability.")
+        raise wrong_value(name, value, "give an object with sizes and probability")
     return Transitions(
-        sizes=WHOLES(value["sizes"], f"{name}.sizes"),
-        probability=ARRAY(value["probability"], f"{name}.probability"),
+        sizes=_WHOLES(value["sizes"], f"{name}.sizes"),
+        probability=array_of_numbers(value["probability"], f"{name}.probability"),
     )
 
 
-_PROJECTED = port(ProjectedCost, "Give a table made by `godwit plan precompute`.")
-_SOLVER = {
-    "time_limit_s": NUMBER,
-    "node_limit": optional(WHOLE),
-    "patience": WHOLE,
-}
-_RING = {"points": WHOLE, "seed": WHOLE}
-_INTERVALS_WITHIN_TAU = (one_range_each, equal_executors, some_tau)
+_PROJECTED = instance_of(ProjectedCost, "give a table made by `godwit plan precompute`")
+_SOLVER = {"time_limit_s": number, "node_limit": optional(whole), "patience": whole}
+_WHOLES, _NUMBERS = list_of(whole), list_of(number)
+_RING = {"points": whole, "seed": whole}
 
-PLANNERS: Mapping[str, Planner] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            Planner(
-                name="ssm",
-                module="intervals.ssm",
-                kind="exact",
-                minimises="bytes moved by one migration",
-                constraints="intervals; load within tau; target_executors, max_usage, max_bytes",
-                cost="time O(m·r·n'), r = longest interval within the bound (paper: O(m²·n'))",
-                paper="1 §4.3",
-                requires=_INTERVALS_WITHIN_TAU,
-                refuses=("max_moves",),
-            ),
-            Planner(
-                name="simple_ssm",
-                module="intervals.simple_ssm",
-                kind="exact",
-                minimises="bytes moved by one migration",
-                constraints="as ssm; the oracle that ssm is checked against",
-                cost="time O(m³·n³·n'²), space O(m²·n²·n'): refuses m·n·n' above 2,000",
-                paper="1 §4.2",
-                requires=_INTERVALS_WITHIN_TAU,
-                refuses=("max_moves",),
-            ),
-            Planner(
-                name="oms",
-                module="intervals.oms",
-                kind="exact",
-                minimises="bytes moved by a known sequence of migrations",
-                constraints="as ssm, after every migration",
-                cost="partitionings per step, squared; refuses what cannot be enumerated",
-                paper="1 §5.1",
-                requires=_INTERVALS_WITHIN_TAU,
-                refuses=("max_moves", "max_bytes"),
-                takes={"targets": WHOLES, "taus": NUMBERS},
-            ),
-            Planner(
-                name="mtm",
-                module="intervals.mtm",
-                kind="exact",
-                minimises="bytes moved now plus the projected (discounted, expected) bytes later",
-                constraints="as ssm",
-                cost="one pass over the partitionings, after a pre-computation (PMC)",
-                paper="1 §5.2",
-                requires=_INTERVALS_WITHIN_TAU,
-                refuses=("max_moves", "max_bytes", "max_usage"),
-                takes={
-                    "projected": _PROJECTED,
-                    "transitions": _read_transitions,
-                    "gamma": NUMBER,
-                    "max_drift": NUMBER,
-                },
-            ),
-            Planner(
-                name="consistent_hashing",
-                module="baselines",
-                kind="baseline",
-                minimises="nothing: balances the number of key groups, moves few of them",
-                constraints="none (ignores load and limits)",
-                cost="O((m + n·points) log(n·points))",
-                paper="1 §6, appendix A",
-                refuses=("max_usage",),
-                takes=_RING | {"equal_counts": FLAG},
-            ),
-            Planner(
-                name="storm_default",
-                module="baselines",
-                kind="baseline",
-                minimises="nothing: the same number of consecutive key groups for everyone",
-                constraints="intervals (ignores load and limits)",
-                cost="O(m)",
-                paper="1 §6",
-                refuses=("max_usage",),
-            ),
-            Planner(
-                name="redistribution",
-                module="baselines",
-                kind="baseline",
-                minimises="imbalance plus migration, greedily, over the heaviest key groups",
-                constraints="explicit map for heavy key groups, consistent hash for the rest",
-                cost="O(m log m + heavy·n)",
-                paper="1 §6 (Gedik 2014)",
-                refuses=("max_usage",),
-                takes=_RING | {"heavy_share": NUMBER, "migration_weight": NUMBER},
-            ),
-            Planner(
-                name="milp",
-                module="allocation.milp",
-                kind="exact",
-                minimises="load distance, then load left to drain, then over- plus underload",
-                constraints="max_moves, max_bytes, max_usage, tau, target_executors; drains",
-                cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
-                paper="2 §4.3.1",
-                requires=(arbitrary_maps,),
-                takes=_SOLVER | {"rounds": WHOLE, "least_gain": NUMBER},
-            ),
-            Planner(
-                name="albic",
-                module="allocation.albic",
-                kind="heuristic",
-                minimises="load distance down to even_enough, then traffic between executors",
-                constraints="as milp; collocated key groups move as one, some busy pairs meet",
-                cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
-                paper="2 §4.3.2",
-                requires=(arbitrary_maps, some_traffic),
-                takes=_SOLVER
-                | {
-                    "max_load_distance": NUMBER,
-                    "max_partition_load": NUMBER,
-                    "partition_step": NUMBER,
-                    "score_factor": NUMBER,
-                    "pairs": WHOLE,
-                    "even_enough": NUMBER,
-                },
-            ),
-            Planner(
-                name="flux",
-                module="baselines",
-                kind="baseline",
-                minimises="variance of load, pair by pair",
-                constraints="max_moves, max_bytes",
-                cost="O(moves·(m + n log n))",
-                paper="2 §5.1 (Shah 2003)",
-                requires=(arbitrary_maps,),
-                refuses=("max_usage", "target_executors"),
-            ),
-            Planner(
-                name="potc",
-                module="baselines",
-                kind="baseline",
-                minimises="imbalance, by splitting every key group over two executors and merging",
-                constraints="two candidates per key group (ignores limits)",
-                cost="O(m)",
-                paper="2 §5.2 (Nasir 2015)",
-                requires=(arbitrary_maps,),
-                refuses=("max_usage", "target_executors"),
-                takes={"seed": WHOLE, "merge_cost": NUMBER, "merge_load": NUMBER},
-            ),
-            Planner(
-                name="cola",
-                module="allocation.cola",
-                kind="baseline",
-                minimises="traffic between executors, from scratch",
-                constraints="load distance at most max_load_distance percent (ignores limits)",
-                cost="O(parts·(e + parts·log n))",
-                paper="2 §5.3 (Khandekar 2009)",
-                requires=(arbitrary_maps, some_traffic),
-                refuses=("max_usage", "target_executors"),
-                takes={"max_load_distance": NUMBER},
-            ),
-            Planner(
-                name="elb",
-                module="balancing",
-                kind="heuristic",
-                minimises="state moved and imbalance, by putting every load into a range",
-                constraints="load_low, load_high, target_executors; adds and empties executors",
-                cost="O(m log m + moves·n)",
-                paper="4 §3",
-                requires=(arbitrary_maps, a_load_range),
-                refuses=("max_moves", "max_bytes", "max_usage", "tau"),
-                takes={"resize": FLAG, "giving": one_of("range", "mean")},
-            ),
-            Planner(
-                name="clb",
-                module="balancing",
-                kind="heuristic",
-                minimises="variance of load summed over the windows of the history",
-                constraints="target_executors (state movement is amortised over the windows)",
-                cost="O(m²·windows)",
-                paper="4 §4",
-                requires=(arbitrary_maps, two_windows),
-                refuses=("max_moves", "max_bytes", "max_usage", "tau"),
-                takes={"threshold": NUMBER, "refine": WHOLE, "least_gain": NUMBER},
-            ),
-            Planner(
-                name="pkg",
-                module="baselines",
-                kind="baseline",
-                minimises="imbalance, between two candidates per key group",
-                constraints="two candidates per key group (ignores limits)",
-                cost="O(m)",
-                paper="4 §5 (Nasir 2015)",
-                requires=(arbitrary_maps,),
-                refuses=("max_usage", "target_executors"),
-                takes={"seed": WHOLE},
-            ),
-            Planner(
-                name="universal_hashing",
-                module="baselines",
-                kind="baseline",
-                minimises="nothing: a new random hash function every time",
-                constraints="none (ignores load and limits)",
-                cost="O(m)",
-                paper="4 §5 (UHLB)",
-                requires=(arbitrary_maps,),
-                refuses=("max_usage", "target_executors"),
-                takes={"choices": WHOLE},
-            ),
-            Planner(
-                name="intra_executor",
-                module="cores.intra_executor",
-                kind="heuristic",
-                minimises="reassignments between the lanes of one executor",
-                constraints="busiest lane at most theta times the mean; max_moves",
-                cost="O(m log m + rounds·log m)",
-                paper="5 §3.1",
-                requires=(arbitrary_maps, equal_executors, none_draining),
-                refuses=("max_bytes", "max_usage", "target_executors", "tau"),
-            ),
-            Planner(
-                name="core_allocation",
-                module="cores.core_allocation",
-                kind="exact",
-                minimises="cores in total",
-                constraints="mean latency of the queueing network at most the target",
-                cost="O(m log m + cores·log m)",
-                paper="5 §4.1",
-                asks="core_allocation",
-            ),
-            Planner(
-                name="core_assignment",
-                module="cores.core_assignment",
-                kind="heuristic",
-                minimises="bytes of state that leave a machine",
-                constraints="cores per machine and executor; data-intensive executors stay local",
-                cost="O(moves·(n + m)) per doubling of phi",
-                paper="5 §4.2",
-                asks="core_assignment",
-                takes={"phi_bytes_per_s": NUMBER},
-            ),
-            Planner(
-                name="naive_core_assignment",
-                module="cores.core_assignment",
-                kind="baseline",
-                minimises="nothing: deals the cores out anew",
-                constraints="cores per machine and executor",
-                cost="O(cores)",
-                paper="5 §5.4",
-                asks="core_assignment",
-            ),
-            Planner(
-                name="fusion",
-                module="fusion",
-                kind="heuristic",
-                minimises="rows between components (score traffic) or components (attributes)",
-                constraints="a shared partition attribute per component; no cycle of components",
-                cost="O(streams·log(streams) + operators²), mostly",
-                paper="3 §4.4.1",
-                asks="fusion",
-                takes={"score": one_of("traffic", "attributes", "baseline"), "acyclic": FLAG},
-            ),
-        )
-    }
+_intervals = partial(Planner, kind="exact", requires=(one_range_each, equal_executors, some_tau))
+_baseline = partial(Planner, module="baselines", kind="baseline")
+_map_baseline = partial(
+    _baseline, requires=(arbitrary_maps,), refuses=("max_usage", "target_executors")
 )
+_REGISTERED = (
+    _intervals(
+        name="ssm",
+        module="intervals.ssm",
+        minimises="bytes moved by one migration",
+        constraints="intervals; load within tau; target_executors, max_usage, max_bytes",
+        cost="time O(m·r·n'), r = longest interval within the bound (paper: O(m²·n'))",
+        paper="1 §4.3",
+        refuses=("max_moves",),
+    ),
+    _intervals(
+        name="simple_ssm",
+        module="intervals.ssm",
+        minimises="bytes moved by one migration",
+        constraints="as ssm; the oracle that ssm is checked against",
+        cost="time O(m³·n³·n'²), space O(m²·n²·n'): refuses m·n·n' above 2,000",
+        paper="1 §4.2",
+        refuses=("max_moves",),
+    ),
+    _intervals(
+        name="oms",
+        module="intervals.oms",
+        minimises="bytes moved by a known sequence of migrations",
+        constraints="as ssm, after every migration",
+        cost="partitionings per step, squared; refuses what cannot be enumerated",
+        paper="1 §5.1",
+        refuses=("max_moves", "max_bytes"),
+        takes={"targets": _WHOLES, "taus": _NUMBERS},
+    ),
+    _intervals(
+        name="mtm",
+        module="intervals.mtm",
+        minimises="bytes moved now plus the projected (discounted, expected) bytes later",
+        constraints="as ssm",
+        cost="one pass over the partitionings, after a pre-computation (PMC)",
+        paper="1 §5.2",
+        refuses=("max_moves", "max_bytes", "max_usage"),
+        takes={
+            "projected": _PROJECTED,
+            "transitions": _read_transitions,
+            "gamma": number,
+            "max_drift": number,
+        },
+    ),
+    _baseline(
+        name="consistent_hashing",
+        minimises="nothing: balances the number of key groups, moves few of them",
+        constraints="none (ignores load and limits)",
+        cost="O((m + n·points) log(n·points))",
+        paper="1 §6, appendix A",
+        refuses=("max_usage",),
+        takes=_RING | {"equal_counts": flag},
+    ),
+    _baseline(
+        name="storm_default",
+        minimises="nothing: the same number of consecutive key groups for everyone",
+        constraints="intervals (ignores load and limits)",
+        cost="O(m)",
+        paper="1 §6",
+        refuses=("max_usage",),
+    ),
+    _baseline(
+        name="redistribution",
+        minimises="imbalance plus migration, greedily, over the heaviest key groups",
+        constraints="explicit map for heavy key groups, consistent hash for the rest",
+        cost="O(m log m + heavy·n)",
+        paper="1 §6 (Gedik 2014)",
+        refuses=("max_usage",),
+        takes=_RING | {"heavy_share": number, "migration_weight": number},
+    ),
+    Planner(
+        name="milp",
+        module="allocation.milp",
+        kind="exact",
+        minimises="load distance, then load left to drain, then over- plus underload",
+        constraints="max_moves, max_bytes, max_usage, tau, target_executors; drains",
+        cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
+        paper="2 §4.3.1",
+        requires=(arbitrary_maps,),
+        takes=_SOLVER | {"rounds": whole, "least_gain": number},
+    ),
+    Planner(
+        name="albic",
+        module="allocation.albic",
+        kind="heuristic",
+        minimises="load distance down to even_enough, then traffic between executors",
+        constraints="as milp; collocated key groups move as one, some busy pairs meet",
+        cost="the time limit, for at most maxPL/stepPL + log(pairs) attempts",
+        paper="2 §4.3.2",
+        requires=(arbitrary_maps, some_traffic),
+        takes=_SOLVER
+        | {
+            "max_load_distance": number,
+            "max_partition_load": number,
+            "partition_step": number,
+            "score_factor": number,
+            "pairs": whole,
+            "even_enough": number,
+        },
+    ),
+    _map_baseline(
+        name="flux",
+        minimises="variance of load, pair by pair",
+        constraints="max_moves, max_bytes",
+        cost="O(moves·(m + n log n))",
+        paper="2 §5.1 (Shah 2003)",
+    ),
+    _map_baseline(
+        name="potc",
+        minimises="imbalance, by splitting every key group over two executors and merging",
+        constraints="two candidates per key group (ignores limits)",
+        cost="O(m)",
+        paper="2 §5.2 (Nasir 2015)",
+        takes={"seed": whole, "merge_cost": number, "merge_load": number},
+    ),
+    _baseline(
+        name="cola",
+        module="allocation.cola",
+        minimises="traffic between executors, from scratch",
+        constraints="load distance at most max_load_distance percent (ignores limits)",
+        cost="O(parts·(e + parts·log n))",
+        paper="2 §5.3 (Khandekar 2009)",
+        requires=(arbitrary_maps, some_traffic),
+        refuses=("max_usage", "target_executors"),
+        takes={"max_load_distance": number},
+    ),
+    Planner(
+        name="elb",
+        module="balancing",
+        kind="heuristic",
+        minimises="state moved and imbalance, by putting every load into a range",
+        constraints="load_low, load_high, target_executors; adds and empties executors",
+        cost="O(m log m + moves·n)",
+        paper="4 §3",
+        requires=(arbitrary_maps, a_load_range),
+        refuses=("max_moves", "max_bytes", "max_usage", "tau"),
+        takes={"resize": flag, "giving": one_of("range", "mean")},
+    ),
+    Planner(
+        name="clb",
+        module="balancing",
+        kind="heuristic",
+        minimises="variance of load summed over the windows of the history",
+        constraints="target_executors (state movement is amortised over the windows)",
+        cost="O(m²·windows)",
+        paper="4 §4",
+        requires=(arbitrary_maps, two_windows),
+        refuses=("max_moves", "max_bytes", "max_usage", "tau"),
+        takes={"threshold": number, "refine": whole, "least_gain": number},
+    ),
+    _map_baseline(
+        name="pkg",
+        minimises="imbalance, between two candidates per key group",
+        constraints="two candidates per key group (ignores limits)",
+        cost="O(m)",
+        paper="4 §5 (Nasir 2015)",
+        takes={"seed": whole},
+    ),
+    _map_baseline(
+        name="universal_hashing",
+        minimises="nothing: a new random hash function every time",
+        constraints="none (ignores load and limits)",
+        cost="O(m)",
+        paper="4 §5 (UHLB)",
+        takes={"choices": whole},
+    ),
+    Planner(
+        name="intra_executor",
+        module="cores.intra_executor",
+        kind="heuristic",
+        minimises="reassignments between the lanes of one executor",
+        constraints="busiest lane at most theta times the mean; max_moves",
+        cost="O(m log m + rounds·log m)",
+        paper="5 §3.1",
+        requires=(arbitrary_maps, equal_executors, none_draining),
+        refuses=("max_bytes", "max_usage", "target_executors", "tau"),
+    ),
+    Planner(
+        name="core_allocation",
+        module="cores.core_allocation",
+        kind="exact",
+        minimises="cores in total",
+        constraints="mean latency of the queueing network at most the target",
+        cost="O(m log m + cores·log m)",
+        paper="5 §4.1",
+        asks="core_allocation",
+    ),
+    Planner(
+        name="core_assignment",
+        module="cores.core_assignment",
+        kind="heuristic",
+        minimises="bytes of state that leave a machine",
+        constraints="cores per machine and executor; data-intensive executors stay local",
+        cost="O(moves·(n + m)) per doubling of phi",
+        paper="5 §4.2",
+        asks="core_assignment",
+        takes={"phi_bytes_per_s": number},
+    ),
+    Planner(
+        name="naive_core_assignment",
+        module="cores.core_assignment",
+        kind="baseline",
+        minimises="nothing: deals the cores out anew",
+        constraints="cores per machine and executor",
+        cost="O(cores)",
+        paper="5 §5.4",
+        asks="core_assignment",
+    ),
+    Planner(
+        name="fusion",
+        module="fusion",
+        kind="heuristic",
+        minimises="rows between components (score traffic) or components (attributes)",
+        constraints="a shared partition attribute per component; no cycle of components",
+        cost="O(streams·log(streams) + operators²), mostly",
+        paper="3 §4.4.1",
+        asks="fusion",
+        takes={"score": one_of("traffic", "attributes", "baseline"), "acyclic": flag},
+    ),
+)
+PLANNERS: Mapping[str, Planner] = MappingProxyType({entry.name: entry for entry in _REGISTERED})
 """Every planner, by name, in the order of the papers."""
 
 

@@ -1,26 +1,18 @@
 """Solution of a planner: an assignment, how good and sure it is, its moves, and the judge of it.
 
-**Order of moves.** A migration may be cut short, and its later moves come late; so every move
-should bring as much relief as it can, as cheaply as it can, where relief is needed most.
+A solution keeps its problem, so every number about it (load distance, bytes moved, ...) is derived
+from the assignment by `godwit.planning.metrics` and cannot disagree with it.
 
-Invariant: `move_order` is the only place that orders moves: previews, the carrying out of plans,
-and plans that a user writes by hand all ask it.
-
-**Solution.** It keeps its problem, so every number about it (load distance, bytes moved, ...) is
-derived from the assignment by `godwit.planning.metrics` and cannot disagree with it.  Only what the
-planner alone knows is stored: objective, bound, status and time.
-
-**Validation**: the one judge of plans.  Two kinds of fault are told apart.  An *illegal* assignment
-(a key group without an executor, a move onto a draining executor) is never acceptable, whatever its
-status.  A *broken limit* is acceptable only from a solution that says so itself (status infeasible,
-with the reason): baselines of the papers ignore limits, and some problems cannot be solved within
-theirs.
+Invariants: `move_order` is the only place that orders moves.  An *illegal* assignment (a key group
+without an executor, a move onto a draining executor) is never acceptable; a *broken limit* is, but
+only from a solution that says so itself (status infeasible, with the reason), since baselines of
+the papers ignore limits, and some problems cannot be solved within theirs.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -30,19 +22,25 @@ import numpy as np
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import metrics
+from godwit.planning.copy_routes import transfer_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray, IntArray
+    from godwit.planning.copy_routes import TransferPhase
     from godwit.planning.metrics import SplitKeys
     from godwit.planning.problem import Problem
 
 __all__ = [
+    "ExecutablePlan",
     "PlannedMove",
     "Solution",
     "Status",
     "broken_limits",
+    "executable_plan",
+    "executable_plans",
     "illegalities",
     "make_solution",
     "move_order",
@@ -74,15 +72,14 @@ def move_order(
 ) -> IntArray:
     """Order the key groups that move: relieve the most overloaded executor first.
 
-    Repeatedly takes the executor with the highest load index among those with moves left (draining
-    ones after all others; ties: the lower index), and of its moves the one with the most load per
-    byte (ties: the lower key group). After each move the loads are those that the moves so far
-    would leave behind, so executors take turns as they become equal. O(m log m) for m moves.
+    A migration may be cut short, and its later moves come late; so every move brings as much relief
+    as it can, as cheaply as it can, where relief is needed most. Repeatedly takes the executor with
+    the highest load index among those with moves left (draining ones after all others; ties: the
+    lower index), and of its moves the one with the most load per byte (ties: the lower key group).
+    After each move the loads are those that the moves so far would leave behind, so executors take
+    turns as they become equal. O(m log m) for m moves.
 
-    `current`, `after`: shape ``(m,)``: executor of each key group. `load`, `state_bytes`: shape
-    ``(m,)``: of each key group; state of no size counts as one byte. `speed`, `draining`: shape
-    ``(n,)``: capacity of each executor, and whether it is marked for removal. Returns shape
-    ``(moves,)``: key groups.
+    `current` and `after` are the executors of each key group; state of no size counts as one byte.
     """
     moved = np.flatnonzero(after != current)
     relief = load[moved] / np.maximum(state_bytes[moved], 1.0)
@@ -208,7 +205,7 @@ class Solution:
 
     @property
     def moves(self) -> tuple[PlannedMove, ...]:
-        """Moves in the order they should be made, see `godwit.planning.solution`."""
+        """Moves in the order they should be made, see `move_order`."""
         return planned_moves(self.problem, self.assignment)
 
     @property
@@ -319,6 +316,7 @@ def broken_limits(
 
 
 def _overused(problem: Problem, assignment: IntArray, usage: tuple[float, ...]) -> list[str]:
+    """Return a sentence for every resource that some executor uses too much of."""
     broken = []
     for r, name in enumerate(problem.resources):
         use = np.bincount(assignment, weights=problem.load[:, r], minlength=problem.num_executors)
@@ -347,9 +345,9 @@ def make_solution(
 ) -> Solution:
     """Build the solution of a planner, with the status that the limits leave it.
 
-    `optimal`: whether the planner proved that nothing within the limits is better for its
-    objective. `reason`: why the status is not better; broken limits are appended to it. Raises
-    `InvalidPlanError` if the assignment is illegal: a fault of the planner, not of its input.
+    `optimal` claims a proof that nothing within the limits is better. Broken limits are appended to
+    `reason`. Raises `InvalidPlanError` if the assignment is illegal: a fault of the planner, not of
+    its input.
     """
     illegal = illegalities(problem, assignment)
     if illegal:
@@ -410,3 +408,97 @@ def _illegal(method: str, faults: list[str]) -> InvalidPlanError:
         method=method,
         faults=faults,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutablePlan:
+    """Moves in order, and the load they start from and lead to: previewed, printed and executed.
+
+    One that may be executed comes from `executable_plan`, so its solution was judged.
+    """
+
+    method: str  # planner that the moves come from
+    executors: tuple[str, ...]  # names, in the order of the loads
+    moves: tuple[PlannedMove, ...]  # in the order in which they are to be made
+    # load index of each executor before the first move and, predicted, after the last
+    load_before: tuple[float, ...]
+    load_after: tuple[float, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        """State that has to be at its destinations."""
+        return sum(move.state_bytes for move in self.moves)
+
+    @property
+    def phases(self) -> tuple[TransferPhase[PlannedMove], ...]:
+        """Peer transfers in phases as long as the busiest link needs, see `transfer_phases`."""
+        return transfer_phases(self.moves)
+
+    @property
+    def places(self) -> Mapping[int, str]:
+        """Key group → executor it moves to, in the order of the moves."""
+        return {move.key_group: move.destination for move in self.moves}
+
+    def target(self, current: Assignment) -> Assignment:
+        """Apply all moves to an assignment.
+
+        Raises `InvalidPlanError` if a key group is no longer where the plan found it, or its
+        destination is not there.
+        """
+        for move in self.moves:
+            there = current.executor(move.key_group)
+            if there != move.source:
+                raise InvalidPlanError(
+                    f"Key group {move.key_group} is on executor {there!r}; the plan of "
+                    f"{self.method!r} found it on {move.source!r}.",
+                    remedy="Plan again on the assignment there is now.",
+                    key_group=move.key_group,
+                )
+        return current.moved(self.places)
+
+
+def executable_plan(solution: Solution) -> ExecutablePlan:
+    """Judge a solution and put its moves in order.
+
+    Raises `InvalidPlanError` if the solution is illegal, claims to be within limits it breaks, or
+    splits keys.
+    """
+    validate_solution(solution)
+    if solution.split is not None:
+        raise InvalidPlanError(
+            f"The plan of {solution.method!r} splits {solution.split.num_split} key groups over "
+            "two executors each; a key group has one owner.",
+            remedy="Use a planner that assigns key groups whole.",
+            method=solution.method,
+        )
+    return ExecutablePlan(
+        method=solution.method,
+        executors=solution.problem.executors,
+        moves=solution.moves,
+        load_before=_floats(metrics.load_index(solution.problem, solution.problem.current)),
+        load_after=_floats(solution.load_index),
+    )
+
+
+def executable_plans(solution: Solution) -> dict[str, ExecutablePlan]:
+    """Judge a solution of several components; give each that moves its own moves, in order.
+
+    Key groups are numbered by component again; loads stay those of all of them together.
+    """
+    problem, joint = solution.problem, executable_plan(solution)
+    parts: dict[str, ExecutablePlan] = {}
+    for number, name in enumerate(problem.operators):
+        own = np.flatnonzero(problem.operator_of == number)
+        position = {int(g): i for i, g in enumerate(own.tolist())}
+        moves = tuple(
+            replace(move, key_group=position[move.key_group])
+            for move in joint.moves
+            if move.key_group in position
+        )
+        if moves:
+            parts[name] = replace(joint, moves=moves)
+    return parts
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

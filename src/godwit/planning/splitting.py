@@ -1,13 +1,12 @@
-"""Split or combined: in one component with its consolidation, or apart, whichever costs less.
+"""Cost model of split or combined windows: in one component with their consolidation, or in two.
 
-Problem: windows that are consolidated apart (*split*) migrate without their state, and hand every
-partial on through an exchange; in one component (*combined*) there is no exchange, and whatever
-migrates takes its state along.  Which is cheaper depends on how many key groups migrate, on how
-much state they have, and on how much is handed on.
+Windows that are consolidated in another component (*split*) migrate without their state, and hand
+every partial on through an exchange; in one component (*combined*) there is no exchange, and
+whatever migrates takes its state along.
 
-Invariant: of the two forms, the one of less CPU time is chosen among those whose migrations take no
-longer than the user allows; if neither is within that, the one whose migrations take least.  Equal
-costs are equal choices, and a form is given up only for one that is better by a margin.
+Invariant: of the two layouts, the one of less CPU time is chosen among those whose migrations take
+no longer than the user allows; if neither is within that, the one whose migrations take least.
+Equal costs are equal choices, and a layout is given up only for one that is better by a margin.
 
 Source: Madsen et al. (Enorm) §5.1.1, the cost of Split and of Combine, and §5.1.2, the choice.
 """
@@ -24,25 +23,25 @@ from godwit.model.naming import insist_on_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Choice", "Form", "FormCosts", "choose_form", "most_beneficial"]
+__all__ = ["Choice", "LayoutCosts", "WindowLayout", "choose_layout", "most_beneficial"]
 
 
-Form = Literal["split", "combined"]
+WindowLayout = Literal["split", "combined"]
 
 _MARGIN: Final = 0.85
-"""A form is taken up if what tells the two apart costs this share of today's, or less."""
+"""A layout is taken up if what tells the two apart costs this share of today's, or less."""
 _LEAST_SAVED: Final = 0.01
-"""Share of all CPU time that must be saved for a form to be given up."""
+"""Share of all CPU time that must be saved for a layout to be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormCosts:
+class LayoutCosts:
     """Work and costs of a windowed aggregate in one period, p in the paper.
 
     CPU time and latencies are in milliseconds.
 
     Raises `InvalidProblemError` if a figure is negative or no finite number, or more migrations are
-    unturned than there are.
+    with_state than there are.
     """
 
     rows: float  # T_p: rows to process
@@ -55,11 +54,11 @@ class FormCosts:
     # K_1: CPU time to hand one key group's part of one partial window to another component
     partial_ms: float
     migrations: float  # MK_p: key groups that migrate to balance load
-    turn_ms: float  # CPU time to migrate a key group without its state: K_1 in the paper
+    instant_ms: float  # CPU time to migrate a key group without its state: K_1 in the paper
     move_ms: float  # K_x: CPU time to migrate a key group with all its state, x = PW_p in the paper
     move_latency_ms: float  # L: how long it takes to migrate a key group with its state
     # of `migrations`, those that take their state along even when split. 0 in the paper.
-    unturned: float = 0.0
+    with_state: float = 0.0
     # CPU time of what epochs do for the exchange whether or not anything crosses it. 0 in the
     # paper, where tuples flow.
     stage_ms: float = 0.0
@@ -67,13 +66,13 @@ class FormCosts:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            what = f"The figure {field.name} of a form's costs"
+            what = f"The figure {field.name} of a layout's costs"
             insist_on_number(what, value, least=0, whole=False, error=InvalidProblemError)
             if not math.isfinite(value):
                 raise InvalidProblemError(f"{what} is {value}.", remedy="Give a finite number.")
-        if self.unturned > self.migrations:
+        if self.with_state > self.migrations:
             raise InvalidProblemError(
-                f"Of {self.migrations} migrations, {self.unturned} were said to move state.",
+                f"Of {self.migrations} migrations, {self.with_state} were said to move state.",
                 remedy="Count them among the migrations.",
             )
 
@@ -81,12 +80,12 @@ class FormCosts:
     def split_ms(self) -> float:
         """T_p·E + PW_p·K_1·#keygroups + MK_p·K_1, state that moves all the same, and stages."""
         handed_ms = self.partials * self.partial_ms * self.key_groups + self.stage_ms
-        turned_ms = (self.migrations - self.unturned) * self.turn_ms
+        instant_total_ms = (self.migrations - self.with_state) * self.instant_ms
         return (
             self.rows * self.row_ms * self.split_states
             + handed_ms
-            + turned_ms
-            + self.unturned * self.move_ms
+            + instant_total_ms
+            + self.with_state * self.move_ms
         )
 
     @property
@@ -97,33 +96,33 @@ class FormCosts:
     @property
     def split_latency_ms(self) -> float:
         """Nothing, in the paper: L for each key group that takes its state along all the same."""
-        return self.unturned * self.move_latency_ms
+        return self.with_state * self.move_latency_ms
 
     @property
     def combined_latency_ms(self) -> float:
         """MK_p·L."""
         return self.migrations * self.move_latency_ms
 
-    def ms(self, form: Form) -> float:
-        """CPU time of a form."""
-        return self.split_ms if form == "split" else self.combined_ms
+    def ms(self, layout: WindowLayout) -> float:
+        """CPU time of a layout."""
+        return self.split_ms if layout == "split" else self.combined_ms
 
-    def latency_ms(self, form: Form) -> float:
+    def latency_ms(self, layout: WindowLayout) -> float:
         """Time that migrations take in a layout."""
-        return self.split_latency_ms if form == "split" else self.combined_latency_ms
+        return self.split_latency_ms if layout == "split" else self.combined_latency_ms
 
     @property
     def common_ms(self) -> float:
-        """CPU time that is the same in both forms."""
+        """CPU time that is the same in both layouts."""
         states = min(self.split_states, self.combined_states)
-        return self.rows * self.row_ms * states + self.unturned * self.move_ms
+        return self.rows * self.row_ms * states + self.with_state * self.move_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """Choice of a layout, and its worth."""
 
-    form: Form  # the form
+    layout: WindowLayout  # the layout
     changes: bool  # whether it is another one than today's
     within: bool  # whether its migrations take no longer than they may
     # CPU time a period that is saved by changing; negative if latency is bought with it
@@ -131,32 +130,34 @@ class Choice:
     relieved_ms: float = 0.0  # latency above what is allowed that changing takes away
 
 
-def choose_form(costs: FormCosts, today: Form, max_latency_ms: float = math.inf) -> Choice:
-    """Choose a form: least CPU time, within a bound on latency.
+def choose_layout(
+    costs: LayoutCosts, today: WindowLayout, max_latency_ms: float = math.inf
+) -> Choice:
+    """Choose a layout: least CPU time, within a bound on latency.
 
-    `costs`: of one period. `today`: the form that was in use. `max_latency_ms`: how long the
+    `costs`: of one period. `today`: the layout that was in use. `max_latency_ms`: how long the
     migrations of a period may take, all together.
     """
-    other: Form = "combined" if today == "split" else "split"
-    within = {form: costs.latency_ms(form) <= max_latency_ms for form in (today, other)}
+    other: WindowLayout = "combined" if today == "split" else "split"
+    within = {layout: costs.latency_ms(layout) <= max_latency_ms for layout in (today, other)}
     saved_ms = costs.ms(today) - costs.ms(other)
     gained_ms = costs.latency_ms(today) - costs.latency_ms(other)
     if not within[today]:
         if within[other] or gained_ms > 0 or (gained_ms == 0 and _is_worth(costs, today, other)):
             return Choice(
-                form=other,
+                layout=other,
                 changes=True,
                 within=within[other],
                 saved_ms=saved_ms,
                 relieved_ms=costs.latency_ms(today) - max(max_latency_ms, costs.latency_ms(other)),
             )
     elif costs.latency_ms(other) <= _MARGIN * max_latency_ms and _is_worth(costs, today, other):
-        return Choice(form=other, changes=True, within=True, saved_ms=saved_ms)
-    return Choice(form=today, changes=False, within=within[today])
+        return Choice(layout=other, changes=True, within=True, saved_ms=saved_ms)
+    return Choice(layout=today, changes=False, within=within[today])
 
 
-def _is_worth(costs: FormCosts, today: Form, other: Form) -> bool:
-    """Return whether the other form saves enough, of what tells the two apart and of all."""
+def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> bool:
+    """Return whether the other layout saves enough, of what tells the two apart and of all."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms

@@ -1,44 +1,9 @@
 """Windows that overlap: which parts each is built from, and what sharing panes saves (paper 3).
 
-**Spans.** Windows as spans between cuts, the moments at which some window begins or ends.  Panes
-between two cuts are in the same windows, so they are one *run*.  No auxiliary window needs to begin
-or end within a run: as it grows by a pane, what it saves its users falls in a straight line, and
-its own keys grow ever more slowly, so one end of the run or the other is best.
-
-**Search.** The cheapest set of auxiliary windows: best first, bounded by what they would save for
-nothing.  Given the windows that are built, the parts of each follow from a shortest path along its
-panes. The choice is which auxiliary ones to build.  A node of the search has said yes to some and
-no to some others; if those that are left cost nothing to build and only to use, no plan beneath it
-is cheaper.  Where none of them is used, that is a plan.
-
-**Sharing** panes or duplicating state: which keeps windows that overlap for less CPU time.
-A row belongs to several windows.  *Shared*, it changes one partial per key and pane, and a window
-that is over is merged from its panes.  *Duplicated*, it changes one partial per key and window, and
-a window that is over is there.  Few long windows of many small panes are cheaper duplicated, many
-windows of few panes shared; in between it depends on what writing and merging cost, on how many
-panes an epoch touches, and on how many keys panes have in common.
-
-Source: the cost model of paper 3 §5.1.1, where a tuple costs E to process, once when shared and W
-times when not, and results of partial windows cost K to bring together.  Here partials of an epoch
-are made per pane first, so E is what an entry of state costs, and both costs are measured.
-
-**Chains.** Many windows at once: halves that grow pane by pane from few moments in between.
-Problem: hundreds of long windows that each begin a little after the one before, as when a stream
-was quiet for a while.  Moments are chosen so that every window holds one.  It is made of two
-halves: what is before its moment and what is after.  Halves of one moment hold one another, so each
-is made of the next smaller one and the panes beyond it, and every window costs two parts, however
-long it is.
-
-Invariant: besides reading every pane at most twice, a plan has at most four parts a window.
-
-Source: van Herk, "A fast algorithm for local minimum and maximum filters on rectangular and
-octagonal kernels", Pattern Recognition Letters 13(7), 1992, for windows of one length; here of any.
-
-**Consolidation**: which parts every window is built from, so that the fewest keys are merged.
-
-Problem: windows that overlap hold the same panes.  A window can be built from panes, from smaller
-windows that are built anyway, and from *auxiliary* windows that nobody asked for, if others become
-cheaper by more than they cost::
+**Consolidation** (§6.1).  A window can be built from panes, from smaller windows that are built
+anyway, and from *auxiliary* windows that nobody asked for, if others become cheaper by more than
+they cost (Wu et al., "Factor Windows", arXiv 2008.12379).  Building one costs the keys in its
+parts::
 
     panes       0   1   2   3   4   5   6   7   8   9
     asked for   ├───────────────────────┤                        6 panes
@@ -46,21 +11,20 @@ cheaper by more than they cost::
     auxiliary           ├───────────────┤                        4 panes
                 ├───┼───┤               ├───┼───┤                1 + 2 and 1 + 2: 10 parts
 
-What building a window costs is the number of keys in its parts.
-
 Invariant: the parts of a window follow one another in order of time and hold every pane of it
 exactly once, so that merging them is merging its panes, grouped otherwise; where aggregates are the
 same when a row is seen twice (`ConsolidationProblem.overlapping`), at least once.
 
-Source: the graph of ways to form complete windows and its cost, paper 3 §6.1; auxiliary windows,
-Wu et al., "Factor Windows", arXiv 2008.12379 (there of one length and frequency, here single ones).
+**Shared panes or duplicated state** (`is_duplicated_cheaper`, §5.1.1).  *Shared*, a row changes one
+partial per key and pane, and a window that is over is merged from its panes.  *Duplicated*, it
+changes one partial per key and window.  Which is cheaper depends on measured costs.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
@@ -73,18 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
-    "Built",
     "ConsolidationPlan",
     "ConsolidationProblem",
     "ConsolidationStep",
-    "Part",
-    "Span",
-    "Spans",
-    "Tilings",
     "WindowCosts",
     "WindowCounts",
-    "chained",
-    "cheapest",
     "is_duplicated_cheaper",
     "plan_consolidation",
 ]
@@ -104,23 +61,30 @@ class Built:
     keys: float  # keys in all parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Spans:
-    """The cuts of some windows, and how many keys lie between them."""
+    """Windows as spans between cuts, the event times at which some window begins or ends.
+
+    Panes between two cuts are in the same windows, so they are one *run*. No auxiliary window needs
+    to begin or end within a run: as it grows by a pane, what it saves its users falls in a straight
+    line, and its own keys grow ever more slowly, so one end of the run or the other is best.
+    """
 
     cuts: tuple[int, ...]  # positions of panes, ascending
     asked: frozenset[Span]  # the windows, by index of cuts
     # for every cut but the last: keys of the panes up to the next one, added up
     runs: tuple[float, ...]
     all_keys: float  # keys in all panes
+    overlapping: bool  # whether the parts of a window may overlap
     _whole: tuple[int, ...]
     _missing: tuple[float, ...]
 
     @classmethod
-    def of(cls, pane_keys: FloatArray, all_keys: float, windows: Iterable[Span]) -> Spans:
+    def of(cls, problem: ConsolidationProblem) -> Spans:
         """Find the cuts of some windows."""
-        windows = tuple(windows)
-        cuts = sorted({moment for window in windows for moment in window})
+        pane_keys, all_keys = problem.pane_keys, float(problem.all_keys or 0.0)
+        windows = problem.windows
+        cuts = sorted({cut for window in windows for cut in window})
         at = {cut: index for index, cut in enumerate(cuts)}
         # A key is missing in a window if it is in none of its panes, of which each has its share.
         missing = 1.0 - pane_keys / max(all_keys, 1.0)
@@ -135,6 +99,7 @@ class Spans:
             asked=frozenset((at[first], at[end]) for first, end in windows),
             runs=tuple(np.diff(keys).tolist()),
             all_keys=all_keys,
+            overlapping=problem.overlapping,
             _whole=tuple(wholes.astype(int).tolist()),
             _missing=tuple(sums.tolist()),
         )
@@ -158,8 +123,8 @@ class Spans:
         """Keys to be read for a part."""
         return self.runs[part] if isinstance(part, int) else self.keys(part)
 
-    def built(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
-        """Add up what windows cost."""
+    def price_all(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
+        """Add up the keys in the parts of all windows."""
         return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
 
     def panes_of(self, part: Part) -> Span:
@@ -177,48 +142,10 @@ class Spans:
                 panes.append(self.panes_of(part))
         return tuple(panes)
 
-
-_EQUAL = 1e-9
-
-
-def cheapest(tilings: Tilings, most_nodes: int) -> tuple[Built, float]:
-    """Search for the cheapest windows to build, auxiliary ones included.
-
-    `tilings`: how windows are built of others. `most_nodes`: after so many the best that was found
-    is returned. Returns what to build, and a lower bound of the cost.
-    """
-    best = min(tilings.built(), chained(tilings.spans), key=lambda built: built.keys)
-    nothing: frozenset[Span] = frozenset()
-    bound, used = tilings.relaxed(nothing, nothing)
-    order = count()
-    nodes = [(bound, next(order), nothing, nothing, used)]
-    for _ in range(most_nodes):
-        if not nodes or nodes[0][0] >= best.keys - _EQUAL:
-            return best, best.keys
-        _, _, chosen, refused, used = heapq.heappop(nodes)
-        if not used:
-            return tilings.built(chosen), best.keys if not nodes else nodes[0][0]
-        most_used = max(used, key=lambda span: (used[span], span))
-        for choice in ((chosen | {most_used}, refused), (chosen, refused | {most_used})):
-            keys, left = tilings.relaxed(*choice)
-            if keys < best.keys - _EQUAL:
-                heapq.heappush(nodes, (keys, next(order), *choice, left))
-        candidate = tilings.built(chosen | {span for span, times in used.items() if times > 1})
-        best = min(best, candidate, key=lambda built: built.keys)
-    return best, min(best.keys, nodes[0][0] if nodes else best.keys)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tilings:
-    """The cheapest parts of windows, where it is given which others there are."""
-
-    spans: Spans  # the windows
-    overlapping: bool  # whether parts may overlap
-
     @cached_property
     def candidates(self) -> frozenset[Span]:
         """Auxiliary windows that might pay: of several panes, and within two of those asked for."""
-        cuts, asked = self.spans.cuts, self.spans.asked
+        cuts, asked = self.cuts, self.asked
         return frozenset(
             (first, end)
             for first in range(len(cuts))
@@ -230,18 +157,18 @@ class Tilings:
 
     def direct(self) -> Built:
         """Every window from panes."""
-        return self.spans.built({window: tuple(range(*window)) for window in self.spans.asked})
+        return self.price_all({window: tuple(range(*window)) for window in self.asked})
 
     def built(self, auxiliary: Iterable[Span] = ()) -> Built:
         """Every window from the others, and from auxiliary ones."""
-        windows = self.spans.asked.union(auxiliary)
-        return self.spans.built(self._tiled(windows, windows))
+        windows = self.asked.union(auxiliary)
+        return self.price_all(self._tiled(windows, windows))
 
     def relaxed(
         self, chosen: frozenset[Span], refused: frozenset[Span]
     ) -> tuple[float, Counter[Span]]:
         """Keys if what is neither chosen nor refused is there for nothing; how often it is used."""
-        windows = self.spans.asked | chosen
+        windows = self.asked | chosen
         free = self.candidates - chosen - refused
         tiled = self._tiled(windows, windows | free)
         used = Counter(
@@ -250,15 +177,15 @@ class Tilings:
             for part in parts
             if not isinstance(part, int) and part in free
         )
-        return self.spans.built(tiled).keys, used
+        return self.price_all(tiled).keys, used
 
     def _tiled(
         self, windows: Iterable[Span], available: Iterable[Span]
     ) -> Mapping[Span, tuple[Part, ...]]:
-        """Give every window its cheapest parts, of what is available."""
+        """Find every window's cheapest parts, of what is available."""
         ending: dict[int, list[tuple[int, float]]] = {}
         for first, end in sorted(available, reverse=True):
-            ending.setdefault(end, []).append((first, self.spans.keys((first, end))))
+            ending.setdefault(end, []).append((first, self.keys((first, end))))
         return {window: self._path(window, ending) for window in sorted(windows)}
 
     def _path(
@@ -269,9 +196,9 @@ class Tilings:
         costs: list[tuple[float, int]] = [(0.0, 0)]
         steps: list[tuple[int, Part]] = []
         for end in range(begin + 1, last + 1):
-            cuts = self.spans.cuts
+            cuts = self.cuts
             keys, parts = costs[end - 1 - begin]
-            cost = (keys + self.spans.runs[end - 1], parts + cuts[end] - cuts[end - 1])
+            cost = (keys + self.runs[end - 1], parts + cuts[end] - cuts[end - 1])
             step: tuple[int, Part] = (end - 1, end - 1)
             for first, own in ending.get(end, ()):  # latest beginning first
                 if first < begin:
@@ -292,6 +219,37 @@ class Tilings:
             at, part = steps[at - begin - 1]
             path.append(part)
         return tuple(path[::-1])
+
+
+_EQUAL = 1e-9
+
+
+def cheapest(spans: Spans, most_nodes: int) -> tuple[Built, float]:
+    """Search for the cheapest windows to build; also return a lower bound of their keys.
+
+    Best first: a node of the search has said yes to some auxiliary windows and no to some others.
+    If those that are left cost nothing to build and only to use, no plan beneath it is cheaper;
+    where none of them is used, that is a plan. After `most_nodes` the best so far is returned.
+    """
+    best = min(spans.built(), chained(spans), key=lambda built: built.keys)
+    nothing: frozenset[Span] = frozenset()
+    bound, used = spans.relaxed(nothing, nothing)
+    order = count()
+    nodes = [(bound, next(order), nothing, nothing, used)]
+    for _ in range(most_nodes):
+        if not nodes or nodes[0][0] >= best.keys - _EQUAL:
+            return best, best.keys
+        _, _, chosen, refused, used = heapq.heappop(nodes)
+        if not used:
+            return spans.built(chosen), best.keys if not nodes else nodes[0][0]
+        most_used = max(used, key=lambda span: (used[span], span))
+        for choice in ((chosen | {most_used}, refused), (chosen, refused | {most_used})):
+            keys, left = spans.relaxed(*choice)
+            if keys < best.keys - _EQUAL:
+                heapq.heappush(nodes, (keys, next(order), *choice, left))
+        candidate = spans.built(chosen | {span for span, times in used.items() if times > 1})
+        best = min(best, candidate, key=lambda built: built.keys)
+    return best, min(best.keys, nodes[0][0] if nodes else best.keys)
 
 
 _WORTH_CHANGING = 0.85
@@ -323,14 +281,8 @@ class WindowCounts:
 
     def __add__(self, other: WindowCounts) -> WindowCounts:
         """Add up two stretches."""
-        return WindowCounts(
-            pane_entries=self.pane_entries + other.pane_entries,
-            window_entries=self.window_entries + other.window_entries,
-            spread=self.spread + other.spread,
-            panes_scanned=self.panes_scanned + other.panes_scanned,
-            windows_scanned=self.windows_scanned + other.windows_scanned,
-            merged=self.merged + other.merged,
-        )
+        names = (field.name for field in fields(self))
+        return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def shared_ms(self, costs: WindowCosts) -> float:
         """Price them if panes are shared."""
@@ -344,26 +296,20 @@ class WindowCounts:
 
 
 def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
-    """Say which way to go on: the cheaper one, if it is so by enough.
+    """Return the way to go on: duplicated or not, the cheaper one if it is so by enough.
 
-    `counts`, `costs`: what was done, and what it costs. `duplicated`: whether state is duplicated
-    today.
+    In the paper a tuple costs E to process, once when shared and W times when not, and results of
+    partial windows cost K to bring together (paper 3 §5.1.1). Here partials of an epoch are made
+    per pane first, so E is what an entry of state costs, and both costs are measured.
 
     Examples
     --------
     Two windows of some sixty panes each: of 60 panes and of 2 windows, the windows are cheaper.
 
     >>> costs = WindowCosts(write_ms=5, spread_ms=1, scan_ms=1, merge_ms=1)
-    >>> counts = WindowCounts(
-    ...     pane_entries=60,
-    ...     window_entries=2,
-    ...     spread=120,
-    ...     panes_scanned=60,
-    ...     windows_scanned=2,
-    ...     merged=120,
-    ... )
+    >>> counts = WindowCounts(pane_entries=60, window_entries=2, spread=120, merged=120)
     >>> counts.shared_ms(costs), counts.duplicated_ms(costs)
-    (480, 132)
+    (420.0, 130.0)
     >>> is_duplicated_cheaper(counts, costs, duplicated=False)
     True
     """
@@ -374,7 +320,15 @@ def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicate
 
 
 def chained(spans: Spans) -> Built:
-    """Build every window from two halves."""
+    """Build every window from two halves that grow pane by pane from few cuts in between.
+
+    For hundreds of long windows that each begin a little after the one before, as when a stream was
+    quiet for a while. Cuts are chosen so that every window holds one; its halves are what is before
+    the cut and what is after. Halves of one cut hold one another, so each is made of the next
+    smaller one and the panes beyond it: besides reading every pane at most twice, a plan has at
+    most four parts a window, however long. After van Herk, Pattern Recognition Letters 13(7), 1992,
+    for windows of one length.
+    """
     parts: dict[Span, tuple[Part, ...]] = {}
 
     def half(first: int, end: int) -> Part:
@@ -385,34 +339,34 @@ def chained(spans: Spans) -> Built:
         if half(*window) == window:
             parts.setdefault(window, made_of)
 
-    for moment, windows in _by_moment(spans.asked):
-        reached = moment
+    for cut, windows in _by_cut(spans.asked):
+        reached = cut
         for end in sorted({end for _, end in windows}):
-            inner = () if reached == moment else (half(moment, reached),)
-            build((moment, end), *inner, *range(reached, end))
+            inner = () if reached == cut else (half(cut, reached),)
+            build((cut, end), *inner, *range(reached, end))
             reached = end
-        reached = moment
+        reached = cut
         for first in sorted({first for first, _ in windows}, reverse=True):
-            inner = () if reached == moment else (half(reached, moment),)
-            build((first, moment), *range(first, reached), *inner)
+            inner = () if reached == cut else (half(reached, cut),)
+            build((first, cut), *range(first, reached), *inner)
             reached = first
         for first, end in windows:
-            build((first, end), half(first, moment), half(moment, end))
+            build((first, end), half(first, cut), half(cut, end))
     for first, end in spans.asked:
-        build((first, end), *range(first, end))  # of one run: no moment lies within
-    return spans.built(parts)
+        build((first, end), *range(first, end))  # of one run: no cut lies within
+    return spans.price_all(parts)
 
 
-def _by_moment(asked: Iterable[Span]) -> Iterable[tuple[int, list[Span]]]:
-    """Choose moments, and say which windows are halved at each."""
+def _by_cut(asked: Iterable[Span]) -> Iterable[tuple[int, list[Span]]]:
+    """Choose cuts, and say which windows are halved at each."""
     chosen: dict[int, list[Span]] = {}
-    moment = -1
+    cut = -1
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
         if end - first == 1:
             continue
-        if not first < moment < end:
-            moment = end - 1
-        chosen.setdefault(moment, []).append((first, end))
+        if not first < cut < end:
+            cut = end - 1
+        chosen.setdefault(cut, []).append((first, end))
     return chosen.items()
 
 
@@ -438,7 +392,7 @@ class ConsolidationProblem:
     overlapping: bool = False
 
     def __post_init__(self) -> None:
-        freeze_array(self, "pane_keys", "pane_keys", np.float64, ndim=1)
+        freeze_array(self, "pane_keys", np.float64, ndim=1)
         require_load(self.pane_keys, "pane_keys")
         set_field(self, "windows", tuple((int(first), int(end)) for first, end in self.windows))
         if not self.windows or len(set(self.windows)) != len(self.windows):
@@ -484,23 +438,11 @@ class ConsolidationPlan:
 def plan_consolidation(
     problem: ConsolidationProblem, *, auxiliary: bool = True, most_nodes: int = 200
 ) -> ConsolidationPlan:
-    """Choose the parts of every window.
+    """Choose the parts of every window; never worse than building every window from panes.
 
-    Parameters
-    ----------
-    problem
-        The windows.
-    auxiliary
-        Whether windows may be built that were not asked for.
-    most_nodes
-        Sets of auxiliary windows that are looked at. The cheapest plan is found if they suffice, as
-        ``plan.keys == plan.bound`` tells. It is not searched for where there are more than 24
-        windows; such a plan may have two parts for every pane and four for every window.
-
-    Returns
-    -------
-    ConsolidationPlan
-        Deterministic, and never worse than building every window from panes.
+    The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
+    plan.bound`` tells. It is not searched for where there are more than 24 windows; such a plan may
+    have two parts for every pane and four for every window.
 
     Examples
     --------
@@ -511,14 +453,13 @@ def plan_consolidation(
     >>> plan.keys, plan.direct_keys
     (86.0, 240.0)
     """
-    spans = Spans.of(problem.pane_keys, float(problem.all_keys or 0.0), problem.windows)
-    tilings = Tilings(spans=spans, overlapping=problem.overlapping)
-    direct, bound = tilings.direct(), spans.least
+    spans = Spans.of(problem)
+    direct, bound = spans.direct(), spans.least
     plans = [direct]
     if len(problem.windows) <= _MOST_TILED:
-        plans.append(tilings.built())
+        plans.append(spans.built())
     if auxiliary and len(problem.windows) <= _MOST_SEARCHED:
-        best, bound = cheapest(tilings, most_nodes)
+        best, bound = cheapest(spans, most_nodes)
         plans.append(best)
     elif auxiliary:
         plans.append(chained(spans))
@@ -532,7 +473,7 @@ def plan_consolidation(
 
 
 def _steps(built: Built, spans: Spans) -> Iterator[ConsolidationStep]:
-    """Give windows and their parts as panes, shorter windows first."""
+    """List windows and their parts as panes, shorter windows first."""
     for window in sorted(built.parts, key=lambda span: (span[1] - span[0], span)):
         yield ConsolidationStep(
             window=spans.panes_of(window),

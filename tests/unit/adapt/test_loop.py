@@ -24,7 +24,7 @@ from godwit.planning.solution import make_solution
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from godwit.adapt.ports import T
+    from godwit.adapt.interfaces import T
     from godwit.planning import Problem, Solution
 
 PERIOD_S = 5.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from godwit.adapt.sharing import SharePanes
+from godwit.adapt.windows import SharePanes
 from godwit.engine.sharing import PaneMeter
 from godwit.operators.windows.event_time import EpochTime, WindowWork
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow

@@ -25,7 +25,7 @@ from godwit.cluster.simulated import (
 )
 from godwit.migration import Bounds
 from godwit.model import events
-from godwit.planning.allocation import solver
+from godwit.planning.allocation import milp as milp_planner
 from godwit.planning.baselines import plan_flux
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ def test_how_long_planners_take_for_real_changes_nothing_in_virtual_time() -> No
 
 def test_solvers_have_no_time_limit_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
-    solve = vars(solver)["milp"]
+    solve = vars(milp_planner)["milp"]
 
     def milp(*args: Any, options: dict[str, Any], **rest: Any) -> Any:
         given.append(options["time_limit"])
         return solve(*args, options=options, **rest)
 
-    monkeypatch.setattr(solver, "milp", milp)
+    monkeypatch.setattr(milp_planner, "milp", milp)
     control = controlled(planner="milp", options={"rounds": 40, "patience": 40})
     Simulation(scenario(duration_s=8), control=control).run()
     assert set(given) == {float("inf")}

@@ -14,7 +14,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 import godwit as gw
 from godwit.adapt.fusing import by_attributes
 from godwit.adapt.policy import FlowEpoch, ManualOverrides
-from godwit.adapt.splitting import (
+from godwit.adapt.windows import (
     ExchangeCosts,
     SplitOrCombine,
     in_layout,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from godwit.adapt import EpochObserved, Topology
-from godwit.adapt.problems import Means, planning_question, usage
+from godwit.adapt.planning import measured_problem, usage
+from godwit.adapt.settings import Means
 from godwit.adapt.statistics import PeriodStatistics, Statistics
 from godwit.migration import (
     ComponentTraffic,
@@ -195,7 +196,7 @@ def bottleneck(period: PeriodStatistics, means: Means) -> str:
             )
         },
     )
-    asked = planning_question(
+    asked = measured_problem(
         ["sum"],
         statistics=period,
         view=view,

@@ -11,9 +11,8 @@ from tests.oracles.interval_plans import line_problem
 
 from godwit.cli.plan_json import EXAMPLES, KINDS
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.planner import ASKED
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.registry import PLANNERS, planner
+from godwit.planning.registry import ASKED, PLANNERS, planner
 
 
 def test_every_planner_loads_and_says_what_it_does() -> None:

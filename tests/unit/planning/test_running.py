@@ -9,9 +9,8 @@ from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidProblemError
 from godwit.model.key_groups import OTHERS, KeyGroupPairs
 from godwit.planning import planner
-from godwit.planning.carrying_out import carry_out_each
-from godwit.planning.problem import Limits
-from godwit.planning.running import ComponentFacts, joint_problem
+from godwit.planning.problem import ComponentFacts, Limits, joint_problem
+from godwit.planning.solution import executable_plans
 
 N = 8
 
@@ -75,7 +74,7 @@ def test_albic_brings_together_what_talks_and_every_component_gets_its_own_moves
     solution = planner("albic")(problem, pairs=N)
     together = solution.assignment[:N] == solution.assignment[N:]
     assert together.sum() >= N // 2
-    parts = carry_out_each(solution)
+    parts = executable_plans(solution)
     after = {name: facts.assignment for name, facts in components.items()}
     for name, part in parts.items():
         after[name] = part.target(after[name])

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from godwit.adapt.ports import PoolView
+from godwit.adapt.interfaces import PoolView
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ class Executors:
 
     @property
     def view(self) -> PoolView:
-        """See `godwit.adapt.ports.ExecutorPool`."""
+        """See `godwit.adapt.interfaces.ExecutorPool`."""
         return PoolView(pending=self._pending, most=self.cluster.pool.most, refused=self._refused)
 
     def add(self, count: int) -> None:
-        """See `godwit.adapt.ports.ExecutorPool`."""
+        """See `godwit.adapt.interfaces.ExecutorPool`."""
         pool = self.cluster.pool
         room = count if pool.most is None else pool.most - len(self.alive) - self._pending
         granted = max(min(count, room), 0)
@@ -170,6 +170,6 @@ class Executors:
             self._plan(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
     def remove(self, executors: Sequence[str]) -> None:
-        """See `godwit.adapt.ports.ExecutorPool`."""
+        """See `godwit.adapt.interfaces.ExecutorPool`."""
         for name in executors:
             self._plan(self.now_s, "dies", name)

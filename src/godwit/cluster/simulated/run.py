@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from godwit.adapt import Control, Controller
-from godwit.adapt.ports import EpochObserved, Topology
+from godwit.adapt.interfaces import EpochObserved, Topology
 from godwit.cluster.simulated.cluster import Executors
 from godwit.cluster.simulated.flow import SimulatedFlow
 from godwit.cluster.simulated.history import Delays, EpochRecord, History
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from godwit.adapt import PlannerRunner
-    from godwit.adapt.ports import Driven
+    from godwit.adapt.interfaces import Driven
     from godwit.cluster.simulated.flow import EpochWork
     from godwit.cluster.simulated.scenario import Scenario
     from godwit.cluster.simulated.workload import Batch, Source

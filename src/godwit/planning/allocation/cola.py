@@ -1,14 +1,12 @@
 """COLA: split the graph of key groups until its parts can be balanced (baseline).
 
-Problem: little traffic between executors under a bound on the load distance, planned from scratch.
+Little traffic between executors under a bound on the load distance, planned from scratch: paper 2
+§2.1 and §5.3 (Khandekar et al., Middleware 2009).  All operators start in one part; the heaviest
+part is split in two by balanced graph partitioning, here METIS, until a greedy distribution of the
+parts is balanced well enough.
 
 Invariant: key groups of one part are on one executor; parts are only ever split, so collocation is
 given up no further than balance needs.
-
-Source: paper 2 §2.1 and §5.3 (Khandekar et al., Middleware 2009): all operators start in one part;
-the heaviest part is split in two by balanced graph partitioning, here METIS, until a greedy
-distribution of the parts is balanced well enough.  The static optimizer does not know where state
-is.
 """
 
 from __future__ import annotations
@@ -46,17 +44,6 @@ def plan_cola(
     Minimises traffic between executors, heuristically, under a load distance of at most
     `max_load_distance` percent of the mean; ignores where key groups are and what moving them
     costs. Ties: the lower part, the lower executor. O(parts · (e + parts log n)) time.
-
-    Parameters
-    ----------
-    max_load_distance
-        Percent of the mean load index; splitting stops when it is reached.
-
-    Returns
-    -------
-    Solution
-        `objective` is the share of the traffic between executors; ``details["parts"]`` the number
-        of parts.
     """
     if not max_load_distance >= 0:
         raise wrong_value("options.max_load_distance", max_load_distance, "give at least 0")
@@ -78,9 +65,10 @@ def plan_cola(
         _, at = heapq.heappop(heap)
         if len(parts[at]) < 2:
             continue
-        one, other = graph.bisect(parts[at], weight)
-        parts[at] = one
-        parts.append(other)
+        members = parts[at]
+        part = graph.partition(members, weight, 2)
+        parts[at] = members[part == 0]
+        parts.append(members[part == 1])
         for name in (at, len(parts) - 1):
             heapq.heappush(heap, (-float(weight[parts[name]].sum()), name))
     return make_solution(

@@ -1,11 +1,9 @@
-"""Balanced partitions of the traffic graph, by METIS.
+"""Graph of the traffic between key groups, and its balanced partitions by METIS (through pymetis).
 
-Problem: cut a set of key groups into parts of about equal weight with little traffic between them.
+Used by paper 2 §4.3.2 step 2 (ALBIC) and §5.3 (COLA).
 
 Invariant: every part has at least one key group, whatever METIS returns; the result depends on the
 input only (a fixed seed).
-
-Source: paper 2 §4.3.2 step 2 and §5.3; Karypis and Kumar's multilevel partitioning through pymetis.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ _SCALE = 1_000_000
 
 
 class KeyGroupGraph:
-    """The traffic between key groups as an undirected graph.
-
-    `problem`: its traffic in both directions is added up; traffic of a key group to itself is left
-    out.
-    """
+    """Undirected traffic between different key groups, both directions added up."""
 
     def __init__(self, problem: Problem) -> None:
         m, traffic = problem.num_key_groups, problem.traffic
@@ -50,10 +44,7 @@ class KeyGroupGraph:
         return self._heaviest > 0
 
     def between(self, unit_of: IntArray, units: int) -> sparse.csr_matrix:
-        """Symmetric, shape ``(units, units)``: traffic between units, both directions added up.
-
-        `unit_of`: shape ``(m,)``: the unit of each key group. `units`: how many there are.
-        """
+        """Symmetric, shape ``(units, units)``: traffic between units, both directions added up."""
         m = len(unit_of)
         member = sparse.csr_matrix((np.ones(m), (np.arange(m), unit_of)), shape=(m, units))
         traffic = sparse.csr_matrix(member.T @ self._matrix @ member)
@@ -61,16 +52,10 @@ class KeyGroupGraph:
         traffic.eliminate_zeros()
         return traffic
 
-    def bisect(self, members: IndexArray, weight: FloatArray) -> tuple[IndexArray, IndexArray]:
-        """Cut `members` in two parts of about equal weight."""
-        part = self.partition(members, weight, 2)
-        return members[part == 0], members[part == 1]
-
     def partition(self, members: IndexArray, weight: FloatArray, parts: int) -> IntArray:
         """Shape ``(members,)``: part of each member, ``0 <= part < parts``, each used.
 
-        `members`: key groups, at least `parts` of them. `weight`: shape ``(m,)``: weight of every
-        key group of the problem. `parts`: number of parts.
+        There are at least `parts` members; `weight` is of all key groups of the problem.
         """
         size = len(members)
         if parts <= 1:
@@ -97,11 +82,7 @@ class KeyGroupGraph:
 
 
 def with_executors(traffic: sparse.csr_matrix, place: IntArray, executors: int) -> FloatArray:
-    """Shape ``(units, executors)``: traffic between each unit and the units of each executor.
-
-    `traffic`: from `KeyGroupGraph.between`. `place`: shape ``(units,)``: executor of each unit.
-    `executors`: how many there are.
-    """
+    """Shape ``(units, executors)``: traffic of each unit with the units placed on each executor."""
     units = len(place)
     holds = sparse.csr_matrix((np.ones(units), (np.arange(units), place)), (units, executors))
     return np.asarray((traffic @ holds).todense(), np.float64)

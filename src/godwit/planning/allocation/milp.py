@@ -1,18 +1,14 @@
-"""Load balance within a migration budget, as a mixed-integer linear program.
+"""MILP: load balance within a migration budget, as a mixed-integer linear program (paper 2 §4.3.1).
 
-Problem: the assignment with the least load distance d that moves at most ``max_moves`` key groups
-and at most ``max_bytes`` of state; executors may differ in capacity, several resources may be
-limited, and executors that drain give up their key groups.
+Small programs go to HiGHS whole and come back proved.  Larger ones are solved by local search,
+again and again after taking some moves back, and now and then by HiGHS on a few executors around
+the worst one, for as long as the limits allow; a combinatorial bound says how far from the optimum
+they can be.
 
 Invariant: nothing ever moves onto a draining executor, and plans made one after another on the same
 loads empty it: a plan that hardly balances takes at least one key group off, budget permitting (the
 paper's Lemma 4.2 says so of its model only without a budget).  Moves go to draining rather than to
 the last per cent of balance.
-
-Source: paper 2 §4.3.1.  Small programs go to HiGHS whole and come back proved.  Larger ones are
-solved by local search, again and again after taking some moves back, and now and then by HiGHS on a
-few executors around the worst one, for as long as the limits allow; a combinatorial bound says how
-far from the optimum they can be.
 """
 
 from __future__ import annotations
@@ -23,26 +19,378 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
 
+from godwit.planning import metrics
 from godwit.planning.allocation.model import (
+    FREE,
     AllocationModel,
     SolverLimits,
     build_model,
     plan_within_target,
     single_units,
-    solver_limits,
 )
 from godwit.planning.allocation.search import AllocationSearch
-from godwit.planning.allocation.solver import load_distance_bound, program_size, solve_allocation
 from godwit.planning.arrays import wrong_value
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
-    from godwit.planning.arrays import Clock, IntArray
+    from godwit.planning.arrays import BoolArray, Clock, FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["AllocationResult", "allocate_units", "plan_milp"]
+__all__ = [
+    "AllocationResult",
+    "SolverResult",
+    "allocate_units",
+    "load_distance_bound",
+    "plan_milp",
+    "program_size",
+    "solve_allocation",
+]
+
+_PRECISION = 1e-9
+"""Share of the mean to which the bound is found; plans are compared to a millionth of it."""
+_SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+"""λ: how much of a move counts where it is given; the rest counts where it is taken."""
+
+
+def load_distance_bound(problem: Problem) -> float:
+    """Lower bound of d, in the problem's unit of load, that the budget of moves or bytes can reach.
+
+    For a wanted d, every executor above ``mean + d`` must give away at least its excess, and with r
+    moves it cannot give away more than its r heaviest key groups; likewise every executor below
+    ``mean - d`` must receive. If all that takes more moves (or bytes) than there are, d is out of
+    reach. Never above the optimum; unlike the linear relaxation it counts whole moves. O(m log m).
+    """
+    mean, speed = metrics.mean_index(problem), problem.speed
+    load = metrics.loads(problem, problem.current)
+    weight, available = problem.weight, problem.available
+    deviation = load / speed - mean
+    over = np.maximum(deviation, 0.0)
+    under = np.where(problem.draining, 0.0, np.maximum(-deviation, 0.0))
+    floor = max(0.0, _heaviest(problem) - mean)
+    reached = float(max(over.max(), under.max()))
+    if reached <= floor:
+        return reached
+    limits = problem.limits
+    checks: list[_MoveCount | _ByteCount] = []
+    if limits.max_moves is not None:
+        checks.append(_MoveCount(problem, weight, limits.max_moves))
+    if limits.max_bytes is not None:
+        checks.append(_ByteCount(problem, weight, limits.max_bytes))
+    low, high = floor, reached
+    if not checks or _possible(checks, load, speed, mean=mean, available=available, distance=low):
+        return low
+    while high - low > _PRECISION * mean:
+        middle = (low + high) / 2
+        if _possible(checks, load, speed, mean=mean, available=available, distance=middle):
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _heaviest(problem: Problem) -> float:
+    """Least load index that the heaviest key group makes somewhere."""
+    k = int(problem.weight.argmax())
+    places = problem.available
+    fastest = float(problem.speed[places].max())
+    home = int(problem.current[k])
+    if problem.draining[home]:  # it may stay, and then only its overload counts
+        fastest = max(fastest, float(problem.speed[home]))
+    return float(problem.weight[k]) / fastest
+
+
+def _possible(
+    checks: list[_MoveCount | _ByteCount],
+    load: FloatArray,
+    speed: FloatArray,
+    *,
+    mean: float,
+    available: IntArray,
+    distance: float,
+) -> bool:
+    # A hair's width of slack: rounding must never make the bound too high.
+    """Return whether the budget lets every executor come within a distance of the mean."""
+    excess = load - (mean + distance) * speed * (1 + 1e-12)
+    missing = np.zeros_like(load)
+    missing[available] = ((mean - distance) * speed * (1 - 1e-12) - load)[available]
+    return all(check.suffices(excess, missing) for check in checks)
+
+
+class _MoveCount:
+    """Moves that bring every executor into the range at least.
+
+    An executor that gives a key groups and takes b changes its load by a sum of b minus a sum of a,
+    of which only the least and the greatest are looked at. Each move is given once and taken once,
+    so for any λ in [0, 1] there are at least Σ_i min (λ·a + (1 - λ)·b) of them, the minimum being
+    over the (a, b) that could bring executor i into the range.
+    """
+
+    def __init__(self, problem: Problem, weight: FloatArray, limit: int) -> None:
+        self._limit = limit
+        ascending = np.sort(weight)
+        self._takes = _sums(ascending[:limit]), _sums(ascending[::-1][:limit])
+        least, most = [], []
+        for e in range(problem.num_executors):
+            mine = np.sort(weight[problem.current == e])
+            least.append(_sums(mine[:limit]))
+            most.append(_sums(mine[::-1][:limit]))
+        # Executor after executor: one entry for every number of key groups that it could give.
+        sizes = np.array([len(sums) for sums in most])
+        self._first = np.cumsum(sizes) - sizes
+        self._of = np.repeat(np.arange(len(sizes)), sizes)
+        self._count = np.arange(len(self._of)) - self._first[self._of]
+        self._given = np.concatenate(least), np.concatenate(most)
+        self._drains = problem.draining[self._of]
+
+    def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
+        """Return whether the moves allow executors to give `excess` and take `missing`."""
+        taken, possible = self._taken(excess[self._of], missing[self._of])
+        share = _SHARES[:, None]
+        moves = np.where(possible, share * self._count + (1 - share) * taken, np.inf)
+        fewest = np.minimum.reduceat(moves, self._first, axis=1)
+        total = fewest[:, (excess > 0) | (missing > 0)].sum(axis=1)
+        return bool(total.max() <= self._limit + 1e-6)
+
+    def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
+        """Fewest key groups to take for each number given away, and whether any number will do."""
+        least_given, most_given = self._given
+        least_taken, most_taken = self._takes
+        slack = 1e-12 * float(most_taken[-1])
+        # Taking more than this many only makes what has to be given more.
+        taken = np.searchsorted(most_taken, missing + least_given - slack)
+        taken[self._drains] = 0
+        enough = taken < len(most_taken)
+        taken[~enough] = 0
+        return taken, enough & (least_taken[taken] - most_given <= -excess + slack)
+
+
+def _sums(values: FloatArray) -> FloatArray:
+    """Return running sums, beginning with 0."""
+    return np.concatenate([np.zeros(1), np.cumsum(values)])
+
+
+class _ByteCount:
+    """Bytes that they take at least, if key groups could be cut."""
+
+    def __init__(self, problem: Problem, weight: FloatArray, limit: float) -> None:
+        self._limit = limit * (1 + 1e-9)
+        size = problem.state_bytes
+        order = np.argsort(-weight / np.maximum(size, 1e-300), kind="stable")
+        self._given = []
+        for e in range(problem.num_executors):
+            mine = order[problem.current[order] == e]
+            self._given.append(_curve(weight[mine], size[mine]))
+        self._taken = _curve(weight[order], size[order])
+
+    def suffices(self, excess: FloatArray, missing: FloatArray) -> bool:
+        """Return whether the bytes allow executors to give `excess` and take `missing`."""
+        away = sum(float(np.interp(excess[e], *self._given[e])) for e in np.flatnonzero(excess > 0))
+        there = sum(float(np.interp(x, *self._taken)) for x in missing[missing > 0])
+        return max(away, there) <= self._limit
+
+
+def _curve(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Load given away against bytes moved, the cheapest key groups first."""
+    return _sums(weight), _sums(size)
+
+
+_OPTIMAL, _INFEASIBLE = 0, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SolverResult:
+    """Result of HiGHS."""
+
+    # shape ``(U,)``: executor of every unit of the model; ``None`` if nothing was found
+    place: IntArray | None
+    bound: float  # proved lower bound of d for the part that was free, scaled
+    proved: bool  # whether d is proved least
+    infeasible: bool  # whether it is proved that no placement keeps to the limits (and the cutoff)
+
+
+class _Program:
+    """Columns: one per (unit, executor), then d, over, under."""
+
+    def __init__(
+        self, model: AllocationModel, place: IntArray, free: IntArray, executors: IntArray
+    ) -> None:
+        units = model.units
+        self.model, self.place, self.free = model, place, free
+        n = len(model.speed)
+        inside = np.zeros(n, np.bool_)
+        inside[executors] = True
+        allowed = np.broadcast_to(model.stays & inside, (len(free), n)).copy()
+        at_home = inside[units.home[free]]
+        if model.empties:
+            at_home &= model.stays[units.home[free]]
+        allowed[np.flatnonzero(at_home), units.home[free][at_home]] = True
+        pinned = units.pinned[free]
+        held = np.flatnonzero(pinned != FREE)
+        allowed[held] = False
+        allowed[held, pinned[held]] = True
+        row, column = np.nonzero(allowed)
+        self.row, self.executor = row.astype(np.int32), column.astype(np.int32)
+        self.unit = free[row]
+        self.size = len(row)
+        self.away = self.executor != units.home[self.unit]
+        fixed = np.ones(len(units), np.bool_)
+        fixed[free] = False
+        self.base = np.bincount(place[fixed], weights=model.weight[fixed], minlength=n)
+        moves, size = model.spent(place)
+        gone = free[place[free] != units.home[free]]
+        self.moves_left = model.max_moves - (moves - int(units.count[gone].sum()))
+        self.bytes_left = model.max_bytes - (size - float(units.state_bytes[gone].sum()))
+        self.executors = np.flatnonzero(allowed.any(axis=0) | inside)
+        self.constraints = self._constraints(fixed)
+
+    def _constraints(self, fixed: BoolArray) -> list[LinearConstraint]:
+        """Build the rows of the program: one place per unit, deviations, budgets, room."""
+        model, units, size = self.model, self.model.units, self.size
+        column = np.arange(size)
+        position = np.full(len(model.speed), -1)
+        position[self.executors] = np.arange(len(self.executors))
+        count = len(self.executors)
+
+        def matrix(values: FloatArray, rows: IndexArray, height: int) -> sparse.csr_matrix:
+            return sparse.csr_matrix((values, (rows, column)), shape=(height, size + 3))
+
+        def extra(height: int, rows: IndexArray, which: int, value: float) -> sparse.csr_matrix:
+            return sparse.csr_matrix(
+                (np.full(len(rows), value), (rows, np.full(len(rows), size + which))),
+                shape=(height, size + 3),
+            )
+
+        place_once = LinearConstraint(matrix(np.ones(size), self.row, len(self.free)), 1, 1)
+        at = position[self.executor]
+        index = matrix(model.weight[self.unit] / model.speed[self.executor], at, count)
+        rest = model.mean - (self.base / model.speed)[self.executors]
+        over = LinearConstraint(index + extra(count, np.arange(count), 1, -1.0), -np.inf, rest)
+        stay = np.flatnonzero(model.stays[self.executors])
+        pick = sparse.csr_matrix(
+            (np.ones(len(stay)), (np.arange(len(stay)), stay)), shape=(len(stay), count)
+        )
+        under = LinearConstraint(
+            pick @ index + extra(len(stay), np.arange(len(stay)), 2, 1.0), rest[stay], np.inf
+        )
+        largest = LinearConstraint(
+            sparse.csr_matrix(
+                ([1.0, -1.0, 1.0, -1.0], ([0, 0, 1, 1], [size, size + 1, size, size + 2])),
+                shape=(2, size + 3),
+            ),
+            0,
+            np.inf,
+        )
+        constraints = [place_once, over, under, largest]
+        none = np.zeros(size, np.int32)
+        if np.isfinite(self.moves_left):
+            cost = np.where(self.away, units.count[self.unit], 0).astype(np.float64)
+            constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, self.moves_left))
+        if np.isfinite(self.bytes_left):
+            largest_bytes = max(1.0, float(units.state_bytes.max()))
+            cost = np.where(self.away, units.state_bytes[self.unit], 0.0) / largest_bytes
+            limit = self.bytes_left / largest_bytes
+            constraints.append(LinearConstraint(matrix(cost, none, 1), -np.inf, limit))
+        for r in range(model.usage.shape[1]):
+            used = matrix(model.usage[self.unit, r], at, count)
+            pinned_load = np.bincount(
+                self.place[fixed], weights=model.usage[fixed, r], minlength=len(model.speed)
+            )
+            room = (model.room[:, r] - pinned_load)[self.executors][stay]
+            constraints.append(LinearConstraint(pick @ used, -np.inf, room))
+        return constraints
+
+    def solve(
+        self,
+        objective: FloatArray,
+        *,
+        most: tuple[float, float, float],
+        time_limit_s: float,
+        node_limit: int | None,
+    ) -> tuple[IntArray | None, float, int]:
+        """Run HiGHS; return the placement, its dual bound and the status."""
+        upper = np.concatenate([np.ones(self.size), np.asarray(most)])
+        options: dict[str, float | int | bool] = {
+            "time_limit": max(time_limit_s, 1e-3),
+            "mip_rel_gap": 0.0,
+        }
+        if node_limit is not None:
+            options["node_limit"] = node_limit
+        result = milp(
+            objective,
+            integrality=np.concatenate([np.ones(self.size), np.zeros(3)]),
+            bounds=Bounds(np.zeros(self.size + 3), upper),
+            constraints=self.constraints,
+            options=options,
+        )
+        bound = getattr(result, "mip_dual_bound", None)
+        lower = -np.inf if bound is None else float(bound)
+        if result.x is None:
+            return None, lower, int(result.status)
+        place = self.place.copy()
+        chosen = np.asarray(result.x)[: self.size] > 0.5
+        place[self.unit[chosen]] = self.executor[chosen]
+        return place, lower, int(result.status)
+
+
+def program_size(model: AllocationModel) -> int:
+    """Binaries of the whole program."""
+    free = int((model.units.pinned == FREE).sum())
+    return free * int(model.stays.sum()) + len(model.units) - free
+
+
+def solve_allocation(
+    model: AllocationModel,
+    place: IntArray,
+    *,
+    free: IntArray,
+    executors: IntArray,
+    cutoff: float = np.inf,
+    refine: bool = True,
+    time_limit_s: float = 5.0,
+    node_limit: int | None = None,
+) -> SolverResult:
+    """Place the free units by HiGHS, everything else staying where it is.
+
+    They may use `executors`, and their homes among these; only placements with ``d <= cutoff`` are
+    looked for. With `refine` it solves a second time: for less left on draining executors, then for
+    ``over + under``, then for fewer moves. The limits are of each of the two solutions.
+    """
+    program = _Program(model, place, free, executors)
+    most = (cutoff, np.inf, np.inf)
+    first = np.zeros(program.size + 3)
+    first[program.size] = 1.0
+    best, bound, status = program.solve(
+        first, most=most, time_limit_s=time_limit_s, node_limit=node_limit
+    )
+    if best is None:
+        return SolverResult(place=None, bound=bound, proved=False, infeasible=status == _INFEASIBLE)
+    proved = status == _OPTIMAL
+    if refine:
+        over, under = model.over_under(best)
+        limit = max(over, under) * (1 + 1e-9) + 1e-9
+        second = np.concatenate([_tie_break(program), [0.0, 1.0, 1.0]])
+        again, _, _ = program.solve(
+            second, most=(limit, np.inf, np.inf), time_limit_s=time_limit_s, node_limit=node_limit
+        )
+        if again is not None and max(model.over_under(again)) <= limit:
+            best = again
+    return SolverResult(place=best, bound=bound, proved=proved, infeasible=False)
+
+
+def _tie_break(program: _Program) -> FloatArray:
+    """Load left on draining executors before anything else, and fewer moves after everything."""
+    model = program.model
+    size = max(1, len(model.units))
+    drains = ~model.stays[program.executor]
+    left = np.where(drains, model.weight[program.unit] + 1.0 / size, 0.0)
+    count = model.units.count[program.unit]
+    moved = np.where(program.away, count, 0) / max(1, int(model.units.count.sum()))
+    return np.asarray(1e3 * left + 1e-5 * moved, np.float64)
+
 
 _WHOLE_PROGRAM = 600
 """Binaries up to which HiGHS gets the whole program at once."""
@@ -85,37 +433,24 @@ def plan_milp(
     """Least load distance within the migration budget (paper 2 §4.3.1).
 
     Minimises d, the largest deviation of a load index from the mean; then load left on draining
-    executors; then the sum of the largest overload and the largest underload; then moves.
-    Constraints: every key group has one executor, ``max_moves``, ``max_bytes``, ``max_usage``,
-    ``tau`` and ``target_executors`` of the problem's limits, nothing onto a draining executor. Ties
-    are broken by the lowest index.
+    executors; then the sum of the largest overload and the largest underload; then moves. Keeps to
+    ``max_moves``, ``max_bytes``, ``max_usage``, ``tau`` and ``target_executors``. Ties are broken
+    by the lowest index.
 
-    Parameters
-    ----------
-    problem
-        Loads, owners and limits.
-    time_limit_s, node_limit, rounds, patience, clock, rng
-        How long to look, see `SolverLimits`.
-    least_gain
-        Percent of the mean load index. A plan that does not lower d, or the two sides of it
-        together, by as much moves nothing, unless it takes key groups off a draining executor or
-        ends a breach of limits; 0 takes every gain.
-
-    Returns
-    -------
-    Solution
-        `objective` is d and `bound` a proved lower bound of it, both in the unit of load. It is
-        optimal where no d is lower by `least_gain`, or, if key groups move, none at all.
+    A plan that does not lower d, or the two sides of it together, by `least_gain` percent of the
+    mean load index moves nothing, unless it takes key groups off a draining executor or ends a
+    breach of limits. The solution is optimal where no d is lower by `least_gain`, or, if key groups
+    move, none at all. For the other options see `SolverLimits`.
     """
     if not 0 <= least_gain < np.inf:
         raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
-    limits = solver_limits(
+    limits = SolverLimits(
         time_limit_s=time_limit_s,
         node_limit=node_limit,
         rounds=rounds,
         patience=patience,
         clock=clock,
-        rng=rng,
+        rng=rng or np.random.default_rng(0),
     )
     return plan_within_target(
         problem, lambda narrowed: _plan(narrowed, limits=limits, least_gain=least_gain)
@@ -123,6 +458,7 @@ def plan_milp(
 
 
 def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float) -> Solution:
+    """Plan with all executors that are not draining, key group by key group."""
     start = limits.clock()
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
@@ -160,10 +496,9 @@ def allocate_units(
 ) -> AllocationResult:
     """Place units so that d is least; what MILP and ALBIC share.
 
-    `model`: units and limits. `limits`: how long to look. `least`: a known lower bound of d, in the
-    problem's unit, at which to stop. `enough`: a d, in the problem's unit, below which moves are
-    rather saved. `least_gain`: by how much, in fair shares, d or both sides together must fall for
-    units to move.
+    Stops at `least`, a known lower bound of d; below `enough` moves are rather saved (both in the
+    problem's unit). For units to move, d or both sides together must fall by `least_gain` fair
+    shares.
     """
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
@@ -237,12 +572,14 @@ def _evacuate(
 
 
 def _better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
+    """Return whether one placement keeps to the room, or is more even, where another is not."""
     if model.within_room(place) != model.within_room(than):
         return model.within_room(place)
     return _key(model, place) < _key(model, than)
 
 
 def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
+    """Return d, and the two sides of it together: what placements are compared by."""
     over, under = model.over_under(place)
     return max(over, under), over + under
 
@@ -275,7 +612,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Take moves back and search anew; now and then re-plan a few executors with HiGHS."""
+    """Undo some moves and search anew; now and then re-plan a few executors with HiGHS."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:
@@ -330,6 +667,7 @@ def _replan_some(
 def _neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
+    """Choose the worst executor, partners on the other side of the mean, and some at random."""
     deviation = model.deviations(place)
     deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
     worst = int(np.abs(deviation).argmax())

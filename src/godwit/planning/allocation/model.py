@@ -1,13 +1,8 @@
 """Allocation model of paper 2 §4.3.1: units to place on executors, limits, and what is minimised.
 
-**Units of migration**: key groups that move together or not at all.  The allocation of paper 2 §4.3
-moves single key groups when it only balances (MILP), and sets of collocated key groups when it also
-collocates (ALBIC).  Both are the same model over units.
-
-Invariant: the key groups of one unit are on one executor today, so a unit has one home; only a
-pinned unit may hold key groups of several executors, and it has no choice of place.
-
-Source: paper 2 §4.3.2, step 2 ("indivisible units").
+A *unit* is a set of key groups that move together or not at all (§4.3.2, step 2): single key groups
+for the MILP, sets of collocated ones for ALBIC.  Invariant: its key groups are on one executor
+today; only a pinned unit may hold key groups of several, and it has no choice of place.
 
 **Objective.**  For executors A that stay and B that drain, with load index L_i (load / capacity)
 and fair index ``mean``: ``over = max_{A and B}(L_i - mean)``, ``under = max_A(mean - L_i)``, both
@@ -16,16 +11,6 @@ w₂, which is: first d, then ``over + under`` (d_u = d - over, d_l = d - under)
 exactly instead of weighing them, with the other goal of its objective, little load left on B,
 between them.  Its constraint (5), ``d <= mean``, is left out: it only makes a problem with one very
 heavy key group unsolvable.
-
-Source: paper 2 §4.3.1, Table 2.
-
-**Plans for fewer executors** than there are: which of them stay is decided first.  Problem:
-``limits.target_executors`` = n' asks for a plan in which at most n' executors own key groups; the
-allocation model knows executors that stay and executors that drain.
-
-Invariant: a plan is made with all but n' executors draining and has to empty them; the first choice
-of those that stay for which that succeeds is taken, so choices that work are as few moves as can be
-seen beforehand.
 """
 
 from __future__ import annotations
@@ -59,7 +44,6 @@ __all__ = [
     "merge_units",
     "plan_within_target",
     "single_units",
-    "solver_limits",
 ]
 
 
@@ -99,8 +83,7 @@ def single_units(problem: Problem) -> Units:
 def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
     """Build the units of a partition of the key groups.
 
-    `problem`: loads, state and today's owners. `unit_of`: shape ``(m,)``: the unit of each key
-    group, ``0 <= unit < U``, each used. `pinned`: shape ``(U,)``: the executor a unit must be on,
+    `unit_of` names the unit of each key group, each used; `pinned` the executor a unit must be on,
     or `FREE`.
     """
     size = len(pinned)
@@ -140,37 +123,13 @@ class SolverLimits:
     # draws what is taken back or re-planned
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
-
-def solver_limits(
-    *,
-    time_limit_s: float,
-    node_limit: int | None,
-    rounds: int,
-    patience: int,
-    clock: Clock,
-    rng: np.random.Generator | None,
-) -> SolverLimits:
-    """Check a planner's options and gather them.
-
-    Raises `InvalidProblemError` if a limit is not positive, or `rounds` negative.
-    """
-    for name, value in (
-        ("time_limit_s", time_limit_s),
-        ("node_limit", node_limit),
-        ("patience", patience),
-    ):
-        if value is not None and not value > 0:
-            raise wrong_value(f"options.{name}", value, "give a number above 0")
-    if not rounds >= 0:
-        raise wrong_value("options.rounds", rounds, "give a number of at least 0")
-    return SolverLimits(
-        time_limit_s=time_limit_s,
-        node_limit=node_limit,
-        rounds=rounds,
-        patience=patience,
-        clock=clock,
-        rng=np.random.default_rng(0) if rng is None else rng,
-    )
+    def __post_init__(self) -> None:
+        for name in ("time_limit_s", "node_limit", "patience"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise wrong_value(f"options.{name}", value, "give a number above 0")
+        if not self.rounds >= 0:
+            raise wrong_value("options.rounds", self.rounds, "give a number of at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -264,19 +223,11 @@ _CHOICES = 12
 
 
 def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) -> Solution:
-    """Plan with at most n' executors; the planner itself need only know draining ones.
+    """Plan with at most n' executors, by a planner that only knows draining ones and empties them.
 
-    Parameters
-    ----------
-    problem
-        With any ``limits.target_executors``.
-    plan
-        Makes a plan that empties draining executors if ``limits.target_executors`` is given.
-
-    Returns
-    -------
-    Solution
-        Of `problem`. Not optimal where there was a choice, and then without a bound.
+    A plan is made with all but n' executors draining; the first choice of those that stay for which
+    it empties them is taken, so choices that work are as few moves as can be seen beforehand. Not
+    optimal where there was a choice, and then without a bound.
     """
     first: Solution | None = None
     for narrowed in choose_executors(problem):

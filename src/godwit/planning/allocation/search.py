@@ -1,20 +1,12 @@
 """Local search on the allocation model: seconds where the whole program would take minutes.
 
-**Placement** of units, and what may be changed in it: budgets, room, pins, deviations.
+Lowers the worst deviation by moving one unit or exchanging two, within the budgets; our own (paper
+2 §4.3.1 gives the model to the solver alone).
 
-Problem: answer, for many units at once, which moves and exchanges the allocation model allows and
-what they would do to the executors involved.
-
-Invariant: loads, use of resources, moves and bytes always belong to `Placement.place`.
-
-**Search.** Problem: lower the worst deviation by moving one unit or exchanging two, within the
-budgets.
-
-Invariant: every step involves the executor with the worst deviation and leaves both executors of
-the step with smaller deviations than that, so the sorted deviations fall lexicographically and the
-search ends; budgets and room hold after every step.
-
-Source: our own; paper 2 §4.3.1 gives the model to the solver alone.
+Invariants: loads, use of resources, moves and bytes always belong to `Placement.place`.  Every step
+involves the executor with the worst deviation and leaves both executors of the step with smaller
+deviations than that, so the sorted deviations fall lexicographically and the search ends; budgets
+and room hold after every step.
 """
 
 from __future__ import annotations
@@ -34,11 +26,7 @@ __all__ = ["AllocationSearch", "Placement"]
 
 
 class Placement:
-    """Placement of units, with what follows from it.
-
-    `model`: units and limits. `place`: shape ``(U,)``: executor of each unit; within the budgets.
-    `movable`: shape ``(U,)``: units that are not pinned.
-    """
+    """Placement of units, and what may be changed in it: budgets, room, pins, deviations."""
 
     def __init__(self, model: AllocationModel, place: IntArray) -> None:
         self.model = model
@@ -66,11 +54,13 @@ class Placement:
         self._away = place != model.units.home
 
     def _badness(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
+        """Size of the deviation that executors would have with some load."""
         deviation = load / self.model.speed[executors] - self.model.mean
         # An executor that drains may have less than its share: then 0 stands for its deviation.
         return np.maximum(deviation, self._sign[executors] * deviation)
 
     def _deviation(self) -> FloatArray:
+        """Load index minus mean of every executor; an executor that drains has no underload."""
         deviation = self._load / self.model.speed - self.model.mean
         return np.where(self.model.stays, deviation, np.maximum(deviation, 0.0))
 
@@ -97,6 +87,7 @@ class Placement:
         return not spend or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
+        """Key groups that going to an executor adds to the moves; negative for a way home."""
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - self._away[unit]
         return np.asarray(away * self.model.units.count[unit], np.float64)
@@ -109,6 +100,7 @@ class Placement:
         return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
     def _within(self, moves: FloatArray, size: FloatArray, *, spend: bool) -> BoolArray:
+        """Return whether budgets allow so many more moves and bytes; no moves without `spend`."""
         model = self.model
         within = (self._moves + moves <= model.max_moves) | (moves <= 0)
         within &= (self._bytes + size <= model.max_bytes) | (size <= 0)
@@ -191,6 +183,8 @@ _PROGRESS = 1e-10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
+    """A move, or an exchange, and the worst deviation of its executors afterwards."""
+
     worst: float
     unit: int
     executor: int
@@ -226,6 +220,7 @@ class AllocationSearch(Placement):
     def _descend(
         self, *, exchange: bool, spend: bool, second: bool = False, enough: float = 0.0
     ) -> None:
+        """Take the best step for the worst executor, or the `second` side, until none is left."""
         while True:
             deviation = self._deviation()
             if second:
@@ -258,6 +253,7 @@ class AllocationSearch(Placement):
         return self._best_coming(h, np.flatnonzero(~on_executor & candidate), limit, spend=spend)
 
     def _best_leaving(self, h: int, mine: IndexArray, limit: float, *, spend: bool) -> _Step | None:
+        """Best move of one of the units `mine` away from executor h."""
         if not len(mine):
             return None
         model = self.model
@@ -275,6 +271,7 @@ class AllocationSearch(Placement):
     def _best_coming(
         self, h: int, others: IndexArray, limit: float, *, spend: bool
     ) -> _Step | None:
+        """Best move of one of the units `others` to executor h."""
         if not len(others):
             return None
         model = self.model
@@ -292,6 +289,7 @@ class AllocationSearch(Placement):
         return self._pick(np.where(allowed, worst, np.inf)[:, None], limit, others, target_h)
 
     def _best_exchange(self, h: int, limit: float, *, spend: bool) -> _Step | None:
+        """Best exchange of a unit of executor h with one of another executor."""
         on_executor = self.place == h
         mine, others = (
             np.flatnonzero(on_executor & self.movable),
@@ -309,6 +307,7 @@ class AllocationSearch(Placement):
     def _best_pair(
         self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, spend: bool
     ) -> _Step | None:
+        """Best exchange between two sets of units, of which `mine` are on executor h."""
         if not len(mine) or not len(others):
             return None
         model = self.model
@@ -415,7 +414,7 @@ class AllocationSearch(Placement):
         return force and not moved_off.any() and self._drain_one(np.inf)
 
     def evacuate(self, count: int) -> int:
-        """Take up to `count` units off draining executors, for good; return how many left.
+        """Move up to `count` units off draining executors, for good; return how many left.
 
         Those go that do least harm; `improve` then balances with the rest of the budget.
         """
@@ -426,6 +425,7 @@ class AllocationSearch(Placement):
         return gone
 
     def _drain_one(self, limit: float) -> bool:
+        """Move one unit off a draining executor if no deviation then exceeds `limit`."""
         model = self.model
         waiting = np.flatnonzero(~model.stays[self.place] & self.movable)
         if not len(waiting):

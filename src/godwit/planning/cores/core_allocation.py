@@ -1,25 +1,13 @@
 """Fewest cores per executor that keep rows fast enough, by a queueing model (paper 5 §4.1).
 
-**Model**: a Jackson network of M/M/k stations.  Problem: how the mean latency of a flow depends on
-the number of cores of every executor. Each executor is one station with a common queue and ``k``
-equal servers; rows arrive as a Poisson process and service times are exponential.
+Each executor is one M/M/k station of a Jackson network (equation 1): a common queue and ``k`` equal
+servers.  It is stable, and its latency finite, exactly when ``k > arrival rate / service rate``;
+its mean latency is convex and decreasing in ``k``.  So adding, core by core, the one that lowers
+``E[T]`` most, from the least number that keeps every executor stable, gives the best allocation of
+n cores for every n, and the first that meets the target uses the fewest.
 
-Invariant: with ``k`` cores an executor is stable, and its latency finite, exactly when
-``k > arrival rate / service rate``; its mean latency is convex and decreasing in ``k``.
-
-Source: paper 5 §4.1, equation 1; Erlang's formulas are evaluated by their recurrence, which
-neither overflows nor loses digits for any ``k``.
-
-**Allocation.** Problem: the fewest cores in total, ``min Σ k_j``, with mean latency ``E[T](k) <=
-target``.
-
-Invariant: ``k_j`` never falls below the least number that keeps executor j stable, and every core
-that is added is the one that lowers ``E[T]`` most.  Because each term of ``E[T]`` is convex in its
-``k_j``, the greedy result after n cores is the best one with n cores, so the first that meets the
-target uses the fewest.
-
-Source: paper 5 §4.1.  The paper starts at ``⌈λ_j/μ_j⌉ + 1``; that is one core more than stability
-needs wherever λ_j/μ_j is no integer, so it can miss the optimum.  We start at ``⌊λ_j/μ_j⌋ + 1``.
+The paper starts at ``⌈λ_j/μ_j⌉ + 1``; that is one core more than stability needs wherever λ_j/μ_j
+is no integer, so it can miss the optimum.  We start at ``⌊λ_j/μ_j⌋ + 1``.
 """
 
 from __future__ import annotations
@@ -31,12 +19,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from godwit.model.errors import InvalidProblemError
+from godwit.planning.arrays import wrong_value
 
 __all__ = [
     "CoreAllocation",
     "CoreAllocationProblem",
     "QueueingNetwork",
+    "allocate_all_cores",
     "erlang_b",
     "plan_core_allocation",
 ]
@@ -50,57 +39,32 @@ IntArray = npt.NDArray[np.int64]
 class QueueingNetwork:
     """Rates of a flow whose m executors are M/M/k stations.
 
-    Attributes
-    ----------
-    arrival_per_s
-        Shape ``(m,)``: rows that reach each executor, λ_j.
-    service_per_s
-        Shape ``(m,)``: rows that one core of each executor processes, μ_j; positive.
-    input_per_s
-        Rows that enter the flow from outside, λ_0; positive.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a rate is negative or not finite, or the shapes differ.
+    Raises `InvalidProblemError` if a rate is negative or not finite, or the shapes differ.
     """
 
-    arrival_per_s: FloatArray
+    arrival_per_s: FloatArray  # shape ``(m,)``: rows that reach each executor, λ_j
+    # shape ``(m,)``: rows that one core of each executor processes, μ_j; positive
     service_per_s: FloatArray
-    input_per_s: float
+    input_per_s: float  # rows that enter the flow from outside, λ_0; positive
 
     def __post_init__(self) -> None:
         for name in ("arrival_per_s", "service_per_s"):
             values = np.asarray(getattr(self, name), np.float64).copy()
             if values.ndim != 1:
-                raise InvalidProblemError(
-                    f"{name} must be a vector; its shape is {values.shape}.", field=name
-                )
+                raise wrong_value(name, f"shape {values.shape}", "give a vector")
             least = 0.0 if name == "arrival_per_s" else np.finfo(np.float64).tiny
             bad = ~(np.isfinite(values) & (values >= least))
             if bad.any():
                 j = int(np.flatnonzero(bad)[0])
-                raise InvalidProblemError(
-                    f"{name}[{j}] is {values[j]}.",
-                    remedy="Rates must be finite; arrivals at least 0, service above 0.",
-                    field=name,
-                    value=float(values[j]),
-                )
+                remedy = "rates must be finite; arrivals at least 0, service above 0"
+                raise wrong_value(f"{name}[{j}]", float(values[j]), remedy)
             values.setflags(write=False)
             object.__setattr__(self, name, values)
         if self.arrival_per_s.shape != self.service_per_s.shape:
-            raise InvalidProblemError(
-                f"arrival_per_s has {len(self.arrival_per_s)} executors and service_per_s has "
-                f"{len(self.service_per_s)}.",
-                field="service_per_s",
-            )
+            remedy = f"give as many as in arrival_per_s, {len(self.arrival_per_s)}"
+            raise wrong_value("service_per_s", f"{len(self.service_per_s)} rates", remedy)
         if not (np.isfinite(self.input_per_s) and self.input_per_s > 0):
-            raise InvalidProblemError(
-                f"input_per_s is {self.input_per_s}.",
-                remedy="It must be positive and finite.",
-                field="input_per_s",
-                value=self.input_per_s,
-            )
+            raise wrong_value("input_per_s", self.input_per_s, "it must be positive and finite")
 
     @property
     def offered_load(self) -> FloatArray:
@@ -119,7 +83,7 @@ class QueueingNetwork:
 def erlang_b(offered_load: float, servers: int) -> float:
     """Probability that all `servers` are busy in M/M/k/k (Erlang's loss formula).
 
-    `offered_load`: Erlangs, a = λ/μ, not negative. `servers`: k, not negative.
+    Evaluated by its recurrence, which neither overflows nor loses digits for any k.
 
     Examples
     --------
@@ -142,44 +106,20 @@ _NOTHING_LEFT = 1e-6
 class CoreAllocationProblem:
     """A network, a latency target and the cores there are.
 
-    Attributes
-    ----------
-    network
-        The rates of the flow.
-    latency_target_s
-        T_max, in seconds; positive.
-    available_cores
-        Cores of the whole cluster.
-    idle_cores
-        Cores that an executor keeps although nothing reaches it.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the target is not positive or a number of cores is negative.
+    Raises `InvalidProblemError` if the target is not positive or a number of cores is negative.
     """
 
-    network: QueueingNetwork
-    latency_target_s: float
-    available_cores: int
-    idle_cores: int = 1
+    network: QueueingNetwork  # the rates of the flow
+    latency_target_s: float  # T_max, in seconds; positive
+    available_cores: int  # cores of the whole cluster
+    idle_cores: int = 1  # cores that an executor keeps although nothing reaches it
 
     def __post_init__(self) -> None:
         if not self.latency_target_s > 0:
-            raise InvalidProblemError(
-                f"latency_target_s is {self.latency_target_s}.",
-                remedy="It must be above 0.",
-                field="latency_target_s",
-                value=self.latency_target_s,
-            )
+            raise wrong_value("latency_target_s", self.latency_target_s, "it must be above 0")
         for name in ("available_cores", "idle_cores"):
             if getattr(self, name) < 0:
-                raise InvalidProblemError(
-                    f"{name} is {getattr(self, name)}.",
-                    remedy="It must be at least 0.",
-                    field=name,
-                    value=getattr(self, name),
-                )
+                raise wrong_value(name, getattr(self, name), "it must be at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,21 +167,11 @@ class _Station:
 
 
 def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
-    """Fewest cores that meet the latency target (paper 5 §4.1).
+    """Fewest cores that meet the latency target (paper 5 §4.1), or the best if none do.
 
-    Ties go to the executor with the lowest index. O(m log m + Σk_j) time for m executors.
-
-    Parameters
-    ----------
-    problem
-        Rates, target and cores.
-
-    Returns
-    -------
-    CoreAllocation
-        Optimal, or infeasible with the reason and the best that can be had. Where not even
-        stability is within reach, executors are made stable in ascending order of the cores they
-        need, so that as many as possible keep up.
+    Where not even stability is within reach, executors are made stable in ascending order of the
+    cores they need, so that as many as possible keep up. Ties go to the executor with the lowest
+    index. O(m log m + Σk_j) time for m executors.
     """
     network = problem.network
     arrival = network.arrival_per_s.tolist()
@@ -286,6 +216,21 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
     return CoreAllocation(cores=cores, latency_s=latency_s, status="infeasible", reason=reason)
 
 
+def allocate_all_cores(
+    network: QueueingNetwork, available: int, *, idle_cores: int = 1
+) -> CoreAllocation:
+    """Allocate all cores to whom they serve best: the target is out of reach."""
+    least_s = float(np.finfo(np.float64).tiny)
+    return plan_core_allocation(
+        CoreAllocationProblem(
+            network=network,
+            latency_target_s=least_s,
+            available_cores=available,
+            idle_cores=idle_cores,
+        )
+    )
+
+
 def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
     """Add cores, the one that lowers waiting most first, until so little of it is left."""
     total = sum(s.waiting for s in stations.values())
@@ -302,6 +247,7 @@ def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
+    """Give executors what stability needs, the most modest first, while cores last."""
     cores = np.zeros_like(stable)
     left = available
     for j in np.argsort(stable, kind="stable").tolist():

@@ -1,20 +1,12 @@
-"""Machines whose cores each executor uses, after it was decided how many it needs.
-
-Problem: from today's matrix of cores (machine x executor) to one in which executor j has at least
-k_j cores, moving little state between machines, and keeping executors that exchange much data on
-the machine where their main process is.
+"""Machines whose cores each executor uses, after it was decided how many it needs (paper 5 §4.2).
 
 Invariant: no machine gives more cores than it has; no core is taken from an executor that then has
 fewer than it needs, unless that executor is not data-intensive and gets another core later.
 
-Source: paper 5 §4.2, Algorithm 1.  Made definite where the paper is silent: cores that nobody holds
-are taken at no cost; remote cores of data-intensive executors are given back first, since
-constraint (c) wants all of theirs local; an executor that lost a core joins the queue again; when φ
-exceeds every data intensity no executor is bound to its machine and the doubling ends.
-
-**Baseline** that minds neither state nor locality.  Source: paper 5 §5.4, naive-EC: the scheduler
-without its optimisations of migration cost and locality. Which cores are then taken is open; we
-deal all cores of the cluster out anew, in order.
+Algorithm 1, made definite where the paper is silent: cores that nobody holds are taken at no cost;
+remote cores of data-intensive executors are given back first, since constraint (c) wants all of
+theirs local; an executor that lost a core joins the queue again; when φ exceeds every data
+intensity no executor is bound to its machine and the doubling ends.
 """
 
 from __future__ import annotations
@@ -25,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from godwit.planning.arrays import require_load, wrong_value
+from godwit.planning.arrays import require_index, require_load, wrong_value
 
 __all__ = [
     "DEFAULT_PHI_BYTES_PER_S",
@@ -49,34 +41,17 @@ DEFAULT_PHI_BYTES_PER_S = 512.0 * 1024
 class CoreAssignmentProblem:
     """n machines, m executors.
 
-    Attributes
-    ----------
-    current
-        Shape ``(n, m)``: cores of machine i that executor j holds, x̃_ij.
-    machine_cores
-        Shape ``(n,)``: c_i.
-    cores
-        Shape ``(m,)``: cores each executor needs, k_j.
-    state_bytes
-        Shape ``(m,)``: s_j.
-    data_bytes_per_s
-        Shape ``(m,)``: input plus output of each executor; divided by k_j it is the data intensity.
-    home
-        Shape ``(m,)``: machine of each executor's main process, I(j).
-
-    Raises
-    ------
-    InvalidProblemError
-        If shapes differ, a number is negative, a machine does not exist, or more of its cores are
-        held than it has.
+    Raises `InvalidProblemError` if shapes differ, a number is negative, a machine does not exist,
+    or more of its cores are held than it has.
     """
 
-    current: IntArray
-    machine_cores: IntArray
-    cores: IntArray
-    state_bytes: FloatArray
+    current: IntArray  # shape ``(n, m)``: cores of machine i that executor j holds, x̃_ij
+    machine_cores: IntArray  # shape ``(n,)``: c_i
+    cores: IntArray  # shape ``(m,)``: cores each executor needs, k_j
+    state_bytes: FloatArray  # shape ``(m,)``: s_j
+    # shape ``(m,)``: input plus output of each executor; divided by k_j it is the data intensity
     data_bytes_per_s: FloatArray
-    home: IntArray
+    home: IntArray  # shape ``(m,)``: machine of each executor's main process, I(j)
 
     def __post_init__(self) -> None:
         shape = np.shape(self.current)
@@ -101,11 +76,7 @@ class CoreAssignmentProblem:
             array = values.astype(np.int64) if whole else values.copy()
             array.setflags(write=False)
             object.__setattr__(self, name, array)
-        if self.home.max() >= n:
-            j = int(self.home.argmax())
-            raise wrong_value(
-                f"home[{j}]", int(self.home[j]), f"machines are numbered 0 to {n - 1}"
-            )
+        require_index(self.home.astype(np.int32), n, "home", "machines")
         used = self.current.sum(axis=1)
         if (used > self.machine_cores).any():
             i = int((used > self.machine_cores).argmax())
@@ -173,20 +144,8 @@ def plan_core_assignment(
     """Few bytes of state moved, data-intensive executors kept local (paper 5 §4.2, Algorithm 1).
 
     Executors above φ bytes per second and core use cores of their home machine only; while that is
-    not feasible φ doubles. Ties: the lower machine, the lower executor. O(moves · (n + m)) time per
-    φ.
-
-    Parameters
-    ----------
-    problem
-        Today's cores and what is needed.
-    phi_bytes_per_s
-        φ to begin with.
-
-    Returns
-    -------
-    CoreAssignment
-        Feasible; or, if the machines have too few cores in total, infeasible with all cores in use.
+    not feasible φ doubles. If the machines have too few cores in total, infeasible with all cores
+    in use. Ties: the lower machine, the lower executor. O(moves · (n + m)) time per φ.
     """
     if not 0 < phi_bytes_per_s < np.inf:
         raise wrong_value("phi_bytes_per_s", phi_bytes_per_s, "give a finite number above 0")
@@ -195,14 +154,7 @@ def plan_core_assignment(
     while True:
         cores = _Attempt(problem, needed, problem.intensity > phi).run()
         if cores is not None:
-            return CoreAssignment(
-                cores=cores,
-                migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),
-                remote_bytes_per_s=remote_bytes_per_s(problem, cores),
-                phi_bytes_per_s=phi,
-                status="infeasible" if reason else "feasible",
-                reason=reason,
-            )
+            return _priced(problem, cores, phi, reason)
         phi *= 2
 
 
@@ -225,6 +177,7 @@ class _Attempt:
         self._cheapest: list[tuple[float, int]] = [self._find_spare(i) for i in range(n)]
 
     def run(self) -> IntArray | None:
+        """Assign cores, data-intensive executors first; None if not feasible with this φ."""
         local = [j for j in self._queue if self._intensive[j]]
         for j in local:
             while self._total[j] < self._needed[j]:
@@ -267,6 +220,7 @@ class _Attempt:
         return best
 
     def _any_donor(self, j: int) -> tuple[int, int]:
+        """Cheapest machine and owner of a core that executor j can get; -1 where there is none."""
         total, state = self._total[j], self._state[j]
         best_i, best_donor, lowest_cost = -1, -1, np.inf
         column = self._x[:, j].tolist()
@@ -301,6 +255,7 @@ class _Attempt:
         return float(self._state[j] * (total - int(self._x[i, j])) / (total * (total - 1)))
 
     def _give(self, i: int, donor: int, j: int) -> None:
+        """Give executor j a core of machine i, free (-1) or its donor's."""
         if donor < 0:
             self._free[i] -= 1
         else:
@@ -316,14 +271,11 @@ class _Attempt:
 
 
 def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment:
-    """Deal the machines' cores out to executors in order, round robin over machines.
+    """Deal the machines' cores out to executors anew, in order, round robin over machines.
 
-    Minimises nothing; the only constraint is the number of cores. O(Σk) time.
-
-    Returns
-    -------
-    CoreAssignment
-        ``phi_bytes_per_s`` is infinite: no executor is bound to its machine.
+    The baseline of paper 5 §5.4, naive-EC: the scheduler without its optimisations of migration
+    cost and locality. Which cores are then taken is open there. No executor is bound to its
+    machine, so φ is infinite. O(Σk) time.
     """
     needed, reason = reachable_cores(problem)
     n, m = problem.current.shape
@@ -337,11 +289,18 @@ def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment
             cores[i, j] += 1
             free[i] -= 1
             i = (i + 1) % n
+    return _priced(problem, cores, np.inf, reason)
+
+
+def _priced(
+    problem: CoreAssignmentProblem, cores: IntArray, phi_bytes_per_s: float, reason: str
+) -> CoreAssignment:
+    """Add to a matrix of cores what it moves and what it sends between machines."""
     return CoreAssignment(
         cores=cores,
         migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),
         remote_bytes_per_s=remote_bytes_per_s(problem, cores),
-        phi_bytes_per_s=float("inf"),
+        phi_bytes_per_s=phi_bytes_per_s,
         status="infeasible" if reason else "feasible",
         reason=reason,
     )

@@ -1,14 +1,11 @@
-"""Balance inside an executor: which lane processes which key group, decided every epoch.
+"""Balance inside an executor: which lane processes which key group (paper 5 §3.1, θ = 1.2).
 
-Problem: few reassignments of key groups between lanes until the busiest lane has at most θ times
-the mean load.  Nothing moves between executors, so a reassignment costs next to nothing.
+Nothing moves between executors, so a reassignment costs next to nothing.
 
 Invariant: every reassignment goes from the busiest lane to the idlest and lowers the larger of the
-two loads; a key group that would not, stays.
-
-Source: paper 5 §3.1 (θ = 1.2).  A round picks, of the key groups of the busiest lane, the one that
-makes the larger of the two lanes' loads least: the one nearest to half their difference.  Lanes are
-kept in heaps and a lane's key groups sorted, so a round costs O(log m) instead of O(m).
+two loads; a key group that would not, stays.  A round picks, of the key groups of the busiest lane,
+the one nearest to half the difference of the two.  Lanes are kept in heaps and a lane's key groups
+sorted, so a round costs O(log m) instead of O(m).
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.planning.arrays import IntArray, require_load, wrong_value
+from godwit.planning.arrays import IntArray, require_index, require_load, wrong_value
 from godwit.planning.solution import make_solution
 
 if TYPE_CHECKING:
@@ -44,12 +41,9 @@ def balance_lanes(
     """Lane of each key group of one executor, changed as little as balance needs.
 
     Stops when ``max lane load <= theta * mean lane load``, when no reassignment helps, or after
-    `max_moves`. Ties: the lower lane, the lower key group. O(m log m + rounds·log m) time.
-
-    `load`: shape ``(m,)``: load of each key group. `lane_of`: shape ``(m,)``: its lane today, ``0
-    <= lane < num_lanes``. `num_lanes`: number of lanes. `theta`: θ ≥ 1. `max_moves`: most
-    reassignments; ``None``: no limit. Raises `InvalidProblemError` if a load is negative or not
-    finite, a lane does not exist, or θ is below 1.
+    `max_moves`. Ties: the lower lane, the lower key group. O(m log m + rounds·log m) time. Raises
+    `InvalidProblemError` if a load is negative or not finite, a lane does not exist, or θ is below
+    1.
 
     Examples
     --------
@@ -63,11 +57,7 @@ def balance_lanes(
         raise wrong_value("lane_of", f"shape {lane_of.shape}", f"the shape must be {load.shape}")
     if num_lanes < 1:
         raise wrong_value("num_lanes", num_lanes, "give at least 1")
-    if len(lane_of) and not (lane_of.min() >= 0 and lane_of.max() < num_lanes):
-        k = int(((lane_of < 0) | (lane_of >= num_lanes)).argmax())
-        raise wrong_value(
-            f"lane_of[{k}]", int(lane_of[k]), f"lanes are numbered 0 to {num_lanes - 1}"
-        )
+    require_index(lane_of, num_lanes, "lane_of", "lanes")
     if not theta >= 1:
         raise wrong_value("theta", theta, "give a number that is at least 1")
     lanes = _Lanes(load, lane_of, num_lanes)
@@ -101,6 +91,7 @@ class _Lanes:
             left -= 1
 
     def _top(self, heap: list[tuple[float, int]], sign: int) -> int:
+        """Lane at the top of a heap, after dropping entries that are out of date."""
         while True:
             value, lane = heap[0]
             if sign * value == self._load[lane]:
@@ -108,6 +99,7 @@ class _Lanes:
             heapq.heappop(heap)  # out of date: the current value was pushed when it changed
 
     def _key_groups(self, lane: int) -> list[tuple[float, int]]:
+        """Weights and key groups of a lane, ascending."""
         if lane not in self._sorted:
             mine = np.flatnonzero(self.lane_of == lane)
             self._sorted[lane] = sorted(
@@ -145,19 +137,9 @@ def plan_intra_executor(problem: Problem, *, clock: Clock = time.perf_counter) -
     """Balance the lanes of one executor (paper 5 §3.1); the problem's executors are its lanes.
 
     Minimises reassignments, greedily, until the busiest lane has at most ``limits.theta`` (default
-    1.2) times the mean; keeps to ``max_moves``. Lanes are equally fast; draining ones are not
-    allowed.
-
-    Returns
-    -------
-    Solution
-        `objective` is the imbalance factor δ = busiest lane / mean, `bound` 1 or the heaviest key
-        group over the mean. Where θ is not reached, the reason says why.
-
-    Raises
-    ------
-    InvalidProblemError
-        If lanes have different capacities or one drains.
+    1.2) times the mean; keeps to ``max_moves``. `objective` is the imbalance factor δ = busiest
+    lane / mean, `bound` 1 or the heaviest key group over the mean. Where θ is not reached, the
+    reason says why. Raises `InvalidProblemError` if lanes have different capacities or one drains.
     """
     if not problem.homogeneous:
         raise wrong_value("capacity", "different values", "lanes of one executor are equally fast")

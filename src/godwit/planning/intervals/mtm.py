@@ -1,14 +1,13 @@
-"""MTM-aware migration: cheap now, and from where the future is expected to be cheap.
+"""MTM-aware migration: cheap now, and from where the future is expected to be cheap (paper 1 §5.2).
 
-Problem (paper 1, definition 5.4).  Among assignments by intervals within τ, minimise the bytes
-moved now plus gamma times the projected cost C of the new partitioning (see `pmc`).
-The definition adds C undiscounted, but then gamma = 0 would not reduce to SSM as paper 1 §6 says it
-does; with the factor, which is also what the equations of C use, it does.
+Definition 5.4: among assignments by intervals within τ, minimise the bytes moved now plus gamma
+times the projected cost C of the new partitioning (see `pmc`).  The definition adds C undiscounted,
+but then gamma = 0 would not reduce to SSM as §6 says it does; with the factor, which is also what
+the equations of C use, it does.
 
-Method.  The table holds C for every partitioning (exact) or a sample.  With an exact table all
-partitionings into n' intervals are compared.  With a sample, candidates beyond it (SSM's plan, and
-neighbours of the best so far) get their C by one look ahead into the table, an upper bound.
-Ties are broken towards the candidate that comes first in lexicographic order.
+With an exact table all partitionings into n' intervals are compared.  With a sample, candidates
+beyond it (SSM's plan, and neighbours of the best so far) get their C by one look ahead into the
+table, an upper bound.  Ties: the candidate that comes first in lexicographic order.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.oms import match_intervals
-from godwit.planning.intervals.partitionings import Transitions, kept_bytes
+from godwit.planning.arrays import wrong_value
+from godwit.planning.intervals.oms import kept_bytes, match_intervals
 from godwit.planning.intervals.pmc import best_next, cheapest_step, neighbours, projected_cost
-from godwit.planning.intervals.projected import space_of
+from godwit.planning.intervals.projected import Transitions, reach_within_tau
 from godwit.planning.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
 from godwit.planning.solution import make_solution
 
@@ -52,47 +50,27 @@ def plan_mtm(
 ) -> Solution:
     """Minimise bytes moved now plus discounted bytes expected later.
 
-    Parameters
-    ----------
-    problem
-        As for `godwit.planning.intervals.ssm.plan_ssm`.
-    projected
-        The pre-computed table; computed exactly here if it is not given.
-    transitions, gamma
-        Used only if `projected` is not given: the migration transition matrix (or a mapping with
-        ``sizes`` and ``probability``), and the discount factor.
-    max_drift
-        How far loads and sizes may be from those of the table; see
-        `ProjectedCost.refuse_unless_fits`.
+    The table `projected` is computed here, exactly, if only the migration transition matrix is
+    given (`transitions`, a mapping with ``sizes`` and ``probability`` will do) and the discount
+    factor `gamma`. Loads and sizes may be as far as `max_drift` from those of the table. The status
+    is optimal only with an exact table of this very problem.
 
-    Returns
-    -------
-    Solution
-        ``objective`` is bytes now + gamma · projected bytes. ``details`` has both, and the facts
-        about the table. The status is optimal only with an exact table of this very problem.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the table does not fit the problem, or there is neither table nor matrix.
+    Raises `InvalidProblemError` if the table does not fit the problem, or there is neither table
+    nor matrix.
     """
     began = clock()
     load_bound(problem)
     if projected is None:
         if transitions is None:
-            raise InvalidProblemError(
-                "transitions = None is wrong: without `projected` the matrix is needed.",
-                remedy="Give the sizes and probabilities of the migration transition matrix.",
-                field="transitions",
-                value=None,
-            )
+            remedy = "without `projected`, give the sizes and probabilities of the matrix"
+            raise wrong_value("transitions", None, remedy)
         if not isinstance(transitions, Transitions):
             transitions = Transitions(**transitions)
         projected = projected_cost(problem, transitions, gamma=gamma, clock=clock)
     projected.refuse_unless_fits(problem, max_drift=max_drift)
     parts = problem.target_executors
     size = projected.size_index(parts)
-    reach = space_of(problem, parts)
+    reach = reach_within_tau(problem, parts)
     rows = projected.space.cuts[size]
     within = (rows[:, 1:] <= reach[rows[:, :-1]]).all(axis=1)
     rows, later = rows[within], projected.cost[size][within]
@@ -144,6 +122,7 @@ def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
 def _with_ssm(
     problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
 ) -> tuple[IntArray, FloatArray]:
+    """Add SSM's partitioning, and its cost by one look ahead, to those of the table."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)
@@ -154,6 +133,7 @@ def _with_ssm(
 
 
 def _look_ahead(projected: ProjectedCost, rows: IntArray) -> FloatArray:
+    """Projected costs of partitionings beyond the table, by one step into it."""
     size = projected.size_index(rows.shape[1] - 1)
     return best_next(projected.space, rows, size, projected.cost)[0]
 
@@ -164,6 +144,7 @@ def _improve(
     best: tuple[IntArray, float, float],
     reach: IntArray,
 ) -> tuple[IntArray, float, float]:
+    """Replace the best candidate by a better neighbour, while there is one."""
     gamma = projected.space.gamma
     for _ in range(ROUNDS):
         around = neighbours(best[0], reach)

@@ -1,13 +1,13 @@
-"""OMS: the cheapest way through a known sequence of migrations, exactly.
+"""OMS: the cheapest way through a known sequence of migrations, exactly (paper 1 §5.1).
 
-Problem (paper 1 §5.1).  The numbers of executors n₁, ..., nₚ of the next p migrations are known.
-Find the assignments by intervals, each within its τ, with the fewest bytes moved in all.  Taking
-the cheapest migration each time (`ssm`) is not optimal: see table 3 of the paper.
+The numbers of executors n₁, ..., nₚ of the next p migrations are known; find the assignments by
+intervals, each within its τ, with the fewest bytes moved in all.  Taking the cheapest migration
+each time (`ssm`) is not optimal: see table 3 of the paper.
 
-Method.  Only cuts matter to what comes after (lemma 5.1), so this is a shortest path through layers
-of partitionings.  The paper recurses over all sequences of partitionings; going backwards over the
-layers visits every pair of neighbours once, which finds the same optimum.  The last step is `ssm`.
-Ties are broken towards the partitioning that comes first in lexicographic order.
+Only cuts matter to what comes after, not who owns which interval (lemmas 5.1 and 5.2), so a
+*partitioning* is a row of p + 1 ascending cuts, from 0 to m; it may have fewer than p intervals
+that are not empty, and then m is repeated at its end.  This is a shortest path through layers of
+partitionings, found backwards; the last step is `ssm`.  Ties: the lexicographically first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.partitionings import kept_bytes, partitionings
+from godwit.planning.arrays import wrong_value
 from godwit.planning.intervals.ssm import (
     assign_intervals,
     best_cuts,
@@ -39,10 +39,98 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["MAX_PARTITIONINGS", "match_intervals", "plan_oms"]
+__all__ = [
+    "MAX_PARTITIONINGS",
+    "count_partitionings",
+    "kept_bytes",
+    "match_intervals",
+    "partitionings",
+    "plan_oms",
+]
 
 MAX_PARTITIONINGS = 20_000
 """Most partitionings of one step that are enumerated."""
+
+
+def count_partitionings(reach: IntArray, parts: int) -> int:
+    """Return how many partitionings into at most `parts` intervals are within the bound.
+
+    `reach`: see `godwit.planning.intervals.ssm.Line`.
+    """
+    m = len(reach) - 1
+    ways = [0] * m + [1]  # ways to cover [x, m) with exactly k intervals; exact integers
+    total = 0
+    for _ in range(parts):
+        after = [0] * (m + 2)
+        for x in range(m, -1, -1):
+            after[x] = after[x + 1] + ways[x]
+        ways = [after[x + 1] - after[int(reach[x]) + 1] for x in range(m)] + [0]
+        total += ways[0]
+    return total
+
+
+def partitionings(reach: IntArray, parts: int, *, at_most: int) -> IntArray:
+    """Enumerate the partitionings into at most `parts` intervals within the bound.
+
+    Returns shape ``(count, parts + 1)``: cuts, in lexicographic order. Raises `InvalidProblemError`
+    if there are more than `at_most`.
+    """
+    count = count_partitionings(reach, parts)
+    if count > at_most:
+        raise InvalidProblemError(
+            f"There are {count} ways to cut {len(reach) - 1} key groups into {parts} intervals, "
+            f"more than {at_most}.",
+            remedy="Lower tau, use fewer key groups, or use the approximation.",
+            field="current",
+            value=count,
+        )
+    m = len(reach) - 1
+    needed = np.zeros(m + 1, np.int32)
+    for x in range(m - 1, -1, -1):
+        needed[x] = needed[reach[x]] + 1 if reach[x] > x else parts + 1
+    rows = np.zeros((1, 1), np.int32)
+    for part in range(1, parts + 1):
+        last = rows[:, -1]
+        low = np.where(last == m, m, last + 1)
+        lengths = np.maximum(reach[last] - low + 1, 0)
+        lengths[last == m] = 1
+        source = np.repeat(np.arange(len(rows)), lengths)
+        step = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        cut = (low[source] + step).astype(np.int32)
+        fits = needed[cut] <= parts - part
+        rows = np.column_stack((rows[source[fits]], cut[fits]))
+    return rows.astype(np.int32)
+
+
+def kept_bytes(old: IntArray, new: IntArray, kept: FloatArray) -> FloatArray:
+    """Shape ``(a, b)``: most bytes that can stay where they are, for every pair of partitionings.
+
+    `old` and `new` have shapes ``(a, p + 1)`` and ``(b, q + 1)``; `kept` are the bytes of state
+    before each cut. Most bytes stay when old intervals are matched with new ones. Overlaps of two
+    partitionings of one line cannot cross, so an alignment of two sequences finds the best
+    matching: no assignment problem has to be solved, and many pairs are aligned at once.
+    """
+    left, right = kept[old], kept[new]
+    q = new.shape[1] - 1
+    shape = (len(old), len(new))
+    row = [np.zeros(shape) for _ in range(q + 1)]
+    overlap, begin, free = np.empty(shape), np.empty(shape), np.empty(shape)
+    for i in range(old.shape[1] - 1):
+        diagonal = row[0]
+        for j in range(q):
+            np.minimum(left[:, i + 1, None], right[:, j + 1], out=overlap)
+            np.maximum(left[:, i, None], right[:, j], out=begin)
+            overlap -= begin  # not positive where the two do not overlap
+            overlap += diagonal
+            np.maximum(overlap, row[j], out=overlap)
+            np.maximum(overlap, row[j + 1], out=overlap)
+            # Matrices are reused in turn: allocating them would cost more than filling them.
+            above, row[j + 1] = row[j + 1], overlap
+            overlap = diagonal if j else free
+            diagonal = above
+        free = diagonal
+    result: FloatArray = row[q]
+    return result
 
 
 def plan_oms(
@@ -54,26 +142,12 @@ def plan_oms(
 ) -> Solution:
     """Take the first step of the cheapest way through a sequence of migrations.
 
-    Parameters
-    ----------
-    problem
-        As for `godwit.planning.intervals.ssm.plan_ssm`.
-    targets
-        n₁, ..., nₚ: executors after each migration; default: one step to the problem's own n'.
-    taus
-        τ of each step; default ``limits.tau`` for all.
+    `targets` are n₁, ..., nₚ (default: one step to the problem's own n'), `taus` the τ of each step
+    (default: ``limits.tau`` for all). ``objective`` is the bytes that all migrations move together;
+    ``details["cuts"]`` and ``details["moved_bytes"]`` describe every step.
 
-    Returns
-    -------
-    Solution
-        The assignment after the first migration. ``objective`` is the bytes that all migrations
-        move together; ``details["cuts"]`` and ``details["moved_bytes"]`` describe every step.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the problem is not one of intervals, the sequence is malformed, or a step before the last
-        has more than `MAX_PARTITIONINGS` partitionings.
+    Raises `InvalidProblemError` if the problem is not one of intervals, the sequence is malformed,
+    or a step before the last has more than `MAX_PARTITIONINGS` partitionings.
     """
     began = clock()
     load_bound(problem)  # refuses problems that are not of intervals
@@ -113,32 +187,21 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
     available = len(problem.available)
     for i, n in enumerate(targets):
         if not 1 <= n <= available:
-            raise InvalidProblemError(
-                f"targets[{i}] = {n!r} is wrong: {available} executors are available.",
-                remedy="Name more executors in the problem, or ask for fewer.",
-                field=f"targets[{i}]",
-                value=n,
-            )
+            remedy = f"name more executors than {available} in the problem, or ask for fewer"
+            raise wrong_value(f"targets[{i}]", n, remedy)
     if len(taus) != len(targets) or not all(0 <= tau < np.inf for tau in taus):
-        raise InvalidProblemError(
-            f"taus = {tuple(taus)!r} is wrong for {len(targets)} targets.",
-            remedy="Give one finite number that is at least 0 for each.",
-            field="taus",
-            value=tuple(taus),
-        )
+        remedy = f"give {len(targets)} finite numbers that are at least 0, one for each target"
+        raise wrong_value("taus", tuple(taus), remedy)
     if problem.limits.target_executors not in (None, targets[0]):
-        raise InvalidProblemError(
-            f"targets[0] = {targets[0]} contradicts limits.target_executors = "
-            f"{problem.limits.target_executors}.",
-            remedy="Give the same number.",
-            field="targets[0]",
-            value=targets[0],
-        )
+        limit = problem.limits.target_executors
+        remedy = f"it contradicts limits.target_executors = {limit}: give the same number"
+        raise wrong_value("targets[0]", targets[0], remedy)
 
 
 def _shortest_path(
     problem: Problem, targets: Sequence[int], reaches: list[IntArray]
 ) -> tuple[list[IntArray], list[float]] | None:
+    """Return the cuts and the bytes moved of every step; None if a step has no partitioning."""
     everything = float(problem.state_bytes.sum())
     state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
     now = line_of(problem, np.inf, use=False)
@@ -181,15 +244,17 @@ def _shortest_path(
 
 
 def _no_repeats(cuts: IntArray) -> IntArray:
+    """Drop the cuts at the end that stand for empty intervals."""
     return cuts[np.concatenate(([True], np.diff(cuts) > 0))]
 
 
 def _kept(old: IntArray, new: IntArray, state_before: FloatArray) -> float:
+    """Most bytes that can stay between two partitionings."""
     return float(kept_bytes(old[None], new[None], state_before)[0, 0])
 
 
 def match_intervals(problem: Problem, cuts: IntArray) -> IntArray:
-    """Give the intervals between `cuts` to executors such that the most bytes stay."""
+    """Assign the intervals between `cuts` to executors such that the most bytes stay."""
     cuts = _no_repeats(cuts)
     spans = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     stays = np.zeros((len(spans), problem.num_executors))

@@ -1,71 +1,90 @@
-"""PMC: what the future costs from each partitioning, computed before it is needed.
+"""PMC: what the future costs from each partitioning, computed before it is needed (paper 1 §5.2).
 
-Problem (paper 1 §5.2).  Numbers of executors follow a Markov chain (`Transitions`).  From
-partitioning P the next number n' is drawn; then a partitioning P' with n' intervals is chosen, and
-the bytes c(P, P') move.  The projected cost C is the least expected sum of bytes, discounted by
-gamma per migration, over an endless sequence:
+Numbers of executors follow a Markov chain M (`Transitions`).  The projected cost C is the least
+expected sum of bytes moved, c(P, P') per migration and discounted by gamma, over an endless
+sequence:
 
     C(P) = Σ_n' M[n, n'] · min over P' with n' intervals of ( c(P, P') + gamma·C(P') )
 
 Figure 9 of the paper prints a sum over all P' where this minimum belongs: the matrix gives
 probabilities of numbers, not of partitionings.
 
-Method.  One *sweep* evaluates the right-hand side for all P: this is the expensive part, done block
-by block through a `BlockMap`, here or on Spark.  Between sweeps the choices just found are
-evaluated to the end (policy iteration), so a handful of sweeps does what value iteration needs
-hundreds for, with the same fixed point.  The sweep's residual bounds the error:
-max|C - C*| ≤ gamma/(1-gamma) · residual, on every sweep.
-
-Where partitionings are too many, the same equations are solved over a sample of them.  Choosing
-only within the sample is a policy that could be followed, so sampled costs are upper bounds of the
-exact ones.
-
-**Sample** of partitionings that the future is likely to go through.  Uniform samples are useless
-here: two random partitionings of a long line have little in common, so every step within such a
-sample would look dear.  The sample is grown instead.  It starts with the cheapest single migrations
-(SSM) along random ways through the chain, from where the stream is now, and from tighter loads than
-τ asks for, whose cuts serve several sizes.  Then, in rounds, the equations are solved over the
-sample.  It grows by partitionings that one look ahead shows to lower the costs, and around those
-that the solution visits most: what SSM would go to from there, and the same with one cut moved.
+One *sweep* evaluates the right-hand side for all P, block by block through a `BlockMap`, here or on
+Spark.  Between sweeps the choices just made are evaluated to the end (policy iteration).  The
+sweep's residual bounds the error: max|C - C*| ≤ gamma/(1-gamma) · residual.  Where partitionings
+are too many, the equations are solved over a `Sample` of them.  Choosing only within it is a policy
+that could be followed, so sampled costs are upper bounds.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.partitionings import (
-    BLOCK_PAIRS,
-    Block,
-    BlockMap,
-    count_partitionings,
-    kept_bytes,
-    partitionings,
-    row_blocks,
-    serially,
-)
-from godwit.planning.intervals.projected import ProjectedCost, Space, space_of
+from godwit.planning.intervals.oms import count_partitionings, kept_bytes, partitionings
+from godwit.planning.intervals.projected import ProjectedCost, Space, reach_within_tau
 from godwit.planning.intervals.ssm import best_cuts, lay_out, least_bound, present_cuts, reach_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from godwit.planning.arrays import Clock, FloatArray, IntArray
-    from godwit.planning.intervals.partitionings import Transitions
+    from godwit.planning.intervals.projected import Transitions
     from godwit.planning.problem import Problem
 
 __all__ = [
     "MAX_PARTITIONINGS",
+    "BlockMap",
     "Sample",
-    "Sweep",
     "approximate_projected_cost",
     "cheapest_step",
     "neighbours",
     "projected_cost",
+    "serially",
 ]
+
+
+BLOCK_PAIRS = 1 << 14
+"""Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
+
+
+In = TypeVar("In")
+
+
+Out = TypeVar("Out")
+
+
+Block = tuple[int, int, int]
+"""Index of a size, first row, last row + 1."""
+
+
+class BlockMap(Protocol):
+    """Port: apply a function to every block, in any place and order; results in order."""
+
+    def __call__(self, function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+        """Return ``[function(block) for block in blocks]``."""
+        ...
+
+
+def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
+    """Apply in this process: the `BlockMap` of small problems and of tests."""
+    return [function(block) for block in blocks]
+
+
+def row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
+    """Make blocks of rows of every size, small enough for a cache next to `widest` targets."""
+    rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
+    return [
+        (size, first, min(count, first + rows_at_once))
+        for size, count in enumerate(counts)
+        for first in range(0, count, rows_at_once)
+    ]
 
 
 RESTART = 0.1
@@ -73,11 +92,15 @@ RESTART = 0.1
 
 
 class Sample:
-    """Distinct partitionings within τ, by size; it only grows.
+    """Sample of partitionings within τ, by size, that the future is likely to go through.
 
-    `problem`: loads, state sizes, τ, and where the stream is now. `transitions`: sizes and their
-    probabilities. `rng`: source of everything random here. `most`: size that it never exceeds,
-    except that every size has one partitioning.
+    It only grows. Uniform samples are useless here: two random partitionings of a long line have
+    little in common, so every step within such a sample would look dear. The sample starts with the
+    cheapest single migrations (SSM) along random ways through the chain, from where the stream is
+    now, and from tighter loads than τ asks for, whose cuts serve several sizes. Then, in rounds,
+    the equations are solved over it; it grows by partitionings that one look ahead shows to lower
+    the costs, and around those that the solution visits most. `most` is never exceeded, except that
+    every size has one.
     """
 
     def __init__(
@@ -93,7 +116,7 @@ class Sample:
         self._rng = rng
         self._most = most
         self._kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-        self._reaches = [space_of(problem, n) for n in transitions.sizes]
+        self._reaches = [reach_within_tau(problem, n) for n in transitions.sizes]
         self._seen: list[set[tuple[int, ...]]] = [set() for _ in transitions.sizes]
         self._visited: list[tuple[int, tuple[int, ...]]] = []
 
@@ -130,6 +153,7 @@ class Sample:
         self._ways(count)
 
     def _tighter(self, now: IntArray) -> None:
+        """Sample SSM's steps under tighter loads than τ asks for."""
         weight, sizes = self._problem.weight, self._transitions.sizes
         lowest, highest = least_bound(self._problem), float(weight.sum())
         for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():
@@ -145,6 +169,7 @@ class Sample:
             self._add(size, self._step(cuts, size))
 
     def _ways(self, count: int) -> None:
+        """Sample SSM's steps along random ways through the chain of sizes."""
         sizes, probability = self._transitions.sizes, self._transitions.probability
         size, row = self._visited[0]
         for _ in range(4 * count):  # a way may go round in a small circle of partitionings
@@ -228,18 +253,18 @@ CANDIDATES = 1_200
 """Partitionings of a size, about, that a round looks at beyond the sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sweep:
-    """One evaluation of the equations, ready to be sent to where a block is computed."""
+def _sweep(space: Space, cost: tuple[FloatArray, ...], block: Block) -> tuple[FloatArray, IntArray]:
+    """Evaluate the equations for one block: new costs, and per size the row chosen."""
+    size, first, stop = block
+    return best_next(space, space.cuts[size][first:stop], size, cost)
 
-    space: Space  # partitionings, sizes and probabilities
-    cost: tuple[FloatArray, ...]  # per size, shape ``(N_n,)``: projected costs so far
 
-    def __call__(self, block: Block) -> tuple[FloatArray, IntArray]:
-        """Return new costs, and per size the row chosen, of the rows of one block."""
-        size, first, stop = block
-        rows = self.space.cuts[size][first:stop]
-        return best_next(self.space, rows, size, self.cost)
+def _look_ahead(
+    space: Space, size: int, rows: IntArray, cost: tuple[FloatArray, ...], block: Block
+) -> FloatArray:
+    """Costs of one block of partitionings beyond the table."""
+    _, first, stop = block
+    return best_next(space, rows[first:stop], size, cost)[0]
 
 
 def best_next(
@@ -286,32 +311,14 @@ def projected_cost(
     block_map: BlockMap = serially,
     clock: Clock = time.perf_counter,
 ) -> ProjectedCost:
-    """Compute the projected cost of every partitioning, exactly.
+    """Compute the projected cost of every partitioning, exactly, to `tolerance` times all state.
 
-    Parameters
-    ----------
-    problem
-        Loads, state sizes and ``limits.tau``.
-    transitions
-        The migration transition matrix.
-    gamma
-        Discount factor, 0 ≤ gamma < 1 (at 1 an endless sum has no value).
-    max_partitionings
-        Refuse more than this, all sizes together.
-    tolerance
-        Stop when the error is at most this share of all state.
-    block_map
-        Where blocks are computed.
-    clock
-        Seconds.
-
-    Raises
-    ------
-    InvalidProblemError
-        If there are too many partitionings, or none for a size that can occur.
+    The discount factor gamma is below 1, since at 1 an endless sum has no value. Raises
+    `InvalidProblemError` if there are more than `max_partitionings`, all sizes together, or none
+    for a size that can occur.
     """
     began = clock()
-    reaches = [space_of(problem, n, gamma) for n in transitions.sizes]
+    reaches = [reach_within_tau(problem, n, gamma) for n in transitions.sizes]
     counts = [count_partitionings(r, n) for r, n in zip(reaches, transitions.sizes, strict=True)]
     if sum(counts) > max_partitionings:
         raise InvalidProblemError(
@@ -348,26 +355,16 @@ def approximate_projected_cost(
 ) -> ProjectedCost:
     """Compute projected costs over a sample of partitionings: upper bounds of the exact ones.
 
-    See `sampling` for how the sample begins, and `_offers` for how it grows. Where
-    there are no more than `num_partitionings` in all, the costs are exact.
+    Where there are no more than `num_partitionings` in all, the costs are exact; where there are at
+    most `check_partitionings`, the exact costs are computed too, and the error is stated in
+    `ProjectedCost.measured_error` and `measured_mean_error`.
 
-    Parameters
-    ----------
-    num_partitionings
-        Size of the sample, all sizes together.
-    check_partitionings
-        Where all partitionings are at most so many, compute the exact costs too and state the error
-        in `ProjectedCost.measured_error` and `measured_mean_error`.
-    rng
-        Source of the sample.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a size that can occur has no partitioning within τ.
+    Raises `InvalidProblemError` if a size that can occur has no partitioning within τ.
     """
     began = clock()
-    total = sum(count_partitionings(space_of(problem, n, gamma), n) for n in transitions.sizes)
+    total = sum(
+        count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
+    )
     if total <= num_partitionings:
         return projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, tolerance=tolerance,
@@ -418,7 +415,7 @@ def _errors(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Found:
+class _Solved:
     """Costs per size, their greatest error, the sweeps it took, and the last choices."""
 
     cost: tuple[FloatArray, ...]
@@ -428,7 +425,7 @@ class _Found:
 
 
 def _offers(
-    sample: Sample, space: Space, solved: _Found, visits: FloatArray, block_map: BlockMap
+    sample: Sample, space: Space, solved: _Solved, visits: FloatArray, block_map: BlockMap
 ) -> list[IntArray]:
     """Partitionings beyond the sample that would lower its costs, those that lower them most first.
 
@@ -447,7 +444,7 @@ def _offers(
         around = sample.around(j, space.cuts[j][leads[most]])
         if len(around) == 0:
             continue
-        look_ahead = _LookAhead(space=space, size=j, rows=around, cost=solved.cost)
+        look_ahead = partial(_look_ahead, space, j, around, solved.cost)
         blocks = row_blocks([len(around)], max(counts))
         ahead = np.concatenate(block_map(look_ahead, blocks))
         worth = np.zeros(len(around))
@@ -462,20 +459,6 @@ def _offers(
     return [cuts for _, _, cuts in offers]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _LookAhead:
-    """Costs of partitionings beyond the table, one block at a time."""
-
-    space: Space
-    size: int
-    rows: IntArray
-    cost: tuple[FloatArray, ...]
-
-    def __call__(self, block: Block) -> FloatArray:
-        _, first, stop = block
-        return best_next(self.space, self.rows[first:stop], self.size, self.cost)[0]
-
-
 def _visits(space: Space, chosen: IntArray) -> FloatArray:
     """Shape ``(N,)``: how often each partitioning is visited when the choices are followed."""
     leads = _choices(space, chosen)
@@ -485,7 +468,8 @@ def _visits(space: Space, chosen: IntArray) -> FloatArray:
     return visits
 
 
-def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
+def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
+    """Alternate sweeps and policy evaluation until the error is small enough."""
     counts = [len(rows) for rows in space.cuts]
     blocks = row_blocks(counts, max(counts))
     bounds = np.cumsum([0, *counts])
@@ -493,7 +477,7 @@ def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
     sweeps = 0
     goal = tolerance * max(float(space.kept[-1]), 1.0)
     while True:
-        sweep = Sweep(space=space, cost=tuple(np.split(cost, bounds[1:-1])))
+        sweep = partial(_sweep, space, tuple(np.split(cost, bounds[1:-1])))
         results = block_map(sweep, blocks)
         sweeps += 1
         swept = np.concatenate([values for values, _ in results])
@@ -501,7 +485,7 @@ def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Found:
         error = float(np.abs(swept - cost).max()) * space.gamma / (1 - space.gamma)
         if error <= goal:
             parts = tuple(np.split(swept, bounds[1:-1]))
-            return _Found(cost=parts, error_bytes=error, sweeps=sweeps, chosen=chosen)
+            return _Solved(cost=parts, error_bytes=error, sweeps=sweeps, chosen=chosen)
         cost = _follow(space, (cost, swept, chosen), goal)
 
 

@@ -1,50 +1,112 @@
 """Projected costs as a value: looked up, saved, loaded, and refused where they do not fit.
 
-The table is computed by `pmc` and used by `mtm`.  It is saved as
-bytes of a NumPy archive without pickled objects, so opening one is safe; writing the bytes to a
-file is up to the caller, as planners do no I/O.
+The table is computed by `pmc` and used by `mtm`.  It is saved as bytes of a NumPy archive without
+pickled objects, so opening one is safe.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.model.errors import InvalidProblemError
-from godwit.planning.intervals.partitionings import Transitions
+from godwit.planning.arrays import wrong_value
 from godwit.planning.intervals.ssm import reach_of
 from godwit.planning.solution import RELATIVE_TOLERANCE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
 
-__all__ = ["ProjectedCost", "Space", "space_of"]
+__all__ = ["ProjectedCost", "Space", "Transitions", "estimate_transitions", "reach_within_tau"]
 
 FORMAT = 2
 
 
-def space_of(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
+def reach_within_tau(problem: Problem, parts: int, gamma: float = 0.0) -> IntArray:
     """Return the reach of each cut when `parts` executors share the load within τ.
 
     Raises `InvalidProblemError` if τ is missing or gamma is not in [0, 1).
     """
     if problem.limits.tau is None:
-        raise _wrong("limits.tau", None, "Give the load balancing threshold.")
+        raise wrong_value("limits.tau", None, "give the load balancing threshold")
     if not 0 <= gamma < 1:
-        raise _wrong("gamma", gamma, "Give a discount factor of at least 0 and below 1.")
+        raise wrong_value("gamma", gamma, "give a discount factor of at least 0 and below 1")
     limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
     return reach_of(problem.weight, limit * (1 + RELATIVE_TOLERANCE / 2))
 
 
-def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
-    return InvalidProblemError(
-        f"{name} = {value!r} is wrong.", remedy=remedy, field=name, value=value
-    )
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transitions:
+    """A migration transition matrix (MTM): how the number of executors changes with each migration.
+
+    Paper 1 §5.2: entry (n, n') is the probability of migrating from n to n' executors. Rows sum to
+    1, and sizes ascend from 1 or more; `InvalidProblemError` otherwise.
+    """
+
+    sizes: tuple[int, ...]  # numbers of executors, ascending
+    # shape ``(s, s)``: entry (i, j) is the probability to go from ``sizes[i]`` to ``sizes[j]``
+    probability: FloatArray
+
+    def __post_init__(self) -> None:
+        sizes = tuple(int(n) for n in self.sizes)
+        probability = np.array(self.probability, np.float64)
+        if not sizes or sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
+            raise wrong_value("transitions.sizes", sizes, "give ascending numbers of at least 1")
+        if probability.shape != (len(sizes), len(sizes)):
+            raise wrong_value(
+                "transitions.probability", probability.shape, "give a row for each size"
+            )
+        sums = probability.sum(axis=1)
+        bad = ~((probability >= 0).all(axis=1) & (np.abs(sums - 1) <= 1e-6))
+        if bad.any():
+            i = int(bad.argmax())
+            raise wrong_value(
+                f"transitions.probability[{i}]",
+                probability[i].tolist(),
+                "give probabilities that sum to 1",
+            )
+        probability /= sums[:, None]
+        probability.setflags(write=False)
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "probability", probability)
+
+
+def estimate_transitions(
+    log: Sequence[int], *, sizes: Sequence[int] | None = None, stays: bool = False
+) -> Transitions:
+    """Estimate the matrix from a log of the executors in use in each past period, oldest first.
+
+    Two equal numbers in a row count only if `stays`: the paper counts only changes (§6). A number
+    that no migration was seen to leave goes to itself with probability 1. Raises
+    `InvalidProblemError` if the log is empty or holds a number that is not in `sizes` (default:
+    those that occur).
+
+    Examples
+    --------
+    >>> estimate_transitions([2, 3, 3, 2, 4, 2, 3]).probability.tolist()
+    [[0.0, 0.6666666666666666, 0.3333333333333333], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    if len(log) == 0:
+        raise wrong_value("log", [], "give at least one number of executors")
+    rows = tuple(sorted(set(log))) if sizes is None else tuple(sizes)
+    place = {n: i for i, n in enumerate(rows)}
+    for i, n in enumerate(log):
+        if n not in place:
+            raise wrong_value(f"log[{i}]", n, f"give one of the sizes {rows}")
+    counts = np.zeros((len(rows), len(rows)))
+    for before, after in itertools.pairwise(log):
+        if stays or before != after:
+            counts[place[before], place[after]] += 1
+    silent = counts.sum(axis=1) == 0
+    counts[np.flatnonzero(silent), np.flatnonzero(silent)] = 1
+    return Transitions(sizes=rows, probability=counts / counts.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,8 +133,8 @@ class Space:
         """
         for n, rows in zip(transitions.sizes, cuts, strict=True):
             if len(rows) == 0:
-                raise _wrong(
-                    "limits.tau", problem.limits.tau, f"No {n} intervals are within it; raise it."
+                raise wrong_value(
+                    "limits.tau", problem.limits.tau, f"no {n} intervals are within it; raise it"
                 )
         kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
         return cls(transitions=transitions, gamma=gamma, cuts=cuts, kept=kept)
@@ -117,8 +179,8 @@ class ProjectedCost:
         """
         sizes = self.space.transitions.sizes
         if parts not in sizes:
-            raise _wrong(
-                "limits.target_executors", parts, f"The transition matrix has only {sizes}."
+            raise wrong_value(
+                "limits.target_executors", parts, f"the transition matrix has only {sizes}"
             )
         return sizes.index(parts)
 
@@ -130,22 +192,21 @@ class ProjectedCost:
         size = self.size_index(parts)
         rows = np.flatnonzero((self.space.cuts[size] == cuts).all(axis=1))
         if len(rows) == 0:
-            raise _wrong("cuts", cuts.tolist(), "The table does not hold this partitioning.")
+            raise wrong_value("cuts", cuts.tolist(), "the table does not hold this partitioning")
         return float(self.cost[size][rows[0]])
 
     def refuse_unless_fits(self, problem: Problem, *, max_drift: float = 0.0) -> None:
-        """Refuse a problem that the costs were not computed for.
+        """Refuse a problem that the costs were not computed for, naming the first difference.
 
-        `max_drift`: greatest sum of absolute differences of loads, and of state sizes, relative to
-        their sum. Costs drift with them, so a caller has to say how much is acceptable. Raises
-        `InvalidProblemError`: names the first difference.
+        `max_drift` is the greatest sum of absolute differences of loads, and of state sizes,
+        relative to their sum. Costs drift with them, so a caller has to say how much is acceptable.
         """
         ours, theirs = len(self.weight), problem.num_key_groups
         if ours != theirs:
-            raise _wrong("projected", f"{ours} key groups", f"The problem has {theirs}.")
+            raise wrong_value("projected", f"{ours} key groups", f"the problem has {theirs}")
         if problem.limits.tau != self.tau:
-            raise _wrong(
-                "projected", f"tau = {self.tau}", f"The problem has tau = {problem.limits.tau}."
+            raise wrong_value(
+                "projected", f"tau = {self.tau}", f"the problem has tau = {problem.limits.tau}"
             )
         state = np.diff(self.space.kept)
         for name, old, new in (
@@ -154,10 +215,10 @@ class ProjectedCost:
         ):
             drift = float(np.abs(old - new).sum()) / max(float(old.sum()), 1e-300)
             if drift > max_drift + RELATIVE_TOLERANCE:
-                raise _wrong(
+                raise wrong_value(
                     "projected",
                     f"{name} differs by {drift:.3g}",
-                    f"Compute it again, or allow max_drift of at least {drift:.3g}.",
+                    f"compute it again, or allow max_drift of at least {drift:.3g}",
                 )
 
     def to_bytes(self) -> bytes:
@@ -204,9 +265,13 @@ class ProjectedCost:
                 gamma, tau, exact, bound, sweeps, elapsed, error, mean_error, count = numbers
             probability, kept, weight = arrays["probability"], arrays["kept"], arrays["weight"]
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as problem:
-            raise _wrong("projected", "these bytes", f"They are no table: {problem}.") from problem
+            raise wrong_value(
+                "projected", "these bytes", f"they are no table: {problem}"
+            ) from problem
         if version != FORMAT:
-            raise _wrong("projected", f"format {version}", f"This version reads format {FORMAT}.")
+            raise wrong_value(
+                "projected", f"format {version}", f"this version reads format {FORMAT}"
+            )
         space = Space(
             transitions=Transitions(sizes=sizes, probability=probability),
             gamma=gamma,

@@ -1,43 +1,46 @@
-r"""SSM: the cheapest single migration between assignments by intervals, exactly.
+"""SSM: the cheapest single migration between assignments by intervals, exactly (paper 1 §4).
 
-Problem (paper 1 §4.1, definition 4.1).  m key groups lie on a line and every executor owns one
-interval of it.  Cut the line into at most n' intervals, none with more load than
-B = (1 + τ)·W/n', and give each to another executor, so that the bytes of state that change executor
-are fewest; that is, the *gain*, the bytes that stay, is greatest.
+Definition 4.1: m key groups lie on a line and every executor owns one interval of it.  Cut the line
+into at most n' intervals, none with more load than B = (1 + τ)·W/n', and give each to another
+executor, so that the *gain*, the bytes of state that stay, is greatest.
 
-Method.  Executors that keep something keep their order, so a plan is read from left to right.  The
-only memory needed at a cut x is whether the executor that owned the key groups around x before has
-been used already: S(k, x, used) is the greatest gain of covering [x, m) with at most k intervals.
-One interval [x, y) is given to nobody (gain 0), to an executor that y leaves behind, or to the one
-that y cuts in two, which is then used.  This keeps the O(m·n') states of the paper's SSM (figure 7)
-but replaces its case analysis by one max-plus product per k over the r cuts y that B allows after
-x, all x at once: O(m·r·n') time with r ≤ m the longest interval within B (r ≈ (1 + τ)·m/n' for even
-loads), against the paper's O(m²·n').  The paper's own recursion is kept as oracle in `simple_ssm`.
+Executors that keep something keep their order, so the only memory needed at a cut x is whether the
+executor that owned the key groups around x before has been used already: S(k, x, used) is the
+greatest gain of covering [x, m) with at most k intervals.  One interval [x, y) is given to nobody
+(gain 0), to an executor that y leaves behind, or to the one that y cuts in two, which is then used.
+These are the O(m·n') states of the paper's SSM (figure 7), with one max-plus product per k over the
+r cuts y that B allows after x, all x at once, in place of its case analysis: O(m·r·n') time with r
+≤ m the longest interval within B, against O(m²·n').
 
-Ties are broken towards the earlier cut, and then towards giving the interval to an executor that is
-left behind; intervals without gain go to the unused executor with most of those key groups already
-(then the lowest index).
+Ties are broken towards the earlier cut, then towards an executor that is left behind; intervals
+without gain go to the unused executor with most of those key groups already (then the lowest
+index).
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.arrays import FloatArray, IntArray, is_contiguous
+from godwit.planning.arrays import FloatArray, IntArray, is_contiguous, wrong_value
 from godwit.planning.solution import RELATIVE_TOLERANCE, make_solution
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
 __all__ = [
+    "MAX_SIZE",
     "Line",
     "assign_intervals",
     "best_cuts",
@@ -45,6 +48,7 @@ __all__ = [
     "least_bound",
     "line_of",
     "load_bound",
+    "plan_simple_ssm",
     "plan_ssm",
     "present_cuts",
     "reach_of",
@@ -75,49 +79,44 @@ class Line:
 def plan_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
     """Move the fewest bytes such that no executor exceeds (1 + τ) times its fair share.
 
-    Parameters
-    ----------
-    problem
-        With intervals as current assignment, executors of equal capacity, and ``limits.tau``;
-        ``limits.target_executors`` is n'.
-    clock
-        Seconds; only differences count.
-
-    Returns
-    -------
-    Solution
-        ``objective`` and ``bound`` are the bytes moved. If no assignment by intervals is within τ,
-        the status is infeasible and the plan moves the fewest bytes among those with the smallest
-        possible greatest load.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the problem is not one of intervals.
+    ``objective`` and ``bound`` are the bytes moved. If no assignment by intervals is within τ, the
+    status is infeasible and the plan moves the fewest bytes among those with the smallest possible
+    greatest load. Raises `InvalidProblemError` if the problem is not one of intervals.
     """
+
+    def best(limit: float, *, use: bool = True) -> list[tuple[int, int, int]] | None:
+        return best_cuts(line_of(problem, limit, use=use), problem.target_executors)
+
+    return _plan_by(best, problem, "ssm", clock)
+
+
+def _plan_by(
+    best: Callable[..., list[tuple[int, int, int]] | None],
+    problem: Problem,
+    method: str,
+    clock: Clock,
+) -> Solution:
+    """Plan the cuts that `best` makes within the bound, or within the smallest that has any."""
     began = clock()
     limit = load_bound(problem)
-    cuts = best_cuts(line_of(problem, limit), problem.target_executors)
-    reason = ""
+    cuts, reason = best(limit), ""
     if cuts is None:
         least = least_bound(problem)
         share = problem.weight.sum() / problem.target_executors
         reason = (
             f"no intervals are within tau; the smallest feasible tau is {least / share - 1:.6g}"
         )
-        cuts = best_cuts(line_of(problem, least), problem.target_executors)
+        cuts = best(least)
         if cuts is None:  # only other resources can be in the way now
             reason = "no intervals are within limits.max_usage; it is ignored"
-            cuts = best_cuts(
-                line_of(problem, max(limit, least), use=False), problem.target_executors
-            )
+            cuts = best(max(limit, least), use=False)
     assert cuts is not None, "the least bound admits a plan"
     assignment = assign_intervals(problem, cuts)
     moved = float(problem.state_bytes[assignment != problem.current].sum())
     return make_solution(
         problem,
         assignment,
-        method="ssm",
+        method=method,
         optimal=not reason,
         reason=reason,
         objective=moved,
@@ -133,22 +132,15 @@ def load_bound(problem: Problem) -> float:
     capacities differ.
     """
     if problem.limits.tau is None:
-        raise _refuse("limits.tau", None, "Give the load balancing threshold.")
+        raise wrong_value("limits.tau", None, "give the load balancing threshold")
     if not is_contiguous(problem.current, problem.num_executors):
-        raise _refuse("current", "not intervals", "Give every executor one range of key groups.")
+        raise wrong_value("current", "not intervals", "give every executor one range of key groups")
     if not problem.homogeneous:
-        raise _refuse("capacity", "unequal", "Use a planner for different executors, such as milp.")
+        raise wrong_value(
+            "capacity", "unequal", "use a planner for different executors, such as milp"
+        )
     bound = (1 + problem.limits.tau) * problem.weight.sum() / problem.target_executors
     return float(bound) * (1 + RELATIVE_TOLERANCE / 2)  # within what validation allows
-
-
-def _refuse(name: str, value: object, remedy: str) -> InvalidProblemError:
-    return InvalidProblemError(
-        f"{name} = {value!r} does not suit a planner of intervals.",
-        remedy=remedy,
-        field=name,
-        value=value,
-    )
 
 
 def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
@@ -236,6 +228,7 @@ def _windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
 
 
 def _blocks(line: Line) -> list[tuple[int, int, int]]:
+    """Blocks of cuts (first, stop, longest interval) that bound the memory of a step."""
     m = len(line.reach) - 1
     ahead = line.reach[:-1] - np.arange(m)
     blocks, x = [], 0
@@ -296,6 +289,7 @@ class _Gains:
 def _walk(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
+    """Read the intervals of the best plan off the table, from left to right."""
     m = len(line.reach) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:
@@ -332,7 +326,7 @@ def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
 
 
 def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntArray:
-    """Give each interval an executor: its keeper, or else one that nobody needs."""
+    """Assign each interval to its keeper, or else to an executor that nobody needs."""
     assignment = np.empty(problem.num_key_groups, np.int32)
     free = set(problem.available.tolist())
     for x, y, keeper in cuts:
@@ -380,3 +374,62 @@ def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
         if x == m:
             return greatest
     return np.inf
+
+
+MAX_SIZE = 2_000
+"""Largest m·n·n' it takes; its time grows as the cube of m, the cube of n and the square of n'."""
+
+Plan = tuple[float, tuple[tuple[int, int, int], ...]]
+"""Gain, and the cuts that have it."""
+
+
+def plan_simple_ssm(problem: Problem, *, clock: Clock = time.perf_counter) -> Solution:
+    """Move the fewest bytes within τ, by the recursion of paper 1, lemma 4.1: the oracle of SSM.
+
+    A sub-problem is a range [x, y) of key groups, a range of executors in the order of their old
+    intervals, and a number of parts; its greatest gain is the best over all ways to split all three
+    in two (figure 5). Executors without an old interval gain nothing, so they never enter the
+    recursion. Problems with m·n·n' above `MAX_SIZE` are refused.
+    """
+    size = problem.num_key_groups * problem.num_executors * problem.target_executors
+    if size > MAX_SIZE:
+        raise InvalidProblemError(
+            f"m·n·n' = {size} is more than simple_ssm takes ({MAX_SIZE}).",
+            remedy="Use ssm, which finds the same optimum.",
+            field="current",
+            value=size,
+        )
+    return _plan_by(partial(_best_by_recursion, problem), problem, "simple_ssm", clock)
+
+
+def _best_by_recursion(
+    problem: Problem, limit: float, *, use: bool = True
+) -> list[tuple[int, int, int]] | None:
+    """Cut the line as `best_cuts` does, by trying every way to split it."""
+    reach = line_of(problem, limit, use=use).reach
+    keeps = np.where(problem.draining[problem.current], 0.0, problem.state_bytes)
+    state = np.concatenate(([0.0], np.cumsum(keeps)))
+    cuts = np.flatnonzero(np.diff(problem.current, prepend=-1, append=-1)).tolist()
+    old = list(itertools.pairwise(cuts))
+
+    @cache
+    def solve(x: int, y: int, first: int, last: int, parts: int) -> Plan | None:
+        best: Plan | None = None
+        if y <= reach[x]:
+            gain, keeper = 0.0, -1
+            for begin, end in old[first:last]:
+                kept = float(state[min(y, end)] - state[max(x, begin)])
+                if kept > gain:
+                    gain, keeper = kept, max(x, begin)
+            best = (gain, ((x, y, keeper),))
+        for part in range(1, parts):
+            for cut in range(x + 1, y):
+                for middle in range(first, last + 1):
+                    left = solve(x, cut, first, middle, part)
+                    right = solve(cut, y, middle, last, parts - part)
+                    if left and right and (best is None or left[0] + right[0] > best[0]):
+                        best = (left[0] + right[0], left[1] + right[1])
+        return best
+
+    plan = solve(0, problem.num_key_groups, 0, len(old), problem.target_executors)
+    return None if plan is None else list(plan[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt.ports import PoolView
+from godwit.adapt.interfaces import PoolView
 from godwit.cluster.simulated.cluster import (
     Death,
     Executors,

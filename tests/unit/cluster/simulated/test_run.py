@@ -27,7 +27,7 @@ from godwit.model import events
 from godwit.model.errors import InvalidProblemError
 
 if TYPE_CHECKING:
-    from godwit.adapt.ports import EpochObserved
+    from godwit.adapt.interfaces import EpochObserved
     from godwit.migration import EpochOutcome
 
 COSTS = CostModel(

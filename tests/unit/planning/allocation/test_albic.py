@@ -8,8 +8,7 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.allocation.albic import plan_albic
-from godwit.planning.allocation.collocation import collocate, score_pairs
+from godwit.planning.allocation.albic import collocate, plan_albic, score_pairs
 from godwit.planning.allocation.graph_partition import KeyGroupGraph
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.allocation.search import Placement

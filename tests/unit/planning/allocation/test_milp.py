@@ -7,9 +7,8 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.allocation.milp import plan_milp
+from godwit.planning.allocation.milp import load_distance_bound, plan_milp, program_size
 from godwit.planning.allocation.model import build_model, single_units
-from godwit.planning.allocation.solver import load_distance_bound, program_size
 from godwit.planning.baselines import plan_flux
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status, validate_solution

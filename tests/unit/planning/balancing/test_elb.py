@@ -105,10 +105,10 @@ def test_key_group_too_heavy_for_the_range_is_the_reason() -> None:
 
 def test_missing_or_empty_range_is_refused() -> None:
     asked = problem([1.0], [0], 1, 0.0, 0.0)
-    with pytest.raises(InvalidProblemError, match="load_high is 0"):
+    with pytest.raises(InvalidProblemError, match="load_high = 0"):
         plan_elb(asked)
     bare = Problem(
         executors=("a",), load=np.ones(1), state_bytes=np.ones(1), current=np.zeros(1, np.int32)
     )
-    with pytest.raises(InvalidProblemError, match="needs both"):
+    with pytest.raises(InvalidProblemError, match="needs both ends"):
         plan_elb(bare)

@@ -48,5 +48,5 @@ def test_several_draws_keep_the_most_even_one() -> None:
 
 
 def test_no_draw_is_refused() -> None:
-    with pytest.raises(InvalidProblemError, match="choices is 0"):
+    with pytest.raises(InvalidProblemError, match="choices = 0"):
         plan_universal_hashing(problem(), choices=0)

@@ -118,5 +118,5 @@ def test_seed_chooses_the_candidates() -> None:
 @pytest.mark.parametrize("option", ["merge_cost", "merge_load"])
 def test_negative_merge_costs_are_named(option: str) -> None:
     wrong = {option: -1.0}
-    with pytest.raises(InvalidProblemError, match=f"{option} is -1"):
+    with pytest.raises(InvalidProblemError, match=f"{option} = -1"):
         plan_potc(problem(2, 2), **wrong)  # type: ignore[arg-type] # the option varies

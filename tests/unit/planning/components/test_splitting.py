@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from godwit.model.errors import InvalidProblemError
-from godwit.planning.splitting import Choice, FormCosts, choose_form, most_beneficial
+from godwit.planning.splitting import Choice, LayoutCosts, choose_layout, most_beneficial
 
 PAPER: dict[str, Any] = {
     "rows": 18_000,
@@ -24,23 +24,23 @@ PAPER: dict[str, Any] = {
 }
 
 
-def of_paper(*, windows: float, partial_ms: float, partials: float, **others: Any) -> FormCosts:
+def of_paper(*, windows: float, partial_ms: float, partials: float, **others: Any) -> LayoutCosts:
     """The paper's own model: T_p, E, W, PW_p, number of key groups, K_1, MK_p and L.
 
     A combined component changes a state for every window; a key group has PW_p copies of what is
     handed on of one; whatever is split migrates without state.
     """
-    return FormCosts(
+    return LayoutCosts(
         combined_states=windows,
         partials=partials,
         partial_ms=partial_ms,
-        turn_ms=partial_ms,
+        instant_ms=partial_ms,
         move_ms=partial_ms * partials,
         **others,
     )
 
 
-def costs(**given: float) -> FormCosts:
+def costs(**given: float) -> LayoutCosts:
     """Costs that differ by the exchange (30 ms) and by what migrates (10 ms each)."""
     values: dict[str, Any] = {
         "rows": 1000,
@@ -49,11 +49,11 @@ def costs(**given: float) -> FormCosts:
         "key_groups": 6,
         "partial_ms": 1,
         "migrations": 0,
-        "turn_ms": 1,
+        "instant_ms": 1,
         "move_ms": 10,
         "move_latency_ms": 20,
     }
-    return FormCosts(**values | given)
+    return LayoutCosts(**values | given)
 
 
 def test_the_papers_formulas_by_hand() -> None:
@@ -95,56 +95,56 @@ def test_the_papers_choice_is_what_trying_both_forms_gives(seed: int) -> None:
     allowed = {form: cpu for form, (cpu, latency) in ways.items() if latency <= bound}
     best = min(allowed, key=lambda form: allowed[form])
     today = "combined" if best == "split" else "split"
-    found = choose_form(of_paper(**given), today, bound)  # type: ignore[arg-type]
-    if found.form != best:  # too little to be given up for
-        assert found.form in allowed
+    found = choose_layout(of_paper(**given), today, bound)  # type: ignore[arg-type]
+    if found.layout != best:  # too little to be given up for
+        assert found.layout in allowed
         cheap, dear = sorted(cpu for cpu, _ in ways.values())
         least = given["rows"] * given["row_ms"]
         near_bound = best == "combined" and ways["combined"][1] > 0.85 * bound
         assert near_bound or dear - cheap <= 0.15 * (dear - least) or dear - cheap <= 0.01 * dear
-    assert choose_form(of_paper(**given), best, bound).form == best  # type: ignore[arg-type]
+    assert choose_layout(of_paper(**given), best, bound).layout == best  # type: ignore[arg-type]
 
 
 def test_what_is_calm_is_combined_and_what_migrates_much_is_split() -> None:
-    assert choose_form(costs(), "split").form == "combined"
-    assert choose_form(costs(migrations=2), "split").form == "combined"  # 32 against 20 ms
-    assert choose_form(costs(migrations=50), "combined").form == "split"
+    assert choose_layout(costs(), "split").layout == "combined"
+    assert choose_layout(costs(migrations=2), "split").layout == "combined"  # 32 against 20 ms
+    assert choose_layout(costs(migrations=50), "combined").layout == "split"
 
 
 def test_a_small_gain_changes_nothing() -> None:
     near = costs(migrations=3.2)  # 33.2 ms split, 32 ms combined
-    assert not choose_form(near, "split").changes
-    assert not choose_form(near, "combined").changes
+    assert not choose_layout(near, "split").changes
+    assert not choose_layout(near, "combined").changes
     heavy = costs(rows=100_000)  # 30 ms of 10 seconds
-    assert not choose_form(heavy, "split").changes
+    assert not choose_layout(heavy, "split").changes
 
 
 def test_latency_is_bounded_whatever_it_costs() -> None:
     some = costs(migrations=1)  # 31 ms split, 10 ms and 20 ms of latency combined
-    assert choose_form(some, "combined", 25).form == "combined"
-    choice = choose_form(some, "combined", 15)
-    assert (choice.form, choice.within, choice.saved_ms, choice.relieved_ms) == (
+    assert choose_layout(some, "combined", 25).layout == "combined"
+    choice = choose_layout(some, "combined", 15)
+    assert (choice.layout, choice.within, choice.saved_ms, choice.relieved_ms) == (
         "split",
         True,
         -21,
         5,
     )
-    assert choose_form(some, "split", 21).form == "split"  # it would be back at the bound
-    assert choose_form(some, "split", 24).form == "combined"
+    assert choose_layout(some, "split", 21).layout == "split"  # it would be back at the bound
+    assert choose_layout(some, "split", 24).layout == "combined"
 
 
 def test_where_neither_keeps_to_the_bound_the_quicker_one_is_chosen() -> None:
-    slow = costs(migrations=10, unturned=5)
-    choice = choose_form(slow, "combined", 50)
-    assert (choice.form, choice.changes, choice.within) == ("split", True, False)
-    assert choose_form(slow, "split", 50) == Choice(form="split", changes=False, within=False)
-    alike = costs(migrations=2, unturned=2)  # as slow either way: then CPU time counts
-    assert choose_form(alike, "split", 1).form == "combined"
-    assert choose_form(alike, "combined", 1).form == "combined"
+    slow = costs(migrations=10, with_state=5)
+    choice = choose_layout(slow, "combined", 50)
+    assert (choice.layout, choice.changes, choice.within) == ("split", True, False)
+    assert choose_layout(slow, "split", 50) == Choice(layout="split", changes=False, within=False)
+    alike = costs(migrations=2, with_state=2)  # as slow either way: then CPU time counts
+    assert choose_layout(alike, "split", 1).layout == "combined"
+    assert choose_layout(alike, "combined", 1).layout == "combined"
 
 
 def test_key_groups_that_cannot_turn_cost_what_they_cost_combined() -> None:
-    found = costs(migrations=4, unturned=3, stage_ms=7)
+    found = costs(migrations=4, with_state=3, stage_ms=7)
     assert found.split_ms == pytest.approx(100 + 30 + 7 + 1 + 3 * 10)
     assert found.split_latency_ms == 60
 
@@ -152,10 +152,10 @@ def test_key_groups_that_cannot_turn_cost_what_they_cost_combined() -> None:
 def test_the_most_beneficial_change_comes_first() -> None:
     def change(saved_ms: float, relieved_ms: float = 0) -> Choice:
         return Choice(
-            form="split", changes=True, within=True, saved_ms=saved_ms, relieved_ms=relieved_ms
+            layout="split", changes=True, within=True, saved_ms=saved_ms, relieved_ms=relieved_ms
         )
 
-    stays = Choice(form="combined", changes=False, within=True)
+    stays = Choice(layout="combined", changes=False, within=True)
     every = {"a": change(5), "b": change(9), "c": change(-2, 3), "d": stays}
     order = []
     while (first := most_beneficial(every)) is not None:
@@ -168,7 +168,7 @@ def test_the_most_beneficial_change_comes_first() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"rows": -1}, {"move_ms": math.nan}, {"move_latency_ms": math.inf}, {"unturned": 1}],
+    [{"rows": -1}, {"move_ms": math.nan}, {"move_latency_ms": math.inf}, {"with_state": 1}],
 )
 def test_figures_that_cannot_be_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(InvalidProblemError) as caught:

@@ -80,10 +80,10 @@ def test_idle_executor_keeps_its_idle_cores() -> None:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"target_s": 0.0}, "latency_target_s is 0"),
-        ({"target_s": math.nan}, "latency_target_s is nan"),
-        ({"available": -1}, "available_cores is -1"),
-        ({"idle_cores": -2}, "idle_cores is -2"),
+        ({"target_s": 0.0}, "latency_target_s = 0"),
+        ({"target_s": math.nan}, "latency_target_s = nan"),
+        ({"available": -1}, "available_cores = -1"),
+        ({"idle_cores": -2}, "idle_cores = -2"),
     ],
 )
 def test_wrong_limits_are_named(changes: dict[str, float], names: str) -> None:

@@ -73,11 +73,11 @@ def test_whole_number_of_busy_cores_needs_one_more() -> None:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"arrival_per_s": np.array([1.0, -2.0])}, r"arrival_per_s\[1\] is -2"),
-        ({"arrival_per_s": np.array([math.nan, 2.0])}, r"arrival_per_s\[0\] is nan"),
-        ({"service_per_s": np.array([0.0, 2.0])}, r"service_per_s\[0\] is 0"),
-        ({"service_per_s": np.array([1.0])}, "service_per_s has 1"),
-        ({"input_per_s": 0.0}, "input_per_s is 0"),
+        ({"arrival_per_s": np.array([1.0, -2.0])}, r"arrival_per_s\[1\] = -2"),
+        ({"arrival_per_s": np.array([math.nan, 2.0])}, r"arrival_per_s\[0\] = nan"),
+        ({"service_per_s": np.array([0.0, 2.0])}, r"service_per_s\[0\] = 0"),
+        ({"service_per_s": np.array([1.0])}, "service_per_s = .1 rates"),
+        ({"input_per_s": 0.0}, "input_per_s = 0"),
     ],
 )
 def test_wrong_rates_are_named(changes: dict[str, object], names: str) -> None:

@@ -8,15 +8,14 @@ from tests.oracles.interval_plans import line_problem, random_line_problem, vali
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.mtm import plan_mtm
-from godwit.planning.intervals.partitionings import (
-    Transitions,
-    count_partitionings,
-    estimate_transitions,
-    kept_bytes,
-    partitionings,
-)
+from godwit.planning.intervals.oms import count_partitionings, kept_bytes, partitionings
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost
-from godwit.planning.intervals.projected import ProjectedCost, space_of
+from godwit.planning.intervals.projected import (
+    ProjectedCost,
+    Transitions,
+    estimate_transitions,
+    reach_within_tau,
+)
 from godwit.planning.intervals.ssm import plan_ssm
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status, validate_solution
@@ -64,7 +63,7 @@ def test_partitionings_are_all_those_within_the_bound() -> None:
     for _ in range(100):
         problem = random_line_problem(rng, most=8)
         parts = problem.target_executors
-        reach = space_of(problem, parts)
+        reach = reach_within_tau(problem, parts)
         assert problem.limits.tau is not None
         limit = (1 + problem.limits.tau) * float(problem.weight.sum()) / parts
         m = problem.num_key_groups
@@ -79,8 +78,8 @@ def test_partitionings_are_all_those_within_the_bound() -> None:
 def test_kept_bytes_equals_the_best_matching() -> None:
     problem = _problem()
     kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
-    old = partitionings(space_of(problem, 2), 2, at_most=1000)
-    new = partitionings(space_of(problem, 3), 3, at_most=1000)
+    old = partitionings(reach_within_tau(problem, 2), 2, at_most=1000)
+    new = partitionings(reach_within_tau(problem, 3), 3, at_most=1000)
     stays = kept_bytes(old, new, kept)
     for i in range(0, len(old), 3):
         owners = np.repeat(np.arange(2), np.diff(old[i]))

@@ -8,8 +8,7 @@ from tests.oracles.interval_plans import cheapest_sequence, line_problem
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.intervals.oms import plan_oms
-from godwit.planning.intervals.simple_ssm import plan_simple_ssm
-from godwit.planning.intervals.ssm import plan_ssm
+from godwit.planning.intervals.ssm import plan_simple_ssm, plan_ssm
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.adapt.ports import PoolView
+from godwit.adapt.interfaces import PoolView
 from godwit.cluster.spark.run.threads import GateClosedError, Guard
 from godwit.model import events
 from godwit.model.errors import InvalidPlanError, ScalingError
@@ -128,7 +128,7 @@ def owns_nothing(executor: str, view: ProtocolView) -> bool:
 class SparkExecutorPool:
     """Adds executors to the running application, and gives them back.
 
-    It is the `godwit.adapt.ports.ExecutorPool` of Spark.
+    It is the `godwit.adapt.interfaces.ExecutorPool` of Spark.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SparkExecutorPool:
 
     @property
     def view(self) -> PoolView:
-        """See `godwit.adapt.ports.ExecutorPool.view`."""
+        """See `godwit.adapt.interfaces.ExecutorPool.view`."""
         with self._changed:
             return PoolView(
                 pending=self._pending(),

@@ -4,7 +4,7 @@ Problem: planners are pure functions of a `Problem`; a query has the facts (wher
 what they cost, how much state they hold) and can carry a plan out.
 
 Invariant: what `QueryPlacement.preview` shows, `QueryPlacement.balance` and `migrate` carry out:
-the same moves in the same order, made by `godwit.planning.carrying_out.carry_out`.
+the same moves in the same order, made by `godwit.planning.solution.executable_plan`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from godwit.model.naming import listing, type_name
 from godwit.plan.explain import UserNames
 from godwit.planning import Limits, Solution
 from godwit.planning import planner as planner_named
-from godwit.planning.carrying_out import CarryingOut, carry_out, carry_out_each
 from godwit.planning.preview import preview
-from godwit.planning.running import ComponentFacts, joint_problem, problem_of
-from godwit.planning.solution import make_solution
+from godwit.planning.problem import ComponentFacts, joint_problem, problem_of
+from godwit.planning.solution import (
+    ExecutablePlan,
+    executable_plan,
+    executable_plans,
+    make_solution,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +62,7 @@ __all__ = [
 ]
 
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
-AnyPlan = Assignment | Mapping[int, str] | Solution | CarryingOut
+AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 
 def target_of(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
@@ -73,8 +77,8 @@ def target_of(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int,
                 f"The solution moves key groups of {listing(plan.problem.operators)}.",
                 remedy="Carry it out for all of them, with query.placement.carry_out(solution).",
             )
-        plan = carry_out(plan)
-    if isinstance(plan, CarryingOut):
+        plan = executable_plan(plan)
+    if isinstance(plan, ExecutablePlan):
         return plan.target(places), tuple(plan.places)
     if isinstance(plan, Assignment):
         return plan, ()
@@ -590,7 +594,7 @@ class QueryPlacement:
         """
         name = self._component(component)  # problem() would ask about all of several
         solution = planner_named(planner)(self.problem(name, limits=limits), **options)
-        plan = carry_out(solution)
+        plan = executable_plan(solution)
         if solution.status == "infeasible":
             raise InvalidPlanError(
                 f"Planner {planner!r} found no plan within the limits: {solution.reason}.",
@@ -630,7 +634,7 @@ class QueryPlacement:
             If the solution is illegal, or of other components.
         """
         labels = self._labels
-        parts = carry_out_each(solution)
+        parts = executable_plans(solution)
         if len(labels) == 1:
             parts = dict(zip(labels.values(), parts.values(), strict=False))
         elif set(solution.problem.operators) != {*labels.values()}:
@@ -690,7 +694,7 @@ class QueryPlacement:
                 problem = self.problem(name)
                 # Without the target, what would cost balance could stay for a later plan.
                 emptied = replace(problem, limits=Limits(target_executors=len(problem.available)))
-                plan = carry_out(planner_named("milp")(emptied, time_limit_s=1.0))
+                plan = executable_plan(planner_named("milp")(emptied, time_limit_s=1.0))
                 if plan.moves:
                     migrations.append(self.begin_plan(name, plan, strategy, bounds))
         except BaseException:

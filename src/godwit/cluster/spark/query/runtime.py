@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
 
-from godwit.adapt.splitting import splitting_of
+from godwit.adapt.windows import splitting_of
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python

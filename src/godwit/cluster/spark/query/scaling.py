@@ -28,7 +28,7 @@ from godwit.model.naming import insist_on_number, type_name
 from godwit.model.wording import counted
 from godwit.planning import Limits
 from godwit.planning import planner as planner_named
-from godwit.planning.carrying_out import carry_out
+from godwit.planning.solution import executable_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -263,7 +263,9 @@ class Scaling:
         left = 0
         for component in self._placement.parts:
             self._wait_for_others(component)
-            plan = carry_out(planner_named(self._planner)(ask(self._placement.problem(component))))
+            plan = executable_plan(
+                planner_named(self._planner)(ask(self._placement.problem(component)))
+            )
             if not plan.moves:
                 continue
             try:

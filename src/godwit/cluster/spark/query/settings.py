@@ -17,7 +17,7 @@ from godwit.sinks.continuity import WAYS
 if TYPE_CHECKING:
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.settings import Control
-    from godwit.adapt.splitting import Splitting
+    from godwit.adapt.windows import Splitting
     from godwit.sinks.continuity import OnDivergence
 
 __all__ = [
@@ -142,7 +142,7 @@ class Adaptation:
 
             _insist_on_kind("setting fusion of adaptation", self.fusion, Fusion)
         if self.splitting is not None:
-            from godwit.adapt.splitting import Splitting  # noqa: PLC0415  as above
+            from godwit.adapt.windows import Splitting  # noqa: PLC0415  as above
 
             _insist_on_kind("setting splitting of adaptation", self.splitting, Splitting)
 

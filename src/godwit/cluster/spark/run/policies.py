@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.adapt.policy import RESPECT_S, FlowEpoch, ManualOverrides, PolicyLoop, Regroup
-from godwit.adapt.sharing import ChooseWindowState
+from godwit.adapt.windows import ChooseWindowState
 from godwit.cluster.spark.run.threads import Guard
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.regrouping import RegroupingPlan, plan_regrouping

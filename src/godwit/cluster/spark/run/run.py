@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.policy import RESPECT_S
-from godwit.adapt.sharing import SharePanes
-from godwit.adapt.splitting import ExchangeCosts, SplitOrCombine, splitting_of
+from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.ownership import acquire_lease

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_cluster import FakeScheduler, FakeStream
 
-from godwit.adapt.ports import PoolView
+from godwit.adapt.interfaces import PoolView
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, owns_nothing
 from godwit.migration import MigrationRequested
 from godwit.model import events
@@ -18,7 +18,7 @@ from godwit.model.errors import InvalidPlanError, ScalingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.adapt.ports import ExecutorPool
+    from godwit.adapt.interfaces import ExecutorPool
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from godwit.migration import Bounds, Strategy
 from godwit.model.assignment import even_assignment
 from godwit.model.errors import InvalidPlanError
 from godwit.planning import planner
-from godwit.planning.running import ComponentFacts, joint_problem, problem_of
+from godwit.planning.problem import ComponentFacts, joint_problem, problem_of
 
 
 def test_moves_come_back_as_plain_numbers_and_names() -> None:

@@ -7,11 +7,9 @@ from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
 from godwit.planning.allocation.milp import plan_milp
 from godwit.planning.baselines import plan_potc
-from godwit.planning.carrying_out import carry_out
 from godwit.planning.preview import preview
-from godwit.planning.problem import Limits, Problem
-from godwit.planning.running import problem_of
-from godwit.planning.solution import Solution, Status
+from godwit.planning.problem import Limits, Problem, problem_of
+from godwit.planning.solution import Solution, Status, executable_plan
 
 
 def uneven(running: Assignment) -> Problem:
@@ -25,7 +23,7 @@ def uneven(running: Assignment) -> Problem:
 def test_a_solution_is_carried_out_in_the_order_that_its_preview_shows() -> None:
     running = even_assignment(12, ["a", "b", "c"], [1, 1, 1]).moved(dict.fromkeys(range(12), "a"))
     solution = plan_milp(uneven(running))
-    plan = carry_out(solution)
+    plan = executable_plan(solution)
     assert plan.moves == preview(solution).moves == solution.moves
     assert plan.moves
     assert list(plan.places) == [move.key_group for move in plan.moves]
@@ -41,13 +39,13 @@ def test_a_solution_is_carried_out_in_the_order_that_its_preview_shows() -> None
 def test_the_target_is_what_the_planner_answered() -> None:
     running = even_assignment(8, ["a", "b"], [2, 1]).moved({0: "b", 2: "b"})
     solution = plan_milp(uneven(running))
-    target = carry_out(solution).target(running)
+    target = executable_plan(solution).target(running)
     assert target.executor_of.tolist() == solution.assignment.tolist()
 
 
 def test_a_plan_for_another_assignment_is_refused() -> None:
     running = even_assignment(8, ["a", "b"], [1, 1]).moved(dict.fromkeys(range(8), "a"))
-    plan = carry_out(plan_milp(uneven(running)))
+    plan = executable_plan(plan_milp(uneven(running)))
     moved = running.moved({plan.moves[0].key_group: "b"})
     with pytest.raises(InvalidPlanError, match="the plan of 'milp' found it on 'a'"):
         plan.target(moved)
@@ -65,9 +63,9 @@ def test_what_is_carried_out_was_judged() -> None:
         problem=problem, method="test", assignment=np.array([0, 1]), status=Status.OPTIMAL
     )
     with pytest.raises(InvalidPlanError, match="exceed max_moves"):
-        carry_out(lies)
+        executable_plan(lies)
     with pytest.raises(InvalidPlanError, match="splits"):
-        carry_out(plan_potc(problem))
+        executable_plan(plan_potc(problem))
 
 
 def test_capacity_is_the_number_of_lanes_and_empty_executors_are_there() -> None:

@@ -1,7 +1,7 @@
 r"""Speeds of executors, estimated from the cost of the same kind of work here and there.
 
-Problem: a machine may be slower than others, or become so; its key groups then look expensive, and
-a planner that took their cost for their own would be wrong wherever it puts them.
+A machine may be slower than others, or become so; its key groups then look expensive, and a planner
+that took their cost for their own would be wrong wherever it puts them.
 
 The model: with :math:`u_k` what a row of key group :math:`k` costs on a standard executor, relative
 to what its component's rows cost, and :math:`s_{it}` how slow executor :math:`i` is in period
@@ -16,7 +16,7 @@ Invariant: the median executor has speed 1; differences that noise explains coun
 
 Source: paper 2 §3 (capacities "inferred at runtime, by first assuming all nodes are homogeneous,
 then measuring the actual effect of state migration"); the estimate is that of a mixed model with
-crossed effects (Henderson 1975), found by taking turns between the two.
+crossed effects (Henderson 1975), in which the two are estimated in turns.
 """
 
 from __future__ import annotations
@@ -71,13 +71,14 @@ class Speeds:
         self._latest: Mapping[str, float] = {}
 
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
-        """Take a period into account and return executor → speed; those that are missing have 1."""
+        """Add a period and return executor → speed; those that are missing have 1."""
         self._periods.append(self._costs(statistics))
         estimates = self._estimate()
         self._latest = {e: _settled(speed, self._latest.get(e)) for e, speed in estimates.items()}
         return self._latest
 
     def _costs(self, statistics: PeriodStatistics) -> _Costs:
+        """Relative cost of every key group on every executor that it was on."""
         number: dict[str, int] = {}
         columns: list[tuple[npt.NDArray[Any], ...]] = []
         for name, component in sorted(statistics.components.items()):
@@ -103,6 +104,7 @@ class Speeds:
         )
 
     def _estimate(self) -> Mapping[str, float]:
+        """Executor → speed, from the costs of the last periods."""
         latest = self._periods[-1]
         offsets = np.cumsum([0, *(len(p.names) for p in self._periods)])
         key_group = np.concatenate([p.key_group for p in self._periods])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt.speeds import Speeds
+from godwit.adapt.executor_speeds import Speeds
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics, PeriodStatistics
 from godwit.model.assignment import Assignment, even_assignment
 

@@ -1,9 +1,9 @@
-"""Ports of the controller: conductor, pool of executors, clock, planners.
+"""Interfaces of the controller: conductor, pool of executors, clock, planners.
 
-Every port returns at once: it notes what is asked, and what comes of it is seen later, in the
-conductor's view.  A port that cannot do what is asked raises a `GodwitError`; the controller tells
-of it in an event and goes on.  Whoever drives the controller does so from one thread at a time; it
-needs no lock of the conductor's while the controller thinks, since all that it reads are values.
+Every call returns at once: it notes what is asked, and what comes of it is seen later, in the
+conductor's view.  What cannot be done raises a `GodwitError`; the controller tells of it in an
+event and goes on.  Whoever drives the controller does so from one thread at a time; it needs no
+lock of the conductor's while the controller thinks, since all that it reads are values.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ExecutorPool(Protocol):
         """Ask the cluster for `count` more executors."""
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Give executors back, which own no key group any more."""
+        """Return executors that own no key group any more to the cluster."""
 
 
 class PlannerRunner(Protocol):

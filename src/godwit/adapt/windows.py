@@ -1,23 +1,19 @@
-"""Split or combine: consolidate windows where they are computed, or apart, whichever costs less.
+"""Policies for windows: split or combine their consolidation, and share panes or duplicate state.
 
-Problem: in two components (*split*) key groups of windows migrate without their state, and all that
-windows are made of crosses an exchange; in one (*combined*) it is the other way about.  Which costs
-less depends on how often key groups migrate, and that is known only while the stream runs.
+**Split or combine.**  In two components (*split*) key groups of windows migrate without their
+state, and all that windows are made of crosses an exchange; in one (*combined*) it is the other way
+about.  Which costs less depends on how often key groups migrate.  After every period, by default
+the longest window, both layouts are priced (`godwit.planning.splitting`).  What the layout in use
+does is measured; what the other would do follows from that.  Only what an exchange adds cannot be
+measured while there is none: then the last figure stands, and before the first one a fixed one
+(`ExchangeCosts`).  Source: Madsen et al. (Enorm) §5.1.1 and §5.1.2; modification punctuations,
+§6.2; docs/decisions/0043 says where Godwit differs.
 
-After every period, by default the longest window, the two layouts are priced at what was measured
-(`godwit.planning.splitting`), and the cheaper one is proposed whose migrations take no
-longer than the user allows.  Of several aggregates the most beneficial change comes first.
+**Panes or states per window.**  After every period both are priced at what lanes measured
+(`godwit.engine.sharing`, `godwit.planning.windows`).  Source: §5.1.2.
 
-What the layout in use does is measured; what the other would do follows from that.  What goes from
-the compute part to the consolidate part is reported in both layouts, and so are the places of key
-groups, and their state.  Only what an exchange adds cannot be measured while there is none: then
-the last figure stands, and before the first one a fixed one (`ExchangeCosts`).
-
-Invariant: results do not depend on the layout, and a change of it holds for the same windows in all
+Invariant: results do not depend on either choice, and a change holds for the same windows in all
 lanes, since it happens between two epochs.
-
-Source: Madsen et al. (Enorm) §5.1.1, whose symbols `godwit.planning.splitting` names,
-and §5.1.2; modification punctuations, §6.2.  docs/decisions/0043 says where Godwit differs.
 """
 
 from __future__ import annotations
@@ -39,22 +35,26 @@ from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.two_phase import ConsolidatePart
 from godwit.plan.compiled import source_of
 from godwit.plan.grouping import regrouped, rows_stay
-from godwit.planning.splitting import FormCosts, choose_form, most_beneficial
+from godwit.planning.splitting import LayoutCosts, choose_layout, most_beneficial
+from godwit.planning.windows import is_duplicated_cheaper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
     from godwit.adapt.policy import Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.records import PhysicalPlan
+    from godwit.engine.sharing import PaneMeter
     from godwit.operators.windows.grid import PaneGrid
     from godwit.plan.compiled import CompiledFlow
-    from godwit.planning.splitting import Choice, Form
+    from godwit.planning.splitting import Choice, WindowLayout
 
 __all__ = [
+    "ChooseWindowState",
     "ExchangeCosts",
     "LayoutMeter",
     "Metered",
+    "SharePanes",
     "SplitOrCombine",
     "Splitting",
     "in_layout",
@@ -89,9 +89,8 @@ class ExchangeCosts:
 class Metered:
     """Costs of a period, and the figures they rest on."""
 
-    costs: FormCosts  # of the period
+    costs: LayoutCosts  # of the period
     epochs: int  # its epochs with input
-    byte_ms: float  # CPU time of a byte of state that migrates
     numbers: dict[str, float]  # what the costs rest on, for people: figure → value
 
 
@@ -113,14 +112,6 @@ class _Sums:
     movers: set[int] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Places:
-    """Where key groups take rows in one epoch; shape ``(num_key_groups,)`` each."""
-
-    executor: npt.NDArray[np.object_]
-    second: npt.NDArray[np.bool_]
-
-
 class LayoutMeter:
     """Meters one windowed aggregate."""
 
@@ -138,15 +129,16 @@ class LayoutMeter:
         longest = max(window.length_us for window in part.grid.windows)
         self._period_us = longest if period_us is None else period_us
         self._partials = partials_in(part.grid, self._period_us)
-        self._layout: Form | None = None
+        self._layout: WindowLayout | None = None
         self._sums = _Sums()
-        self._places: _Places | None = None
+        # where key groups took rows in the last epoch: executors, and whether in the second slot
+        self._places: tuple[npt.NDArray[np.object_], npt.NDArray[np.bool_]] | None = None
         self._state: dict[str, npt.NDArray[np.int64]] = {}
         self._row_ms = exchange.row_ms
         self._turns = 1.0
 
-    def take(self, epoch: FlowEpoch, layout: Form, levels_more: int) -> Metered | None:
-        """Take an epoch; give what the period came to if that is its end.
+    def take(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
+        """Add an epoch; return the costs of the period if that is its end.
 
         Another layout than before begins a period anew; `levels_more` are the levels that epochs
         have only in the split layout.
@@ -209,18 +201,20 @@ class LayoutMeter:
         second = np.zeros(len(owners[0]), np.bool_)
         if plans[0] is not plans[1] and plans[1].takes is not None:
             second[list(plans[1].takes)] = True
-        now = _Places(executor=np.where(second, owners[1], owners[0]), second=second)
-        before, self._places = self._places, now
+        executor = np.where(second, owners[1], owners[0])
+        before, self._places = self._places, (executor, second)
         if before is None:
             return
+        former_executor, former_second = before
         there = {name for plan in plans for name in plan.assignment.executors}
-        moved = np.flatnonzero(before.executor != now.executor)
-        moved = np.array([g for g in moved.tolist() if before.executor[g] in there], np.int64)
+        moved = np.flatnonzero(former_executor != executor)
+        moved = np.array([g for g in moved.tolist() if former_executor[g] in there], np.int64)
         self._sums.migrations += len(moved)
-        self._sums.turned += int((before.second != now.second)[moved].sum())
+        self._sums.turned += int((former_second != second)[moved].sum())
         self._sums.movers.update(moved.tolist())
 
-    def _metered(self, epoch: FlowEpoch, layout: Form, levels_more: int) -> Metered:
+    def _metered(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
+        """Price both layouts by the period that has ended."""
         sums, exchange = self._sums, self._exchange
         if layout == "split":
             if sums.crossed:
@@ -237,23 +231,22 @@ class LayoutMeter:
         handing_ms = sums.handed * self._row_ms + sums.handed_bytes * exchange.byte_ms
         partial_ms = handing_ms / (self._partials * num_key_groups)
         move_ms = _MOVE_MS + state_bytes * _BYTE_MS
-        costs = FormCosts(
+        costs = LayoutCosts(
             rows=max(sums.rows, 0),
             row_ms=sums.cpu_ms / max(sums.rows, 1),
             partials=self._partials,
             key_groups=num_key_groups,
             partial_ms=partial_ms,
             migrations=sums.migrations,
-            turn_ms=partial_ms + _TURN_SHARE * move_ms,
+            instant_ms=partial_ms + _TURN_SHARE * move_ms,
             move_ms=move_ms,
             move_latency_ms=_MOVE_MS + state_bytes * byte_latency_ms,
-            unturned=max(sums.migrations - turned, 0),
+            with_state=max(sums.migrations - turned, 0),
             stage_ms=max(levels_more, 0) * sums.lanes * exchange.lane_ms * sums.epochs,
         )
         return Metered(
             costs=costs,
             epochs=sums.epochs,
-            byte_ms=_BYTE_MS,
             numbers={
                 "rows": costs.rows,
                 "handed_rows": sums.handed,
@@ -261,9 +254,9 @@ class LayoutMeter:
                 "partial_windows": costs.partials,
                 "partial_ms": costs.partial_ms,
                 "migrated_key_groups": costs.migrations,
-                "migrated_with_state": costs.unturned,
+                "migrated_with_state": costs.with_state,
                 "state_bytes_per_key_group": state_bytes,
-                "turn_ms": costs.turn_ms,
+                "turn_ms": costs.instant_ms,
                 "move_ms": costs.move_ms,
                 "move_latency_ms": costs.move_latency_ms,
                 "stage_ms": costs.stage_ms,
@@ -272,6 +265,7 @@ class LayoutMeter:
 
 
 def _mixed(before: float, measured: float) -> float:
+    """Average of earlier periods and this one."""
     return _MEMORY * before + (1 - _MEMORY) * measured
 
 
@@ -316,11 +310,6 @@ class Splitting:
     payback_epochs
         Epochs within which the CPU time that is saved must come to that of moving the state that
         has to come together for it.
-
-    Raises
-    ------
-    InvalidFlowError
-        If a setting makes no sense.
     """
 
     max_latency: Duration | None = None
@@ -350,9 +339,9 @@ class Splitting:
 
 
 def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | None:
-    """Give the settings by which a flow's windows are split and combined; ``None``: none are.
+    """Return the settings by which a flow's windows are split and combined; ``None``: none are.
 
-    Raises `InvalidFlowError` if settings were given and there is nothing to decide.
+    Raises `InvalidFlowError` if there are settings and nothing to decide.
     """
     if _measured(flow):
         return settings or Splitting()
@@ -370,7 +359,7 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
     )
 
 
-def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
+def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
     """Return the layout that windows are in; ``None``: one that is not decided upon here.
 
     Operators that rows stay in a lane with, behind the consolidate part, may be beside it.
@@ -387,7 +376,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> Form | None:
 
 
 def in_layout(
-    flow: CompiledFlow, part: ConsolidatePart, layout: Form
+    flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
     """Return the components that make a layout: component → operators."""
     first, second = part.slots
@@ -422,7 +411,7 @@ class SplitOrCombine:
         self._hysteresis = Hysteresis(confirm=settings.confirm)
         self._choices: dict[str, Choice] = {}
         self._standing: dict[str, Proposal] = {}
-        self._layouts: dict[tuple[str, PhysicalPlan], tuple[Form | None, int]] = {}
+        self._layouts: dict[tuple[str, PhysicalPlan], tuple[WindowLayout | None, int]] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
         """See `godwit.adapt.policy.AdaptationPolicy`: evaluates after every period."""
@@ -433,11 +422,11 @@ class SplitOrCombine:
             if layout is None or alone & {part.name, *part.slots}:
                 self._forget(name)
                 continue
-            if name in self._choices and self._choices[name].form == layout:
+            if name in self._choices and self._choices[name].layout == layout:
                 self._forget(name)
             metered = self._meters[name].take(epoch, layout, levels_more)
             if metered is not None:
-                choice = choose_form(metered.costs, layout, self._settings.max_latency_ms)
+                choice = choose_layout(metered.costs, layout, self._settings.max_latency_ms)
                 self._announce(
                     events.FormsCompared, **self._compared(name, layout, metered, choice)
                 )
@@ -448,7 +437,7 @@ class SplitOrCombine:
         first = most_beneficial(self._choices)
         if first is not None:
             # What is beside the consolidate part may have changed since it was decided.
-            wanted = in_layout(self._flow, self._parts[first], self._choices[first].form)
+            wanted = in_layout(self._flow, self._parts[first], self._choices[first].layout)
             change = Regroup(components=wanted, plan=self._flow.physical_plan)
             yield replace(self._standing[first], change=change)
 
@@ -456,7 +445,7 @@ class SplitOrCombine:
         """See `godwit.adapt.policy.AdaptationPolicy`."""
         self._forget(proposal.subject.removeprefix(_SUBJECT))
 
-    def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[Form | None, int]:
+    def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
         """Return the layout under a plan, and the levels that epochs have only if split."""
         at = (part.name, flow.physical_plan)  # of which there are few in a run
         if at not in self._layouts:
@@ -473,12 +462,12 @@ class SplitOrCombine:
         """Propose a change once decisions in a row agree upon it."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
-        if not self._hysteresis.confirms(name, choice.form if choice.changes else None):
+        if not self._hysteresis.confirms(name, choice.layout if choice.changes else None):
             return
         part, worth_bytes = self._parts[name], math.inf
-        if choice.form == "combined":  # parting moves nothing
+        if choice.layout == "combined":  # parting moves nothing
             saved_ms = choice.saved_ms / metered.epochs
-            worth_bytes = self._settings.payback_epochs * saved_ms / metered.byte_ms
+            worth_bytes = self._settings.payback_epochs * saved_ms / _BYTE_MS
         self._choices[name] = replace(
             choice,
             saved_ms=choice.saved_ms / metered.epochs,
@@ -486,7 +475,9 @@ class SplitOrCombine:
         )
         self._standing[name] = Proposal(
             subject=_SUBJECT + name,
-            change=Regroup(components=in_layout(flow, part, choice.form), plan=flow.physical_plan),
+            change=Regroup(
+                components=in_layout(flow, part, choice.layout), plan=flow.physical_plan
+            ),
             reason=_reason(name, metered, choice, self._settings.max_latency_ms),
             gain=worth_bytes,  # in bytes: CPU time that is saved, as state that it would move
             numbers={
@@ -498,14 +489,14 @@ class SplitOrCombine:
         )
 
     def _compared(
-        self, name: str, layout: Form, metered: Metered, choice: Choice
+        self, name: str, layout: WindowLayout, metered: Metered, choice: Choice
     ) -> dict[str, Any]:
         """Values of the event that says what came out."""
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
             "form": layout,
-            "cheaper": choice.form,
+            "cheaper": choice.layout,
             "epochs": metered.epochs,
             "split_ms": costs.split_ms,
             "combined_ms": costs.combined_ms,
@@ -518,6 +509,7 @@ class SplitOrCombine:
 
 
 def _measured(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
+    """Return the aggregates whose layout is decided by measurement."""
     parts = (o for o in flow.operators if isinstance(o, ConsolidatePart))
     return tuple(part for part in parts if part.measured)
 
@@ -543,3 +535,54 @@ def _reason(name: str, metered: Metered, choice: Choice, max_latency_ms: float) 
             f"{costs.combined_latency_ms:.0f} ms combined, of {max_latency_ms:.0f} ms allowed{kept}"
         )
     return reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseWindowState:
+    """The change that lets windows share panes, or gives them states of their own."""
+
+    operator: str
+    duplicated: bool
+
+
+class SharePanes:
+    """Prices both ways of every operator that may go either."""
+
+    def __init__(self, meters: Mapping[str, PaneMeter]) -> None:  # operator → what its windows cost
+        self._meters = meters
+        self._hysteresis = Hysteresis()
+        self._standing: dict[str, Proposal] = {}
+
+    def observe(self, epoch: FlowEpoch) -> None:  # noqa: ARG002  the meters are told by the engine
+        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates after every period."""
+        for name, meter in self._meters.items():
+            if not meter.is_over:
+                continue
+            self._standing.pop(name, None)
+            counts, costs, before = meter.counts, meter.costs, meter.duplicated
+            meter.begin()
+            duplicated = is_duplicated_cheaper(counts, costs, duplicated=before)
+            change = ChooseWindowState(operator=name, duplicated=duplicated)
+            if not self._hysteresis.confirms(name, change if duplicated != before else None):
+                continue
+            ms = {
+                "shared_ms": counts.shared_ms(costs),
+                "duplicated_ms": counts.duplicated_ms(costs),
+            }
+            self._standing[name] = Proposal(
+                subject=f"windows of {name}",
+                change=change,
+                reason=f"{ms['shared_ms']:.1f} ms of CPU with shared panes and "
+                f"{ms['duplicated_ms']:.1f} ms without",
+                gain=abs(ms["shared_ms"] - ms["duplicated_ms"]),
+                numbers=ms,
+            )
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
+        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        yield from tuple(self._standing.values())
+
+    def answered(self, proposal: Proposal) -> None:
+        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        self._standing.pop(proposal.change.operator, None)
+        self._hysteresis.forget(proposal.change.operator)

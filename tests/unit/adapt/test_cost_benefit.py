@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.oracles.controlled import Part, World
 
 from godwit.adapt import Budget, Means, Topology
-from godwit.adapt.problems import Question, planning_question
+from godwit.adapt.cost_benefit import SelectedMoves, Terms, select_moves
+from godwit.adapt.planning import MeasuredProblem, measured_problem
 from godwit.adapt.statistics import Statistics
-from godwit.adapt.worth import PlanVerdict, Terms, judge
 from godwit.planning import Limits, Problem
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ def uneven(state_bytes: float) -> Problem:
     )
 
 
-def instant(problem: Problem, planned: np.ndarray, budget: Budget = FREE) -> PlanVerdict:
+def instant(problem: Problem, planned: np.ndarray, budget: Budget = FREE) -> SelectedMoves:
     """Judge a plan all of whose moves turn to empty slots."""
     light = replace(problem, state_bytes=np.zeros(problem.num_key_groups))
-    return judge(light, planned, TERMS, budget, held_bytes=problem.state_bytes)
+    return select_moves(light, planned, TERMS, budget, held_bytes=problem.state_bytes)
 
 
 def test_a_move_that_costs_more_than_it_gains_is_made_where_no_state_moves() -> None:
     problem = uneven(state_bytes=2.5e9)
-    live = judge(problem, EVENED, TERMS, FREE)
+    live = select_moves(problem, EVENED, TERMS, FREE)
     assert live.reason == "moving the state costs more than it gains"
     turned = instant(problem, EVENED)
     assert not turned.reason
@@ -60,7 +60,7 @@ def test_keys_that_are_held_twice_for_a_while_cost_their_merging_shared_by_all()
 
 def test_a_budget_in_bytes_does_not_keep_back_what_moves_without_any() -> None:
     problem, little = uneven(state_bytes=1e6), Budget(max_bytes=1e6)
-    assert len(judge(problem, EVENED, TERMS, little).order) == 1
+    assert len(select_moves(problem, EVENED, TERMS, little).order) == 1
     assert len(instant(problem, EVENED, little).order) == 2
 
 
@@ -78,7 +78,7 @@ def test_what_is_worth_carrying_is_worth_turning_for_and_costs_no_more(
         limits=Limits(),
     )
     planned = rng.integers(0, executors, key_groups).astype(np.int32)
-    live, turned = judge(problem, planned, TERMS, FREE), instant(problem, planned)
+    live, turned = select_moves(problem, planned, TERMS, FREE), instant(problem, planned)
     assert len(turned.order) >= len(live.order)
     if live.order.tolist() == turned.order.tolist():
         assert turned.cost_s <= live.cost_s * (1 + 1e-9)
@@ -94,7 +94,7 @@ class Observing:
     def step(self) -> None: ...
 
 
-def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Question:
+def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> MeasuredProblem:
     """What planners are asked of a component some of whose key groups have an empty slot."""
     world = World({"w": Part(rows=np.full(4, 10.0), state_bytes=500)}, {"a": 1, "b": 1})
     topology = Topology(stages=(("w",),))
@@ -103,7 +103,7 @@ def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Quest
     world.run(1.0)
     view = world.conductor.view
     component = replace(view.components["w"], instant=frozenset(turning))
-    return planning_question(
+    return measured_problem(
         ["w"],
         statistics=statistics.close(1.0),
         view=replace(view, components={"w": component}),
@@ -116,15 +116,15 @@ def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> Quest
 
 
 def test_planners_see_no_state_where_none_would_move_and_memory_sees_it_still() -> None:
-    planning_question = asked({0, 1})
-    assert planning_question.problem.state_bytes.tolist() == [0, 0, 500, 500]
-    assert planning_question.held_bytes.tolist() == [500] * 4
-    memory = planning_question.problem.resources.index("memory")
-    assert planning_question.problem.load[:, memory].tolist() == [0.5] * 4
+    asked_now = asked({0, 1})
+    assert asked_now.problem.state_bytes.tolist() == [0, 0, 500, 500]
+    assert asked_now.held_bytes.tolist() == [500] * 4
+    memory = asked_now.problem.resources.index("memory")
+    assert asked_now.problem.load[:, memory].tolist() == [0.5] * 4
 
 
 def test_both_slots_have_to_leave_an_executor_that_is_to_go() -> None:
-    planning_question = asked({0, 1, 2, 3}, draining=frozenset({"a"}))
-    on_a = planning_question.problem.current == planning_question.problem.executors.index("a")
-    assert planning_question.problem.state_bytes[on_a].tolist() == [500, 500]
-    assert planning_question.problem.state_bytes[~on_a].tolist() == [0, 0]
+    asked_now = asked({0, 1, 2, 3}, draining=frozenset({"a"}))
+    on_a = asked_now.problem.current == asked_now.problem.executors.index("a")
+    assert asked_now.problem.state_bytes[on_a].tolist() == [500, 500]
+    assert asked_now.problem.state_bytes[~on_a].tolist() == [0, 0]
