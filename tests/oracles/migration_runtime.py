@@ -28,7 +28,6 @@ from godwit.migration import (
     EpochSucceeded,
     ExecutorJoined,
     ExecutorLeft,
-    Fact,
     HoldEpochs,
     LanesRequested,
     LoadKeyGroups,
@@ -53,6 +52,8 @@ from godwit.model.errors import InvalidPlanError, MigrationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from godwit.migration.inputs import Fact
 
 T = TypeVar("T")
 

@@ -95,6 +95,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times.end_input()
 
     def _clocks_us(self) -> dict[str, int]:
+        """Return the driver's clock, and one that never jumps, as keyword arguments."""
         return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
 
     # -- for the loop -----------------------------------------------------------------------------

@@ -256,6 +256,10 @@ class Instructor:
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
+        """Instruct lanes how to bring one state forward, and choose the snapshots that are due.
+
+        `settled`: key groups to take snapshots of; `also`: those that get one in any case.
+        """
         chosen = choose_snapshots(
             self._log.chains,
             state,

@@ -297,7 +297,7 @@ class SharedConductor:
 
     @property
     def closed(self) -> bool:
-        """Whether the run is over."""
+        """True once the run is over."""
         return self._closed
 
     def ended(self, migration: str, timeout_s: float | None) -> EndMigration | None:
@@ -309,6 +309,7 @@ class SharedConductor:
         return self._once(lambda conductor: conductor.ended_regrouping(regrouping), timeout_s)
 
     def _once(self, ended: Callable[[Conductor], _T | None], timeout_s: float | None) -> _T | None:
+        """Wait until `ended` returns something, the time is up or the run is over."""
         with self._changed:
             self._changed.wait_for(
                 lambda: ended(self._conductor) is not None or self._closed, timeout_s

@@ -172,6 +172,7 @@ def outcome_of(
 
 
 def _add(total: dict[str, Any], name: str, more: float) -> None:
+    """Add to a number by name, which is 0 at first."""
     total[name] = total.get(name, 0) + more
 
 

@@ -319,6 +319,7 @@ class StagedOutput:
             self.on_divert("check", REJECTED.empty_table())
 
     def _staged(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows that lanes staged, or wrote to where the sink does not write any more."""
         schema = self.schema
         for ref in self.refs:
             if ref.kind == "rows":
@@ -356,6 +357,7 @@ class StagedOutput:
         self._divert("target", rows, rejections)
 
     def _divert(self, by: str, rows: pa.RecordBatch, rejections: Rejections) -> None:
+        """Divert rows that were rejected by the sink's check, or by its target."""
         keys = [key for key in self.output.keys if key in rows.schema.names]
         rejected = rejected_rows(self.output.name, keys, rows, rejections)
         if self.on_divert is None:
@@ -368,9 +370,11 @@ class StagedOutput:
         self.on_divert(by, rejected)
 
     def _batch(self, ref: OutputRef) -> pa.RecordBatch:
+        """Read staged rows."""
         return decode_batch(read_block(self.storage, ref.block))
 
     def _written(self, ref: OutputRef) -> WrittenFiles:
+        """Read the description of files that a lane wrote."""
         return decode_files(read_block(self.storage, ref.block))
 
 

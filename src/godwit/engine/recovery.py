@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How a flow goes on from what its checkpoint holds."""
+    """Continuation of a flow from its checkpoint."""
 
     # the flow under the physical plan that the checkpoint holds, as far as its operators are
     # still there

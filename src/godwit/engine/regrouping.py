@@ -65,9 +65,9 @@ def regrouping_stages(
 
 
 def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
-    """Return `before` with the components apart whose operators go to different ones."""
+    """Return `before` with those components split whose operators go to different ones."""
     home = {name: c for c in after.components for name in c.operators}
-    taken = {c.name for c in before.components}
+    names_before = {c.name for c in before.components}
     components: list[ComponentPlan] = []
     for component in before.components:
         pieces: dict[str, list[str]] = {}
@@ -77,15 +77,17 @@ def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
             components.append(component)
             continue
         for goal, names in pieces.items():
-            whole = set(home[names[0]].operators) == set(names)
-            wanted = goal if whole and goal not in taken - {component.name} else "+".join(names)
-            components.append(ComponentPlan(name=wanted, operators=tuple(names)))
+            complete = set(home[names[0]].operators) == set(names)
+            is_free = goal not in names_before - {component.name}
+            name = goal if complete and is_free else "+".join(names)
+            components.append(ComponentPlan(name=name, operators=tuple(names)))
     return PhysicalPlan(components=tuple(components))
 
 
 def _parts(
     before: PhysicalPlan, after: PhysicalPlan, size: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
+    """Component that is new in `after` → those of `before` that it is made of, largest first."""
     of_operator = {name: c for c in before.components for name in c.operators}
     same = {(c.name, frozenset(c.operators)) for c in before.components}
     parts = {}
@@ -101,6 +103,7 @@ def _parts(
 
 
 def _added(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Add up bytes by key group."""
     total: dict[int, int] = {}
     for part in parts:
         for key_group, size in part.items():
@@ -143,8 +146,8 @@ class RegroupingPlan:
     @property
     def components(self) -> dict[str, str]:
         """Component that would be made anew → its operators, as text."""
-        made = {name for stage in self.stages for name in stage.parts}
-        return {c.name: ", ".join(c.operators) for c in self.after.components if c.name in made}
+        new = {name for stage in self.stages for name in stage.parts}
+        return {c.name: ", ".join(c.operators) for c in self.after.components if c.name in new}
 
     @property
     def changes(self) -> bool:

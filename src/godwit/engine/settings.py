@@ -1,4 +1,4 @@
-"""How lanes read and write state: what a user may set, with the defaults and the checks."""
+"""Settings of lanes and their state, with defaults and checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Lanes"]
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """How lanes read and write state: ``flow.start(..., lanes=gw.Lanes(...))``.
+    """Settings of lanes and their state: ``flow.start(..., lanes=gw.Lanes(...))``.
 
     Attributes
     ----------

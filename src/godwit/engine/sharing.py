@@ -98,6 +98,7 @@ class PaneMeter:
             self._since = time.until
 
     def _measure(self, works: Sequence[WindowWork]) -> None:
+        """Add up how much of each kind of work an epoch did, and its time."""
         for kind in self._measured:
             count, ms = self._measured[kind]
             name = {"write": "written", "scan": "scanned", "merge": "merged"}.get(kind, kind)

@@ -31,7 +31,6 @@ from godwit.migration.commands import (
     StartWarming,
     SuspendKeyGroups,
     SwitchAssignment,
-    narrate,
 )
 from godwit.migration.conductor import Conductor, Ports, Warmed
 from godwit.migration.copies import Copies
@@ -45,7 +44,6 @@ from godwit.migration.inputs import (
     EpochSucceeded,
     ExecutorJoined,
     ExecutorLeft,
-    Fact,
     LanesRequested,
     MigrationRequested,
     RunStarted,
@@ -54,14 +52,12 @@ from godwit.migration.inputs import (
     WarmingFinished,
 )
 from godwit.migration.outcome import ComponentTraffic, EpochOutcome, LoadSummary
-from godwit.migration.placement import order_moves
 from godwit.migration.protocol import MigrationProtocol
 from godwit.migration.regrouping import EndRegrouping, Regrouping, RegroupingStage
 from godwit.migration.sources import Delivery, PeerLinks
-from godwit.migration.state import ComponentView, EpochPlan, ProtocolView, SlotPair, Transfer
+from godwit.migration.state import ComponentView, EpochPlan, ProtocolView, SlotPair
 from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
 from godwit.model.key_groups import KeyGroupLoad
-from godwit.planning.copy_routes import TransferPhase, transfer_phases
 
 __all__ = [
     "Bounds",
@@ -86,7 +82,6 @@ __all__ = [
     "EpochSucceeded",
     "ExecutorJoined",
     "ExecutorLeft",
-    "Fact",
     "HoldEpochs",
     "KeyGroupLoad",
     "LanesRequested",
@@ -112,12 +107,7 @@ __all__ = [
     "Strategy",
     "SuspendKeyGroups",
     "SwitchAssignment",
-    "Transfer",
-    "TransferPhase",
     "Warmed",
     "WarmingFailed",
     "WarmingFinished",
-    "narrate",
-    "order_moves",
-    "transfer_phases",
 ]

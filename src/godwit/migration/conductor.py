@@ -85,10 +85,11 @@ class Conductor:
         remembered: LoadSummary | None = None,
         plan: Any = None,
     ) -> None:
-        self._ports, self._passed_s = ports, ports.now_s()
+        self._ports, self._counted_until_s = ports, ports.now_s()
         self._regroupings = Regroupings(self, plan)
-        self._copies = Copies(states)
-        self._protocol = MigrationProtocol(started, policy, self._copies)
+        # to be read under the caller's lock, and changed by nobody else
+        self.copies = Copies(states)
+        self._protocol = MigrationProtocol(started, policy, self.copies)
         self._sources = Sources(policy.copies_from)
         self._ended: dict[str, EndMigration] = {}
         # what key groups cost lately; to be asked under the caller's lock
@@ -103,11 +104,6 @@ class Conductor:
     def view(self) -> ProtocolView:
         """Current state of the protocol, as a value."""
         return self._view
-
-    @property
-    def copies(self) -> Copies:
-        """Record of copies; to be read under the caller's lock, and changed by nobody else."""
-        return self._copies
 
     @property
     def plan(self) -> Any:
@@ -126,7 +122,7 @@ class Conductor:
         return self._sources.foresee(
             component,
             places,
-            copies=self._copies,
+            copies=self.copies,
             assignment=self._view.components[component].assignment,
             state_bytes=state_bytes,
         )
@@ -155,7 +151,7 @@ class Conductor:
         for executor, states in outcome.tables.items():
             if executor in self._view.executors:
                 for state, versions in states.items():
-                    self._copies.saw(executor, state, versions)
+                    self.copies.saw(executor, state, versions)
         self.recent_load.take(outcome)
         self._handle(replace(outcome.fact(), seconds=self._passed()))
 
@@ -172,8 +168,8 @@ class Conductor:
     def _passed(self) -> int:
         """Return whole seconds since the last call; none where a clock jumped back."""
         now_s = self._ports.now_s()
-        seconds = max(int(now_s - self._passed_s), 0)
-        self._passed_s = min(self._passed_s + seconds, now_s)
+        seconds = max(int(now_s - self._counted_until_s), 0)
+        self._counted_until_s = min(self._counted_until_s + seconds, now_s)
         return seconds
 
     # -- executors --------------------------------------------------------------------------------
@@ -268,7 +264,7 @@ class Conductor:
         if order.component not in self._view.components:
             return  # regrouped since: what was in progress then was dropped, by an order after this
         for state, versions in warmed.tables.items():
-            self._copies.saw(order.executor, state, versions)
+            self.copies.saw(order.executor, state, versions)
         sizes = self._sizes(order)
         self._sources.take(warmed.deliveries, sizes)
         sent: list[int] = []
@@ -350,7 +346,7 @@ class Conductor:
         if isinstance(order, StartWarming):
             order = self._sources.choose(
                 order,
-                copies=self._copies,
+                copies=self.copies,
                 assignment=self._view.components[order.component].assignment,
                 state_bytes=self._sizes(order),
             )
@@ -364,9 +360,9 @@ class Conductor:
             self._ports.announce(event)
         match order:
             case StartWarming():
-                self._ports.warm(replace(order, states=self._copies.states(order.component)))
+                self._ports.warm(replace(order, states=self.copies.states(order.component)))
             case DropCopies():
-                self._ports.drop(replace(order, states=self._copies.states(order.component)))
+                self._ports.drop(replace(order, states=self.copies.states(order.component)))
             case EndMigration():
                 self._ended[order.id] = order
                 forget_oldest(self._ended)

@@ -37,6 +37,7 @@ class _Column:
         self.numbers: IntArray = np.empty(0, np.int64)
 
     def note(self, numbers: Mapping[int, int]) -> None:
+        """Set the numbers of some key groups."""
         new = PerKeyGroup.of(numbers)
         if len(new):
             missing = int(new.key_groups[-1]) + 1 - len(self.numbers)

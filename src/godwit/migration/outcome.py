@@ -272,6 +272,7 @@ class RecentLoad:
 
 
 def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
+    """Key group → CPU time, multiplied by a factor."""
     return dict(zip(load.key_groups.tolist(), (load.cpu_ms * factor).tolist(), strict=True))
 
 

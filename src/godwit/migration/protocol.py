@@ -170,9 +170,8 @@ class MigrationProtocol:
                 self._run.draining.discard(executor)
         return self._react()
 
-    # Whatever was told, the same questions are asked in the same order.
-
     def _react(self) -> tuple[Command, ...]:
+        """Ask every component the same questions, whatever the fact; return the orders."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
         # Epochs are held before anything else is ordered, and released after everything is.
@@ -193,12 +192,14 @@ class MigrationProtocol:
         return orders
 
     def _reasons_to_hold(self) -> tuple[str, ...]:
+        """Return why no epoch may start now."""
         if not self._run.executors:
             return ("no executor is left",)
         reasons = (component.reason_to_hold() for component in self._components.values())
         return tuple(reason for reason in reasons if reason is not None)
 
     def _let_pass(self, seconds: int) -> None:
+        """Let time pass: silence becomes a failure."""
         self._run.seconds += seconds
         for component in self._components.values():
             component.expire(self._run)
@@ -216,6 +217,7 @@ class MigrationProtocol:
         self._run.running = RunningEpoch(epoch=epoch, plans=plans)
 
     def _end_epoch(self, epoch: int, how: str) -> RunningEpoch:
+        """End the running epoch and return it; raise `MigrationError` if it is another one."""
         running = self._run.running
         if running is None or running.epoch != epoch:
             raise MigrationError(
@@ -240,6 +242,7 @@ class MigrationProtocol:
     # Requests.
 
     def _component(self, name: str) -> TrackedComponent:
+        """Return a component; raise `MigrationError` if there is none of that name."""
         if name not in self._components:
             raise MigrationError(
                 f"There is no component {name!r}.",
@@ -308,10 +311,10 @@ class MigrationProtocol:
                 remedy="Report its end first.",
                 epoch=self._run.running.epoch,
             )
-        made = merged(fact, self._components)
+        joined = merged(fact, self._components)
         gone = {name for parts in fact.parts.values() for name in parts}
         stay = {name: c for name, c in self._components.items() if name not in gone}
-        self._components = dict(sorted((stay | made).items()))
+        self._components = dict(sorted((stay | joined).items()))
         self._run.copies.regroup(fact.parts, fact.states)
 
     def _drain_requested(self, executor: str) -> None:

@@ -59,6 +59,7 @@ class _Rate:
         return self.size_bytes / self.seconds if self.seconds else None
 
     def note(self, size_bytes: float, seconds: float) -> None:
+        """Take a delivery into account; earlier ones fade."""
         self.size_bytes = _MEMORY * self.size_bytes + size_bytes
         self.seconds = _MEMORY * self.seconds + seconds
         self.passed_over = 0

@@ -16,8 +16,8 @@ from godwit.migration import (
     StartWarming,
     SuspendKeyGroups,
     SwitchAssignment,
-    narrate,
 )
+from godwit.migration.commands import narrate
 from godwit.model import events
 from godwit.model.assignment import even_assignment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from godwit.migration import order_moves
+from godwit.migration.placement import order_moves
 from godwit.model.assignment import Assignment, Move
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from godwit.migration import Bounds, transfer_phases
+from godwit.migration import Bounds
 from godwit.migration.component import admit
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
-from godwit.planning.copy_routes import busiest_link_bytes
+from godwit.planning.copy_routes import busiest_link_bytes, transfer_phases
 
 NAMES = "abcdef"
 

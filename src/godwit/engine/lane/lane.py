@@ -127,7 +127,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
 
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
-    """Return how rows reach each operator in this epoch, in the flow's order."""
+    """Return the route of rows to each operator in this epoch, in the flow's order."""
     by_itself = [
         Shipment(
             index=o.index,
@@ -373,7 +373,7 @@ class _Lane:
     # -- what comes of it -------------------------------------------------------------------------
 
     def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
-        """Send an operator's output to the operators it feeds and stage it for its sinks."""
+        """Send an operator's output to the operators it feeds, and stage it for its sinks."""
         started_s = time.perf_counter()
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
 
@@ -471,6 +471,7 @@ class LaneView:
 
 
 def _mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:
+    """Return key groups as a mask of shape ``(num_key_groups,)``."""
     mask = np.zeros(num_key_groups, np.bool_)
     mask[list(key_groups)] = True
     return mask

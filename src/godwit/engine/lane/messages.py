@@ -110,7 +110,7 @@ class EpochInstruction:
 
 @dataclass(slots=True, kw_only=True)
 class OperatorReport:
-    """What one lane did for one operator."""
+    """Work of one lane for one operator."""
 
     operator: str  # name of the operator
     # number of an input of the operator → rows that came in by it, before they were combined
@@ -157,7 +157,7 @@ class PassedOn:
 
 @dataclass(slots=True, kw_only=True)
 class LaneReport:
-    """What one lane task did."""
+    """Work of one lane task."""
 
     level: int  # level of the components
     place: int  # index of the lane task's place

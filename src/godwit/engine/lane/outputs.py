@@ -73,6 +73,7 @@ def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) ->
 
 
 def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
+    """Return rows as batches: one, unless its text is too large for one."""
     batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
     return batches
 

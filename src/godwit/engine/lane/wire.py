@@ -98,7 +98,7 @@ class Header:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the payload is partial states."""
+        """True if the payload is partial states."""
         return self.kind == PARTIAL
 
 
@@ -131,7 +131,7 @@ def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """How rows reach one operator in one epoch."""
+    """Route of rows to one operator in one epoch."""
 
     index: int  # the operator's index in the flow
     level: int  # level of its component
@@ -184,6 +184,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
+    """Ship rows that are few enough for one payload a place; `origin` numbers the chunk too."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.received(columns, number), shipment.time, number
