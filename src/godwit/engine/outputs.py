@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink
 
-__all__ = ["Deliveries", "OpenSinks", "Session", "SinkState", "StagedOutput", "staged_sinks"]
+__all__ = ["Deliveries", "OpenSinks", "SessionPort", "SinkState", "StagedOutput", "staged_sinks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ _logger = logging.getLogger("godwit")
 _LOCAL_BYTES = 4 * 2**20
 
 
-class Session(Protocol):
+class SessionPort(Protocol):
     """The session that sinks' DataFrames and views live in (see `godwit.sinks.sink.Views`)."""
 
     def show(self, name: str, rows: pa.Table) -> None:
@@ -266,7 +266,7 @@ class StagedOutput:
     point: HistoryPoint  # the epoch in its history
     refs: Sequence[OutputRef]  # where the rows are, in order
     storage: CheckpointStorage
-    session: Session
+    session: SessionPort
     # gets rows that the sink rejects while it delivers, with what rejected them (``"check"`` or
     # ``"target"``): all of each, however often the rows are read; ``None`` if nobody does
     on_divert: Callable[[str, pa.Table], None] | None = None
@@ -392,7 +392,7 @@ class OpenSinks:
         self,
         flow: CompiledFlow,
         log: CommitLog,
-        session: Session,
+        session: SessionPort,
         *,
         renamed: Mapping[str, str],  # old name → new name of operators since the last epoch
         # what to do with a target that does not go on from the checkpoint

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, WrittenState
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["NoStateError", "StateView", "view_state"]
+__all__ = ["NoStateError", "StateReader", "view_state"]
 
 
 class NoStateError(CheckpointError):
@@ -44,7 +44,7 @@ class NoStateError(CheckpointError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateView:
+class StateReader:
     """State of one operator at one epoch; picklable, so that executors can read it."""
 
     storage: CheckpointStorage
@@ -68,7 +68,7 @@ class StateView:
 
 def view_state(
     storage: CheckpointStorage, operator: str, epoch: int | None, state: str | None
-) -> StateView:
+) -> StateReader:
     """Open the state of an operator; see `godwit.read_state` for parameters and errors."""
     log = CommitLog.open_read_only(storage)
     if log.latest_epoch < 0:
@@ -106,7 +106,7 @@ def view_state(
         layouts = _layouts(log, chains, {chain.state for chain in with_state}, entries)
     show = _Shown.of(described_as, next(iter(layouts.values())).schema, num_keys)
     live = _live_panes(log, chains.epoch, which, described_as, num_keys)
-    return StateView(
+    return StateReader(
         storage=storage, chains=tuple(with_state), layouts=layouts, live=live, shown=show
     )
 

@@ -36,7 +36,6 @@ from godwit.migration.conductor import Conductor, Ports, Warmed
 from godwit.migration.copies import Copies
 from godwit.migration.inputs import (
     CancellationRequested,
-    ComponentsRegrouped,
     DrainRequested,
     EpochFailed,
     EpochHeld,
@@ -46,6 +45,7 @@ from godwit.migration.inputs import (
     ExecutorLeft,
     LanesRequested,
     MigrationRequested,
+    PhysicalPlanChanged,
     RunStarted,
     StayRequested,
     WarmingFailed,
@@ -65,7 +65,6 @@ __all__ = [
     "Command",
     "ComponentTraffic",
     "ComponentView",
-    "ComponentsRegrouped",
     "Conductor",
     "Copies",
     "CopiesFrom",
@@ -93,6 +92,7 @@ __all__ = [
     "MigrationRequested",
     "PeerCopies",
     "PeerLinks",
+    "PhysicalPlanChanged",
     "Policy",
     "Ports",
     "ProtocolView",

@@ -250,7 +250,7 @@ class Conductor:
         """
         self._regroupings.begin(request)
 
-    def regrouped(self, fact: inputs.ComponentsRegrouped) -> None:
+    def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
         """Go on with other components, of which nobody knows yet what they cost."""
         self._handle(fact)
         self.recent_load = RecentLoad()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CancellationRequested",
-    "ComponentsRegrouped",
     "DrainRequested",
     "EpochFailed",
     "EpochHeld",
@@ -31,6 +30,7 @@ __all__ = [
     "Fact",
     "LanesRequested",
     "MigrationRequested",
+    "PhysicalPlanChanged",
     "RunStarted",
     "StayRequested",
     "WarmingFailed",
@@ -92,7 +92,7 @@ class LanesRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentsRegrouped:
+class PhysicalPlanChanged:
     """The next epoch runs under another physical plan; components that it leaves are not named."""
 
     # Component → components until now that it is made of, of all or some of their operators. They
@@ -200,7 +200,7 @@ Fact = (
     MigrationRequested
     | CancellationRequested
     | LanesRequested
-    | ComponentsRegrouped
+    | PhysicalPlanChanged
     | WarmingFinished
     | WarmingFailed
     | EpochStarted

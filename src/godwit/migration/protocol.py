@@ -152,7 +152,7 @@ class MigrationProtocol:
                 self._cancellation_requested(fact)
             case inputs.LanesRequested():
                 self._lanes_requested(fact)
-            case inputs.ComponentsRegrouped():
+            case inputs.PhysicalPlanChanged():
                 self._regrouped(fact)
             case inputs.WarmingFinished():
                 self._warming_finished(fact)
@@ -304,7 +304,7 @@ class MigrationProtocol:
         c.lanes.update(fact.lanes)
         c.switch_to(self._run, changed)
 
-    def _regrouped(self, fact: inputs.ComponentsRegrouped) -> None:
+    def _regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
         if self._run.running is not None:
             raise MigrationError(
                 f"Components cannot change while epoch {self._run.running.epoch} runs.",

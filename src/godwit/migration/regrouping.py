@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from godwit.migration.component import TrackedComponent
-from godwit.migration.inputs import ComponentsRegrouped, MigrationRequested
+from godwit.migration.inputs import MigrationRequested, PhysicalPlanChanged
 from godwit.migration.placement import with_newcomers
 from godwit.migration.strategy import Bounds, Strategy
 from godwit.model import events
@@ -130,7 +130,7 @@ class EndRegrouping:
 
 
 def merged(
-    fact: ComponentsRegrouped, components: Mapping[str, TrackedComponent]
+    fact: PhysicalPlanChanged, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
     """Return the components that `components` become, each with a record of its own.
 
@@ -204,7 +204,7 @@ class RegroupingPorts(Protocol):
     def cancel(self, migration: str, reason: str) -> None:
         """See `Conductor.cancel`."""
 
-    def regrouped(self, fact: ComponentsRegrouped) -> None:
+    def regrouped(self, fact: PhysicalPlanChanged) -> None:
         """See `Conductor.regrouped`."""
 
 
@@ -349,7 +349,7 @@ class Regroupings:
                 events.ComponentsRegrouped, regrouping=request.id, components=request.components
             )
         self._conductor.regrouped(
-            ComponentsRegrouped(
+            PhysicalPlanChanged(
                 parts=stage.parts,
                 states=stage.states,
                 state_bytes={name: stage.state_bytes.get(name, {}) for name in stage.parts},

@@ -11,13 +11,13 @@ from tests.oracles.noting_ports import NotingPorts
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.regrouping import regrouping_stages
 from godwit.migration import (
-    ComponentsRegrouped,
     Conductor,
     EndRegrouping,
     EpochOutcome,
     KeyGroupLoad,
     LanesRequested,
     MigrationRequested,
+    PhysicalPlanChanged,
     Policy,
     Regrouping,
     Warmed,
@@ -290,7 +290,7 @@ def test_operators_that_part_keep_their_places_and_their_copies() -> None:
 def test_a_fact_that_comes_at_the_wrong_time_is_refused_and_changes_nothing() -> None:
     story = Story(a=ELSEWHERE)
     before = story.conductor.view
-    fact = ComponentsRegrouped(parts={"row": ("a", "b")}, states={"row": ()})
+    fact = PhysicalPlanChanged(parts={"row": ("a", "b")}, states={"row": ()})
     with pytest.raises(MigrationError, match="cannot be made of a, b now"):
         story.conductor.regrouped(fact)
     story.conductor.begin(0)
