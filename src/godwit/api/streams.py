@@ -244,7 +244,7 @@ class Stream:
             )
         options = _named(self.node, keys, name, "drop_duplicates", formerly)
         within_us = None
-        if within != "forever":
+        if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
         return _operate(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
 
