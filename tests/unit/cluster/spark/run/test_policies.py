@@ -13,8 +13,8 @@ import godwit as gw
 from godwit.adapt.fusing import Fusing
 from godwit.adapt.policy import AdaptationPolicy, FlowEpoch, Proposal, Regroup
 from godwit.api.flow import LogicalFlow
-from godwit.checkpoint.chains import Chains
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.spark.run import policies
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.cluster import Executor
 from godwit.engine.loop import SharedConductor
@@ -97,7 +97,7 @@ def test_state_is_not_moved_for_less_than_it_is_worth(
 ) -> None:
     story = Story(tmp_path, apart=True)
     moved = 1000
-    monkeypatch.setattr(Chains, "snapshot_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
+    monkeypatch.setattr(policies, "state_bytes", lambda *_: pa.array([moved] * 4).to_numpy())
     story.observe(10)
     assert "RegroupingStarted" not in story.ports.told()
     (skipped,) = (e for e in story.ports.events if isinstance(e, DecisionSkipped))
