@@ -25,7 +25,7 @@ from godwit.planning.cores.core_assignment import (
 )
 
 if TYPE_CHECKING:
-    from godwit.adapt.planning import MeasuredProblem
+    from godwit.adapt.interfaces import MeasuredProblem
     from godwit.planning.arrays import FloatArray, IntArray
 
 __all__ = ["Homes", "share_out"]

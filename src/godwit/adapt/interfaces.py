@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, LanesRequested, MigrationRequested, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
+    from godwit.planning import Problem
+    from godwit.planning.arrays import FloatArray
 
 __all__ = [
     "Clock",
     "Driven",
     "EpochObserved",
     "ExecutorPool",
+    "MeasuredProblem",
     "Migrations",
     "PlannerRunner",
     "PoolView",
@@ -48,6 +51,25 @@ class Topology:
     def components(self) -> tuple[str, ...]:
         """All components, upstream first."""
         return tuple(name for stage in self.stages for name in stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredProblem:
+    """A problem over the key groups of some components, and whose they are."""
+
+    problem: Problem  # key groups are numbered component after component
+    components: tuple[str, ...]  # their names, in that order
+    first: Mapping[str, int]  # component → number of its first key group
+    rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
+    link_bytes_per_s: float  # what a load of 1 on the network stands for
+    # shape ``(m,)``: state of each key group, also of those that would move without it
+    held_bytes: FloatArray
+
+    def part(self, component: str) -> slice:
+        """Where a component's key groups are."""
+        first = self.first[component]
+        later = [at for at in self.first.values() if at > first]
+        return slice(first, min(later, default=self.problem.num_key_groups))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

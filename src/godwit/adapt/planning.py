@@ -30,6 +30,7 @@ import numpy as np
 
 from godwit.adapt.cost_benefit import Terms, distance, select_moves
 from godwit.adapt.executor_centric import Homes
+from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.scaling import ScalingSituation, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray
 
 __all__ = [
-    "MeasuredProblem",
     "Planned",
     "Planning",
     "evacuated",
@@ -63,25 +63,6 @@ __all__ = [
     "measured_problem",
     "usage",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeasuredProblem:
-    """A problem over the key groups of some components, and whose they are."""
-
-    problem: Problem  # key groups are numbered component after component
-    components: tuple[str, ...]  # their names, in that order
-    first: Mapping[str, int]  # component → number of its first key group
-    rows_per_s: FloatArray  # shape ``(m,)``: rows that reach each key group
-    link_bytes_per_s: float  # what a load of 1 on the network stands for
-    # shape ``(m,)``: state of each key group, also of those that would move without it
-    held_bytes: FloatArray
-
-    def part(self, component: str) -> slice:
-        """Where a component's key groups are."""
-        first = self.first[component]
-        later = [at for at in self.first.values() if at > first]
-        return slice(first, min(later, default=self.problem.num_key_groups))
 
 
 def measured_problem(

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from godwit.cli.advise import StageAdvice
-    from godwit.cli.demo.recording import Mark, Recording
-    from godwit.cli.demo.scenarios import DemoScenario, ScenarioRun
+    from godwit.cli.demo.recording import Mark, Recording, ScenarioRun
+    from godwit.cli.stage_advice import StageAdvice
     from godwit.cluster.simulated import History
     from godwit.planning.preview import PlanPreview
 
@@ -252,7 +251,7 @@ def _counted(durations: Sequence[str]) -> str:
     return f"epoch ({durations[0]})" if len(durations) == 1 else f"epochs ({', '.join(durations)})"
 
 
-def scenario_figure(scenario: DemoScenario, runs: Sequence[ScenarioRun]) -> Figure:
+def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:
     """Draw epoch time, rows behind, imbalance, executors and bytes moved over time."""
     figure = Figure(figsize=(10, 11), layout="constrained")
     rows = figure.subplots(5, 1, sharex=True)
@@ -285,7 +284,7 @@ def scenario_figure(scenario: DemoScenario, runs: Sequence[ScenarioRun]) -> Figu
     rows[0].set_ylim(0, max(map(_highest_shown, times)) * 1.2)
     end = max([*(epoch.at_s for run in runs for epoch in run.recording.epochs), 1e-3])
     _draw_marks(rows, runs[0].recording.marks, 0.0, end, row_height=0.12)
-    rows[0].set_title(f"{scenario.name}: {scenario.story}", fontsize=10, wrap=True)
+    rows[0].set_title(title, fontsize=10, wrap=True)
     rows[0].legend(fontsize=8)
     rows[-1].set_xlabel("seconds since the stream began")
     return figure

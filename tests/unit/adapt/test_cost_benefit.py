@@ -13,12 +13,13 @@ from tests.oracles.controlled import Part, World
 
 from godwit.adapt import Budget, Means, Topology
 from godwit.adapt.cost_benefit import SelectedMoves, Terms, select_moves
-from godwit.adapt.planning import MeasuredProblem, measured_problem
+from godwit.adapt.planning import measured_problem
 from godwit.adapt.statistics import Statistics
 from godwit.planning import Limits, Problem
 
 if TYPE_CHECKING:
     from godwit.adapt import EpochObserved
+    from godwit.adapt.interfaces import MeasuredProblem
 
 TERMS = Terms(max_load_distance=0.1, even_enough=0.02, horizon_s=100.0, seconds_per_byte=1e-8)
 FREE = Budget(max_bytes=None)

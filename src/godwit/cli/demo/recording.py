@@ -44,6 +44,7 @@ __all__ = [
     "PlainLines",
     "QueryRecorder",
     "Recording",
+    "ScenarioRun",
     "audience_for",
     "compare",
     "compare_files",
@@ -249,6 +250,22 @@ class Audience(Protocol):
 def audience_for(console: Console, *, plain: bool) -> Audience:
     """Return a live page on a terminal, and lines elsewhere or where they are asked for."""
     return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScenarioRun:
+    """Record of one run; of each epoch one value in each list."""
+
+    controlled: bool  # whether a controller was on
+    recording: Recording  # its epochs, marks and events
+    # the busiest executor's time per lane over the mean
+    imbalance: list[float] = field(default_factory=list)
+    executors: list[int] = field(default_factory=list)  # how many there were
+    # state that had been moved since the beginning
+    moved_bytes: list[int] = field(default_factory=list)
+    # rows that had come in and were not committed
+    behind_rows: list[int] = field(default_factory=list)
+    comparison: Comparison | None = None  # its results against a batch query over the same files
 
 
 class QueryRecorder:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +28,7 @@ from godwit.cli.demo.recording import (
     Audience,
     Comparison,
     QueryRecorder,
-    Recording,
+    ScenarioRun,
     audience_for,
     compare_files,
     tell_comparison,
@@ -56,7 +56,6 @@ __all__ = [
     "KEY_GROUPS",
     "SCENARIOS",
     "DemoScenario",
-    "ScenarioRun",
     "play_both",
     "slow_rows",
     "write_files",
@@ -187,22 +186,6 @@ def _hot_keys(
 _SEED: Final = 1  # of the rows
 _STALL_S: Final = 300.0
 _SLOW: Final = "slow-executor"
-
-
-@dataclass(slots=True, kw_only=True)
-class ScenarioRun:
-    """Record of one run; of each epoch one value in each list."""
-
-    controlled: bool  # whether a controller was on
-    recording: Recording  # its epochs, marks and events
-    # the busiest executor's time per lane over the mean
-    imbalance: list[float] = field(default_factory=list)
-    executors: list[int] = field(default_factory=list)  # how many there were
-    # state that had been moved since the beginning
-    moved_bytes: list[int] = field(default_factory=list)
-    # rows that had come in and were not committed
-    behind_rows: list[int] = field(default_factory=list)
-    comparison: Comparison | None = None  # its results against a batch query over the same files
 
 
 def _play(
@@ -388,7 +371,7 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
         with audience_for(console, plain=args.plain) as audience:
             runs.append(_play(scenario, args.seconds, folder, audience, controlled=controlled))
     picture = work_dir / "scenario.png"
-    save(scenario_figure(scenario, runs), picture)
+    save(scenario_figure(runs, title=f"{scenario.name}: {scenario.story}"), picture)
     if args.json is not None:
         measured = {
             "scenario": asdict(scenario),

@@ -17,8 +17,8 @@ from tests.support.spark_events import (
     query_started,
 )
 
-from godwit.cli.advise import StageAdvice, advise
 from godwit.cli.event_log import EventLogError, StageReader, StageRun
+from godwit.cli.stage_advice import StageAdvice, advise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from godwit.cli.advise import longest_first_s, what_if
+from godwit.cli.stage_advice import longest_first_s, what_if
 
 times = st.lists(st.integers(0, 50).map(float), min_size=1, max_size=6)
 
