@@ -272,7 +272,11 @@ def test_an_epoch_that_fails_leaves_nothing_and_the_next_one_goes_on() -> None:
     assert [row["n"] for row in run.rows("out").to_pylist()] == [1, 2]
 
 
-def test_maps_by_names_of_columns_need_no_spark_and_others_say_so() -> None:
+def test_maps_by_names_of_columns_need_no_spark_and_others_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A test that ran before in this process may have left a session, which would run the map.
+    monkeypatch.setattr("godwit.api.stand_in._active_session", lambda: None)
     flow = gw.Flow("mapped", num_key_groups=4)
     orders = flow.source("orders", gw.testing.stream(ORDERS))
     named = orders.map(
