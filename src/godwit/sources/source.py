@@ -1,0 +1,164 @@
+"""The contract of a source: positions on the driver, splits that any process can read.
+
+A position says how far a query has read. It is a plain value, goes into the commit record of the
+epoch that read up to it, and is the only log there is: after a crash the query goes on from the
+position of its last committed epoch. For every epoch the driver asks the source how far it may go
+(`Source.latest`), cuts what lies between the two positions into splits (`Source.splits`), and any
+process reads these (`Source.read`), perhaps several times, in any order, and at once.
+
+*The rule*: the same split gives the same rows, in the same order, or raises. What lies between two
+positions may be read again after an executor is lost, while other lanes have rows of the first
+attempt; a source that cannot give them again says so by an error.
+
+A source's life: it is made with configuration only, and touches nothing. `Source.open` looks at
+what it reads, on the driver. The methods that follow are called by one thread, on the driver, but
+for `Source.read`, which is called on a copy of the source in any process, one that was never opened
+too. `Source.close` ends it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+Position: TypeAlias = Any
+"""How far a source was read: numbers, text, bytes, ``None``, and lists and dicts of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A part of an epoch's rows that one task reads.
+
+    Attributes
+    ----------
+    rows
+        How many rows it has; ``None`` if that is not known before it is read.
+    size_bytes
+        About how many bytes they take where they are stored; ``None`` if that is not known. Few
+        rows and bytes are read on the driver, which spares the epoch a job.
+    what
+        What it is called in errors and plans, such as a file and its row groups.
+    payload
+        What `Source.read` needs to find the rows; anything that can be pickled.
+    """
+
+    rows: int | None
+    size_bytes: int | None
+    what: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a query is behind a source.
+
+    Attributes
+    ----------
+    rows
+        Rows that are there and have not been read; ``None`` if unknown.
+    size_bytes
+        Bytes of them; ``None`` if unknown.
+    oldest_us
+        When the oldest of them arrived, in microseconds of Unix time; ``None`` if there are none or
+        that is unknown.
+    """
+
+    rows: int | None = None
+    size_bytes: int | None = None
+    oldest_us: int | None = None
+
+
+class Source(ABC):
+    """Rows that arrive, for ``flow.source(name, source)``.
+
+    Attributes
+    ----------
+    arrival_time
+        Name of the timestamp column that says when a row arrived at the source, such as a broker's
+        timestamp; ``None`` if there is none. Latency is measured from it.
+    """
+
+    arrival_time: str | None = None
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Columns of the rows. Known without touching anything, or looked up once."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What it reads, as users would say it, without secrets; the same over restarts.
+
+        A checkpoint's position counts for a source of the same identity alone: another directory,
+        topic or seed is refused at the start.
+        """
+
+    def open(self, position: Position | None) -> None:  # noqa: B027  many have nothing to do here
+        """Prepare to be asked, on the driver; raise if what it reads is not there.
+
+        `position` is that of the last committed epoch, ``None`` where none is: a position that the
+        source cannot go on from is refused here.
+        """
+
+    @abstractmethod
+    def start(self) -> Position:
+        """Return the position before the first row that a new query is to read."""
+
+    @abstractmethod
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """Return how far an epoch that begins at `position` may read.
+
+        Parameters
+        ----------
+        position
+            Where it begins.
+        limit
+            Rows at most, as near as the source can tell; ``None``: as its own settings say.
+        until
+            Do not go beyond this earlier result, taken without a limit: where a query that ends
+            with what was there when it began is to end.
+
+        Returns
+        -------
+        Position
+            `position` itself, an equal value, if there is nothing to read.
+        """
+
+    @abstractmethod
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Cut the rows between two positions into about `parallelism` splits of like size.
+
+        All rows are in exactly one split. Order counts: rows of an earlier split are older.
+        """
+
+    @abstractmethod
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split, with these columns in this order, in types of the schema."""
+
+    def lag(self, position: Position) -> Lag:
+        """Return how far a query that has read up to `position` is behind."""
+        del position
+        return Lag()
+
+    def committed(self, position: Position) -> None:  # noqa: B027  many have nothing to do here
+        """Take note that everything up to `position` is processed for good.
+
+        Called after every commit, and again at a restart. What it tells others, such as a consumer
+        group, is for their eyes alone: a query goes on from its own record.
+        """
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        """Return a position for people, in few short values, as ``godwit checkpoint`` shows it."""
+        return {"position": position}
+
+    def close(self) -> None:  # noqa: B027  many have nothing to do here
+        """Let go of what `open` has opened. Called once, also after an error."""
