@@ -33,6 +33,7 @@ __all__ = [
     "PlannerFailedError",
     "ScalingError",
     "SinkError",
+    "SourceError",
     "StateEncodingError",
     "StopTimeoutError",
     "StorageFullError",
@@ -155,6 +156,10 @@ class EndingError(GodwitError):
 
 class SinkError(GodwitError):
     """A sink could not be opened or written."""
+
+
+class SourceError(GodwitError):
+    """A source could not be opened or read, or does not keep the contract of sources."""
 
 
 class MigrationError(GodwitError):
