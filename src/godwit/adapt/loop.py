@@ -118,12 +118,8 @@ class Controller:
         """Decide what is due, and have it carried out through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.look(view)
-        self._overrides.look(
-            view,
-            now_s,
-            own_migrations=self._rebalancing.ids,
-            own_draining=self._resizing.draining | self._resizing.returned,
-        )
+        own_draining = self._resizing.draining | self._resizing.returned
+        self._overrides.look(view, now_s, own_draining=own_draining)
         self._rebalancing.look(view)
         self._rebalancing.give_back(self._resizing.give_back(view))
         self._loop.step(now_s)

@@ -158,8 +158,9 @@ class ManualOverrides:
     The rule: it is left alone until a stated time has passed since it was last under way.  What is
     stated when the query starts, by its options or in the flow, is left alone as long as it runs.
 
-    Nobody has to tell of migrations and drains: one in the conductor's view that the controller did
-    not ask for is somebody's decision.
+    Nobody has to tell of migrations and drains.  The conductor's view says which migrations a
+    person decided, and counts those that have begun, so that none is too short to be noticed; a
+    drain that the controller did not ask for is somebody's decision.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class ManualOverrides:
         self._respect_s, self._announce = respect_s, announce
         self._stated = frozenset(stated)
         self._until_s: dict[str, float] = {}  # what was decided → until when it is left alone
+        self._begun: Mapping[str, int] = {}  # component → migrations by hand noted so far
         self._drained: frozenset[str] = frozenset()
 
     def note(self, what: Iterable[str], now_s: float) -> None:
@@ -189,18 +191,13 @@ class ManualOverrides:
             else:
                 self.note([name], now_s)
 
-    def look(
-        self,
-        view: ProtocolView,
-        now_s: float,
-        *,
-        own_migrations: Collection[str],
-        own_draining: Collection[str],
-    ) -> None:
-        """Record migrations and drains that the controller did not ask for."""
-        own = {None, *own_migrations}
-        moving = (name for name, c in view.components.items() if c.migration not in own)
-        self.renew((f"migration of {name}" for name in moving), now_s)
+    def look(self, view: ProtocolView, now_s: float, *, own_draining: Collection[str]) -> None:
+        """Record migrations and drains that a person decided since the last look."""
+        begun = view.begun_by_hand
+        moved = {name for name in begun if begun[name] > self._begun.get(name, 0)}
+        moved.update(name for name, c in view.components.items() if c.by_hand)
+        self._begun = begun
+        self.renew((f"migration of {name}" for name in sorted(moved)), now_s)
         drained = view.draining - set(own_draining)
         for executor in sorted(drained - self._drained):
             until_s = now_s + self._respect_s

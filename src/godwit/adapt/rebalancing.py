@@ -264,6 +264,7 @@ class Rebalancing:
                     loads=dict(enumerate(weight.tolist())),
                     order=tuple(places),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                    by_hand=False,
                 )
             )
         except GodwitError as error:

@@ -151,6 +151,7 @@ class TrackedComponent:
             moves=tuple(migration.moves.values()) if migration else (),
             migration=migration.request.id if migration else None,
             strategy=migration.strategy if migration else None,
+            by_hand=migration is not None and migration.request.by_hand,
             settling=migration is not None and not self._has_moves_left,
         )
 

@@ -70,6 +70,8 @@ class MigrationRequested:
     order: tuple[int, ...] = ()
     # key group → bytes of state, where known better than the last commit told
     state_bytes: Mapping[int, int] = field(default_factory=dict)
+    # whether a person decided it; false of what a controller or a regrouping asks for
+    by_hand: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

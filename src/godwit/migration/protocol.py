@@ -116,6 +116,7 @@ class MigrationProtocol:
             committed=run.committed,
             running=run.running.epoch if run.running else None,
             holds=self._holds,
+            begun_by_hand=MappingProxyType(dict(run.begun_by_hand)),
             components=MappingProxyType(
                 {
                     n: replace(
@@ -285,6 +286,9 @@ class MigrationProtocol:
         rank = {key_group: at for at, key_group in enumerate(fact.order)}
         moves = tuple(sorted(moves, key=lambda move: rank.get(move.key_group, len(rank))))
         c.migration = OngoingMigration(request=fact, moves={move.key_group: move for move in moves})
+        if fact.by_hand:
+            begun = self._run.begun_by_hand
+            begun[c.name] = begun.get(c.name, 0) + 1
 
     def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
         for c in self._components.values():

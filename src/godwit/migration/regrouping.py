@@ -312,6 +312,7 @@ class Regroupings:
                     strategy=Strategy.LIVE,
                     bounds=request.bounds,
                     state_bytes=stage.state_bytes.get(name, {}),
+                    by_hand=False,
                 )
         return None
 

@@ -77,6 +77,7 @@ class ComponentView:
     takes: frozenset[int] | None = None  # as of `EpochPlan`
     # key groups that would migrate without their state now, since their other slot is empty
     instant: frozenset[int] = frozenset()
+    by_hand: bool = False  # whether a person decided the migration in progress
 
     @property
     def default_strategy(self) -> Strategy:
@@ -94,6 +95,9 @@ class ProtocolView:
     running: int | None  # the epoch that runs now, if any
     holds: tuple[str, ...]  # why no epoch may start; empty where one may
     components: Mapping[str, ComponentView]  # component → its state
+    # component → migrations by hand that have begun in this run: also of one that begins and ends
+    # between two views, the later view tells
+    begun_by_hand: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def waiting(self) -> bool:
@@ -162,6 +166,7 @@ class RunState:
     running: RunningEpoch | None = None  # the epoch that runs, if any
     seconds: int = 0  # whole seconds that have passed, as facts say: the only clock
     attempts: int = 0  # number of attempts at warming so far
+    begun_by_hand: dict[str, int] = field(default_factory=dict)  # as of `ProtocolView`
     # components that are two slots of every key group of one operator
     slots: tuple[SlotPair, ...] = ()
     orders: list[Command] = field(default_factory=list)  # what the fact at hand has led to

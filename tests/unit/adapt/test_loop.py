@@ -410,6 +410,31 @@ def test_what_was_migrated_by_hand_is_left_alone_for_the_stated_time_and_that_is
     assert world.distance("sum") < 0.1
 
 
+def test_a_migration_by_hand_that_is_over_before_the_controller_looks_is_left_alone_too() -> None:
+    settings = control(respect=30.0)
+    world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=settings).run(PERIOD_S)
+    controller, world.control = world.control, None  # it is busy planning
+    by_hand(world)
+    world.run(2.0)
+    assert world.conductor.view.components["sum"].migration is None
+    world.control = controller
+    world.run(1.0)
+    (told,) = world.told(events.ManualOverrideRespected)
+    assert told.what == "migration of sum"
+    world.run(25.0)
+    assert not world.told(events.RebalancingStarted)
+    world.run(30.0)
+    assert world.told(events.RebalancingStarted)
+    assert len(world.told(events.ManualOverrideRespected)) == 1
+
+
+def test_what_the_controller_itself_moves_is_no_manual_override() -> None:
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control()).run(4 * PERIOD_S)
+    assert world.told(events.RebalancingStarted)
+    assert not world.conductor.view.begun_by_hand
+    assert not world.told(events.ManualOverrideRespected)
+
+
 def test_an_executor_drained_by_hand_is_emptied_and_never_given_back() -> None:
     world = World({"sum": Part(rows=np.full(64, 30.0))}, FOUR, settings=control()).run(PERIOD_S)
     world.conductor.drain("e2")

@@ -252,7 +252,9 @@ def test_a_young_stream_switches_without_warming() -> None:
 
 
 def test_a_plan_that_changes_nothing_ends_at_once() -> None:
-    assert Stream("aabb").request("aabb") == (end(moved=0),)
+    stream = Stream("aabb")
+    assert stream.request("aabb") == (end(moved=0),)
+    assert stream.protocol.view().begun_by_hand == {"sum": 1}
 
 
 def test_a_plan_of_lanes_alone_switches_and_ends_with_the_next_commit() -> None:

@@ -216,6 +216,13 @@ def test_what_others_ask_of_components_that_are_regrouped_is_refused() -> None:
     with pytest.raises(MigrationError, match="'r1' is under way"):
         story.regroup(APART)
     story.conductor.migrate(MigrationRequested(id="m", component="c", target=ELSEWHERE))
+    by_hand = {
+        name: c.by_hand for name, c in story.conductor.view.components.items() if c.migration
+    }
+    assert by_hand.pop("c") is True
+    assert by_hand
+    assert not any(by_hand.values())  # what the regrouping itself moves
+    assert story.conductor.view.begun_by_hand == {"c": 1}  # of what was refused, nothing
 
 
 def test_a_regrouping_that_is_cancelled_ends_its_migrations_and_leaves_the_plan() -> None:
