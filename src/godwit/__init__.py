@@ -18,7 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from godwit import sinks
+from godwit import sinks, sources
 from godwit.api.names import CALLS, no_such_name
 from godwit.api.streams import KeyedStream, Stream, WindowedStream
 from godwit.cluster.spark.query.flow import Flow
@@ -150,6 +150,7 @@ __all__ = [
     "scripted",
     "session",
     "sinks",
+    "sources",
     "stddev",
     "sum",
     "testing",

@@ -69,6 +69,7 @@ from godwit.operators.states.values import ValueOfKey
 from godwit.plan.compiled import SourceInput
 from godwit.plan.explain import UserNames
 from godwit.sinks.rows import last_of_each_key
+from godwit.sources.conformance import check_source
 from godwit.values.codec import State
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import ListState, MapState, ValueState
     from godwit.plan.compiled import CompiledFlow, Output
 
-__all__ = ["Processed", "Run", "cluster", "process", "run", "stream"]
+__all__ = ["Processed", "Run", "check_source", "cluster", "process", "run", "stream"]
 
 Rows = Any
 """Rows of a source: dicts, tuples, an Arrow table or record batch, a pandas DataFrame."""

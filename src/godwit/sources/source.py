@@ -124,14 +124,22 @@ class Source(ABC):
         limit
             Rows at most, as near as the source can tell; ``None``: as its own settings say.
         until
-            Do not go beyond this earlier result, taken without a limit: where a query that ends
-            with what was there when it began is to end.
+            Do not go beyond this earlier result of `end` or `latest`: where a query that ends with
+            what was there when it began is to end.
 
         Returns
         -------
         Position
             `position` itself, an equal value, if there is nothing to read.
         """
+
+    def end(self, position: Position) -> Position:
+        """Return how far the rows reach that are there now, whatever limits the source has.
+
+        Where a query that has read up to `position` and ends with what is there now is to end. By
+        default what `latest` says, which suits sources that have no limits of their own.
+        """
+        return self.latest(position)
 
     @abstractmethod
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
@@ -161,4 +169,4 @@ class Source(ABC):
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Let go of what `open` has opened. Called once, also after an error."""
+        """Let go of what `open` has opened. Called also after an error; again, it does nothing."""

@@ -1,0 +1,439 @@
+"""The rules of the source contract, checked on a source: `gw.testing.check_source`.
+
+Every rule is a function of its own that raises for the first thing it finds; the order is the one
+in which an engine relies on them. All positions go through the encoding of commit records before
+they are used, as after a restart.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from godwit.model.errors import GodwitError, SourceError
+from godwit.model.naming import error_line, type_name
+from godwit.model.wording import counted
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from godwit.sources.source import Position
+
+__all__ = ["check_source"]
+
+_PARALLELISMS = (2, 3, 7)
+
+
+def check_source(
+    source: Source,
+    *,
+    add: Callable[[], object] | None = None,
+    max_rows: int = 10_000,
+    exact_limits: bool = True,
+) -> None:
+    """Check that a source keeps the contract of sources; for tests of sources of your own.
+
+    Parameters
+    ----------
+    source
+        A source that was not opened yet, with rows to read. It is closed afterwards.
+    add
+        Function without arguments that makes more rows arrive, such as one that writes another
+        file: what was read must stay, and an end that was fixed before must hold.
+    max_rows
+        How many rows are read at most, as near as the source keeps limits.
+    exact_limits
+        Whether the source keeps a limit of rows to the row. Where it can cut its rows only here and
+        there, ``False``: then a limit must still give some rows.
+
+    Raises
+    ------
+    SourceError
+        Names the rule that is broken, what was seen, and what to do.
+
+    Examples
+    --------
+    >>> source = gw.sources.memory("symbol string, price double")  # doctest: +SKIP
+    >>> source.add([("A", 9.5), ("B", 1.0)])  # doctest: +SKIP
+    >>> gw.testing.check_source(source, add=lambda: source.add([("C", 2.0)]))  # doctest: +SKIP
+    """
+    if not isinstance(source, Source):
+        raise SourceError(
+            f"check_source was given a value of type {type_name(source)}.",
+            remedy="Derive the source from gw.sources.Source.",
+        )
+    _Check(source, add, max_rows, exact_limits).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    """Rows between two positions, read once."""
+
+    begin: Position
+    end: Position
+    rows: pa.Table
+
+
+class _Check:
+    """One run of all rules."""
+
+    def __init__(
+        self,
+        source: Source,
+        add: Callable[[], object] | None,
+        max_rows: int,
+        exact_limits: bool,
+    ) -> None:
+        self._source, self._add = source, add
+        self._max_rows, self._exact = max_rows, exact_limits
+        self._schema = pa.schema([])
+        self._unopened = b""  # a copy that was never opened, pickled
+
+    def run(self) -> None:
+        """Check all rules, and close the source whatever comes of it."""
+        try:
+            self._describes_itself()
+            self._can_be_copied()
+            self._call("open", self._source.open, None)
+            start = self._stored("start", self._call("start", self._source.start))
+            first = self._has_rows(start)
+            self._splits_partition(first)
+            self._splits_repeat(first)
+            self._columns_are_as_asked(first)
+            self._limits(first)
+            self._ends(start)
+            self._goes_on(first)
+            self._reports(first)
+        finally:
+            self._source.close()
+        self._closes()
+
+    # -- rules ------------------------------------------------------------------------------------
+
+    def _describes_itself(self) -> None:
+        """Check schema, identity and arrival time, before it is opened."""
+        schema = self._call("schema", lambda: self._source.schema)
+        if not isinstance(schema, pa.Schema):
+            self._broken("schema", f"schema is a value of type {type_name(schema)}, no pa.Schema")
+        if not schema.names or len(set(schema.names)) < len(schema.names):
+            self._broken("schema", f"its columns are {schema.names}: none, or one of them twice")
+        if not schema.equals(self._source.schema):
+            self._broken("schema", "it gives another schema when it is asked again")
+        self._schema = schema
+        identity = self._call("identity", lambda: self._source.identity)
+        if not isinstance(identity, str) or not identity:
+            self._broken("identity", f"its identity is {identity!r}, no text")
+        if identity != self._source.identity:
+            self._broken("identity", "it gives another identity when it is asked again")
+        arrival = self._source.arrival_time
+        if arrival is not None and (
+            arrival not in schema.names or not pa.types.is_timestamp(schema.field(arrival).type)
+        ):
+            self._broken("arrival time", f"{arrival!r} is no column of type timestamp")
+
+    def _can_be_copied(self) -> None:
+        """Check that it can be pickled: executors get copies."""
+        try:
+            self._unopened = pickle.dumps(self._source)
+            copy = pickle.loads(self._unopened)  # noqa: S301  pickled a line above
+        except Exception as error:
+            raise self._error("copies", f"it cannot be pickled: {error_line(error)}") from error
+        if copy.identity != self._source.identity:
+            self._broken("identity", f"a pickled copy has another identity, {copy.identity!r}")
+        if not copy.schema.equals(self._schema):
+            self._broken("schema", "a pickled copy has another schema")
+
+    def _has_rows(self, start: Position) -> _Range:
+        """Read the rows that everything is checked by."""
+        end = self._latest(start, limit=self._max_rows)
+        rows = self._read(self._source, self._cut(start, end, 1))
+        if not rows.num_rows:
+            self._broken("rows", "there is nothing to read from its start", "Give it some rows.")
+        return _Range(begin=start, end=end, rows=rows)
+
+    def _splits_partition(self, of: _Range) -> None:
+        """Check that any number of splits gives the same rows, in the same order."""
+        for parallelism in _PARALLELISMS:
+            splits = self._cut(of.begin, of.end, parallelism)
+            rows = self._read(self._source, splits)
+            self._same(
+                "splits", of.rows, rows, f"{len(splits)} splits give other rows than a single one"
+            )
+            for split in splits:
+                self._is_split(split)
+        none = self._cut(of.end, of.end, 2)
+        if self._read(self._source, none).num_rows:
+            self._broken("splits", "between a position and itself there are rows")
+
+    def _is_split(self, split: Split) -> None:
+        if not split.what:
+            self._broken("splits", "a split has no name (what=) for errors and plans")
+        if split.rows is not None:
+            count = self._read(self._source, [split]).num_rows
+            if count != split.rows:
+                self._broken(
+                    "splits",
+                    f"{split.what!r} says {counted(split.rows, 'row')} and gives {count}",
+                    "Say rows=None where it is not known.",
+                )
+        if split.size_bytes is not None and split.size_bytes < 0:
+            self._broken("splits", f"{split.what!r} says {split.size_bytes} bytes")
+
+    def _splits_repeat(self, of: _Range) -> None:
+        """Check that a split gives the same rows again, in any order, in any copy."""
+        splits = self._cut(of.begin, of.end, 3)
+        try:
+            shipped = pickle.loads(pickle.dumps(splits))  # noqa: S301  pickled right here
+        except Exception as error:
+            raise self._error(
+                "splits", f"they cannot be pickled: {error_line(error)}", "Mind payload=."
+            ) from error
+        for split, again in zip(splits, shipped, strict=True):
+            rows = self._read(self._source, [split])
+            self._same("the rule", rows, self._read(self._source, [split]), "read twice, differs")
+            self._same(
+                "the rule",
+                rows,
+                self._read(self._copy(), [again]),
+                "read by a pickled copy that was never opened, differs",
+            )
+        backwards = [self._read(self._source, [split]) for split in reversed(splits)]
+        rows = pa.concat_tables([*reversed(backwards), self._schema.empty_table()])
+        self._same("the rule", of.rows, rows, "splits read from the last to the first differ")
+        opened = pickle.loads(pickle.dumps(self._source))  # noqa: S301  pickled right here
+        self._same("copies", of.rows, self._read(opened, splits), "a copy made while open differs")
+
+    def _columns_are_as_asked(self, of: _Range) -> None:
+        """Check that columns come as asked for, with the values that they have."""
+        names = list(self._schema.names)
+        asked = [names[::-1], *([name] for name in names)]
+        splits = self._cut(of.begin, of.end, 1)
+        for columns in asked:
+            rows = self._read(self._source, splits, columns)
+            self._same(
+                "columns", of.rows.select(columns), rows, f"asked for {columns}, differs from all"
+            )
+
+    def _limits(self, of: _Range) -> None:
+        """Check that a limit makes an epoch smaller and never empty, and leaves the rows alone."""
+        total = of.rows.num_rows
+        for limit in dict.fromkeys((1, max(1, total // 3))):
+            end = self._latest(of.begin, limit=limit, until=of.end)
+            rows = self._read(self._source, self._cut(of.begin, end, 2))
+            if not rows.num_rows:
+                self._broken(
+                    "limits",
+                    f"of {counted(total, 'row')} a limit of {limit} gives none, so a query would "
+                    "never go on",
+                    "Let latest go on by at least one row where there is one.",
+                )
+            if self._exact and rows.num_rows > limit:
+                self._broken(
+                    "limits",
+                    f"a limit of {limit} gives {counted(rows.num_rows, 'row')}",
+                    "Cut the rows there, or say exact_limits=False.",
+                )
+            self._same(
+                "limits", of.rows.slice(0, rows.num_rows), rows, f"a limit of {limit}: other rows"
+            )
+        self._in_steps(of, max(1, total // 4))
+
+    def _in_steps(self, of: _Range, limit: int) -> None:
+        """Read range after range up to an end; nothing is left out or read twice."""
+        position, steps = of.begin, []
+        for _ in range(of.rows.num_rows + 1):
+            after = self._latest(position, limit=limit, until=of.end)
+            if after == position:
+                break
+            steps.append(self._read(self._source, self._cut(position, after, 2)))
+            position = after
+        rows = pa.concat_tables([*steps, self._schema.empty_table()])
+        self._same("going on", of.rows, rows, "epoch by epoch, rows differ from those of one")
+        if position != of.end:
+            self._broken(
+                "until",
+                f"read up to the end, the position is {position!r} and the end {of.end!r}",
+                "Return a value equal to until= where it was reached.",
+            )
+        if self._latest(position, until=of.end) != position:
+            self._broken("until", "latest goes beyond the end that until= says")
+
+    def _ends(self, start: Position) -> None:
+        """Check that an end holds when more rows arrive, and that earlier rows stay the same."""
+        end = self._stored("end", self._call("end", self._source.end, start))
+        until = self._latest(start, limit=self._max_rows, until=end)
+        before = self._read(self._source, self._cut(start, until, 2))
+        if self._add is not None:
+            self._add()
+            again = self._read(self._source, self._cut(start, until, 3))
+            self._same("the rule", before, again, "after more rows arrived, earlier ones differ")
+            held = self._latest(start, limit=self._max_rows, until=end)
+            if held != until:
+                self._broken("until", "rows that arrived later are within an earlier end")
+            self._new_rows_come(end)
+
+    def _new_rows_come(self, end: Position) -> None:
+        """Check that rows which were added are found."""
+        position = end
+        for _ in range(self._max_rows):
+            after = self._latest(position, limit=self._max_rows)
+            if after == position:
+                break
+            if self._read(self._source, self._cut(position, after, 2)).num_rows:
+                return
+            position = after
+        self._broken("latest", "rows that were added after an end are not found from there on")
+
+    def _goes_on(self, of: _Range) -> None:
+        """Check that a new process goes on from a stored position with the rows after it."""
+        middle = self._latest(of.begin, limit=max(1, of.rows.num_rows // 2), until=of.end)
+        rest = self._read(self._source, self._cut(middle, of.end, 1))
+        if not self._survives_a_process():
+            return
+        other = self._copy()
+        try:
+            self._call("open", other.open, self._stored("latest", middle))
+            splits = self._call("splits", other.splits, middle, of.end, 2)
+            self._same(
+                "going on", rest, self._read(other, splits), "after a restart, other rows come"
+            )
+            if other.latest(middle, limit=self._max_rows, until=of.end) == middle != of.end:
+                self._broken("going on", "after a restart, latest finds nothing more to read")
+        finally:
+            other.close()
+
+    def _survives_a_process(self) -> bool:
+        """Return false for sources whose rows are gone with the process that made them."""
+        probe = self._copy()
+        try:
+            probe.open(None)
+            start = probe.start()
+            return bool(probe.latest(start, limit=1) != start)
+        finally:
+            probe.close()
+
+    def _reports(self, of: _Range) -> None:
+        """Check that what is reported about a position can be shown and stored."""
+        for position in (of.begin, of.end):
+            lag = self._call("lag", self._source.lag, position)
+            if not isinstance(lag, Lag):
+                self._broken("lag", f"it is a value of type {type_name(lag)}")
+            if min(lag.rows or 0, lag.size_bytes or 0) < 0:
+                self._broken("lag", f"it is negative: {lag}")
+            shown = self._call("describe", self._source.describe, position)
+            if not isinstance(shown, dict):
+                self._broken("describe", f"it returns a value of type {type_name(shown)}, no dict")
+            self._stored("describe", shown)
+            for _ in range(2):  # again at a restart
+                self._call("committed", self._source.committed, position)
+
+    def _closes(self) -> None:
+        """Check that closing twice, and closing what was never opened, is harmless."""
+        self._call("close", self._source.close)
+        self._call("close", self._copy().close)
+        identity: Any = self._call("identity", lambda: self._source.identity)
+        if not isinstance(identity, str):
+            self._broken("identity", "it is gone once the source is closed")
+
+    # -- calls, checked ---------------------------------------------------------------------------
+
+    def _copy(self) -> Any:
+        """Return a copy that was never opened."""
+        return pickle.loads(self._unopened)  # noqa: S301  pickled by this check
+
+    def _latest(self, position: Position, **options: Any) -> Position:
+        """Call `Source.latest`; the arguments must stay as they are."""
+        before = pickle.dumps(position)
+        result = self._call("latest", lambda: self._source.latest(position, **options))
+        if pickle.dumps(position) != before:
+            self._broken("positions", "latest changes the position that it is given")
+        return self._stored("latest", result)
+
+    def _stored(self, method: str, value: Any) -> Any:
+        """Return a value as it comes back from a commit record."""
+        try:
+            stored = msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+        except Exception as error:
+            raise self._error(
+                "positions",
+                f"{method} returns what cannot be stored: {error_line(error)}",
+                "Use numbers, text, bytes, None, and lists and dicts of them.",
+            ) from error
+        if stored != value:
+            self._broken(
+                "positions",
+                f"{method} returns {value!r}, which is {stored!r} once it was stored",
+                "Use numbers, text, bytes, None, and lists (no tuples) and dicts of them.",
+            )
+        return stored
+
+    def _cut(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        splits = self._call("splits", self._source.splits, begin, end, parallelism)
+        for split in splits:
+            if not isinstance(split, Split):
+                self._broken("splits", f"one of them is a value of type {type_name(split)}")
+        return list(splits)
+
+    def _read(
+        self, source: Source, splits: Iterable[Split], columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Read splits, one after the other; every batch has the columns, in types of the schema."""
+        names = list(self._schema.names) if columns is None else list(columns)
+        expected = pa.schema([(name, self._schema.field(name).type) for name in names])
+        batches = []
+        for split in splits:
+            for batch in self._call("read", lambda s=split: list(source.read(s, names))):
+                if not isinstance(batch, pa.RecordBatch):
+                    self._broken(
+                        "columns", f"read gives a value of type {type_name(batch)}, no RecordBatch"
+                    )
+                seen = pa.schema([(field.name, field.type) for field in batch.schema])
+                if seen != expected:
+                    self._broken(
+                        "columns", f"asked for {expected.names}, read gives\n{seen}\nin place of\n"
+                        f"{expected}"
+                    )  # fmt: skip
+                batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
+        return pa.Table.from_batches(batches, schema=expected)
+
+    def _same(self, rule: str, expected: pa.Table, actual: pa.Table, what: str) -> None:
+        """Refuse rows that are not those expected; NaN equals itself."""
+        if expected.num_rows != actual.num_rows:
+            rows = counted(expected.num_rows, "row")
+            self._broken(rule, f"{what} ({actual.num_rows} in place of {rows})")
+        for name in expected.schema.names:
+            left, right = expected.column(name), actual.column(name)
+            if left.equals(right):
+                continue
+            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            for number, (one, other) in enumerate(pairs):
+                if repr(one) != repr(other):
+                    self._broken(
+                        rule, f"{what} (row {number}, column {name!r}: {other!r} for {one!r})"
+                    )
+
+    def _call(self, method: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the source; what it raises names the method."""
+        try:
+            return function(*arguments)
+        except GodwitError:
+            raise
+        except Exception as error:
+            raise self._error(
+                method, f"{method} raised {error_line(error)}", "See the error that caused this."
+            ) from error
+
+    def _broken(self, rule: str, what: str, remedy: str = "") -> None:
+        raise self._error(rule, what, remedy)
+
+    def _error(self, rule: str, what: str, remedy: str = "") -> SourceError:
+        return SourceError(
+            f"{type(self._source).__name__} breaks the contract of sources ({rule}): {what}.",
+            remedy=remedy or "godwit.sources.source states the contract.",
+            rule=rule,
+        )

@@ -1,0 +1,259 @@
+"""Rows that are computed from their numbers: any process makes any of them, always the same.
+
+A row's values are hashes of the seed, the column and the row's number, so a range of rows needs
+nothing of what comes before it (a counter-based generator, as in Salmon et al., SC 2011; the mixing
+function is splitmix64's). Row *i* happens ``i / rows per second`` after the start. Where the source
+is paced, it is there from that moment on, else as soon as somebody asks.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.model.errors import SourceError
+from godwit.model.naming import insist_on_number, type_name
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from godwit.sources.source import Position
+
+    Words = npt.NDArray[np.uint64]
+
+__all__ = ["GeneratedSource", "RateSource", "draw", "fractions", "moments_of"]
+
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_BATCH_ROWS: Final = 1 << 16
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_WORD: Final = (1 << 64) - 1
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class GeneratedSource(Source):
+    """Rows made of their numbers. A position is a number of rows and the start's moment."""
+
+    def __init__(
+        self,
+        *,
+        rows_per_s: float,
+        paced: bool,
+        max_rows_per_epoch: int | None,
+        num_rows: int | None,
+        start: dt.datetime | str | None,
+        seed: int,
+        now_us: Callable[[], int] = _now_us,
+    ) -> None:
+        insist_on_number("rows_per_second", rows_per_s, least=0, error=SourceError, whole=False)
+        for option, value, least in (
+            ("max_rows_per_epoch", max_rows_per_epoch, 1),
+            ("num_rows", num_rows, 0),
+            ("seed", seed, 0),
+        ):
+            if value is not None:
+                insist_on_number(option, value, least=least, error=SourceError)
+        if not 0 < rows_per_s < 1e12:
+            raise SourceError(
+                f"A source is to make {rows_per_s!r} rows per second.",
+                remedy="Give a rate above 0; for rows as fast as they are read, paced=False.",
+            )
+        if not paced and max_rows_per_epoch is None and num_rows is None:
+            raise SourceError(
+                "A source that is not paced has rows without end, and an epoch reads all there "
+                "are.",
+                remedy="Give max_rows_per_epoch=, or num_rows=.",
+            )
+        self._rows_per_s, self._paced = float(rows_per_s), bool(paced)
+        self._max_rows, self._num_rows, self._seed = max_rows_per_epoch, num_rows, seed
+        self._start_us = None if start is None else _moment_us(start)
+        self._now_us = now_us
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the clock behind: copies read splits only."""
+        return {**self.__dict__, "_now_us": _now_us}
+
+    @abstractmethod
+    def generate(
+        self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """Make these columns of the rows of these numbers."""
+
+    def moment_of(self, number: int, start_us: int) -> int:
+        """Return when a row happens, in microseconds of Unix time."""
+        return start_us + int(number * 1e6 / self._rows_per_s)
+
+    def options(self) -> str:
+        """Options that decide about the rows, for `identity`."""
+        start = "" if self._start_us is None else f", start={_iso(self._start_us)}"
+        return f"rows_per_second={self._rows_per_s:g}{start}, seed={self._seed}"
+
+    # -- the contract -----------------------------------------------------------------------------
+
+    def start(self) -> Position:
+        """See `Source.start`."""
+        return {
+            "start_us": self._now_us() if self._start_us is None else self._start_us,
+            "rows": 0,
+        }
+
+    def end(self, position: Position) -> Position:
+        """Return the rows that are due, or all; one epoch's where there is no end."""
+        if not self._paced and self._num_rows is None:
+            return self.latest(position)
+        return {**position, "rows": max(position["rows"], self._there(position["start_us"]))}
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """See `Source.latest`."""
+        rows = position["rows"]
+        ends = [self._there(position["start_us"])]
+        ends += [rows + most for most in (limit, self._max_rows) if most is not None]
+        ends += [] if until is None else [until["rows"]]
+        return {**position, "rows": max(rows, min(ends))}
+
+    def _there(self, start_us: int) -> int:
+        """Return how many rows there are now."""
+        most = (1 << 62) if self._num_rows is None else self._num_rows
+        if not self._paced:
+            return most
+        passed_us = self._now_us() - start_us
+        return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """See `Source.splits`."""
+        first, stop = begin["rows"], end["rows"]
+        parts = max(1, min(parallelism, stop - first))
+        edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
+        return [
+            Split(
+                rows=upto - at,
+                size_bytes=None,
+                what=f"rows {at} to {upto - 1}",
+                payload=(at, upto, begin["start_us"]),
+            )
+            for at, upto in itertools.pairwise(edges)
+            if upto > at
+        ]
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Source.read`."""
+        first, stop, start_us = split.payload
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        for at in range(first, stop, _BATCH_ROWS):
+            numbers = np.arange(at, min(at + _BATCH_ROWS, stop), dtype=np.int64)
+            made = self.generate(numbers, start_us, columns)
+            yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
+
+    def lag(self, position: Position) -> Lag:
+        """See `Source.lag`."""
+        if not self._paced and self._num_rows is None:
+            return Lag()
+        rows = max(0, self._there(position["start_us"]) - position["rows"])
+        oldest_us = self.moment_of(position["rows"], position["start_us"])
+        return Lag(rows=rows, oldest_us=oldest_us if rows and self._paced else None)
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        """See `Source.describe`."""
+        return {"rows": position["rows"], "start": _iso(position["start_us"])}
+
+
+class RateSource(GeneratedSource):
+    """Numbered rows with their moments, and a key if one is asked for: `gw.sources.rate`."""
+
+    def __init__(self, *, num_keys: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if num_keys is not None:
+            insist_on_number("num_keys", num_keys, least=1, error=SourceError)
+        self._num_keys = num_keys
+        self.arrival_time = "timestamp" if self._paced else None
+        keys = [] if num_keys is None else [("key", pa.int64())]
+        self._schema = pa.schema([("timestamp", _INSTANT), ("value", pa.int64()), *keys])
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Source.schema`."""
+        return self._schema
+
+    @property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        keys = "" if self._num_keys is None else f", num_keys={self._num_keys}"
+        return f"rate({self.options()}{keys})"
+
+    def generate(
+        self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """See `GeneratedSource.generate`."""
+        made = {"value": pa.array(numbers)}
+        if "timestamp" in columns:
+            made["timestamp"] = moments_of(numbers, start_us, self._rows_per_s)
+        if "key" in columns and self._num_keys is not None:
+            drawn = draw(numbers, self._seed, "key") % np.uint64(self._num_keys)
+            made["key"] = pa.array(drawn.astype(np.int64))
+        return made
+
+
+def draw(numbers: npt.NDArray[np.int64], seed: int, column: str) -> Words:
+    """Draw a random word for every row: the same for a row, whichever rows it is made with."""
+    stream = _mixed(np.array([_stream(seed, column)], np.uint64))
+    return _mixed(stream + numbers.astype(np.uint64) * np.uint64(_GOLDEN))
+
+
+def fractions(words: Words) -> npt.NDArray[np.float64]:
+    """Turn random words into numbers from 0 up to 1."""
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def moments_of(numbers: npt.NDArray[np.int64], start_us: int, rows_per_s: float) -> pa.Array:
+    """Return when rows of these numbers happen; see `GeneratedSource.moment_of`."""
+    after = (numbers * 1e6 / rows_per_s).astype(np.int64)
+    return pa.array(start_us + after).cast(_INSTANT)
+
+
+def _stream(seed: int, column: str) -> int:
+    """Return the number of a column's own stream of random words."""
+    mixed = seed & _WORD
+    for byte in column.encode():
+        mixed = ((mixed ^ byte) * 0x100000001B3 + _GOLDEN) & _WORD
+    return mixed
+
+
+def _mixed(words: Words) -> Words:
+    """Mix the bits of words, as splitmix64 does; sums and products wrap around."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _moment_us(start: object) -> int:
+    """Read the moment of the first row; without a zone it is UTC."""
+    try:
+        moment = dt.datetime.fromisoformat(start) if isinstance(start, str) else start
+    except ValueError:
+        moment = None
+    if not isinstance(moment, dt.datetime):
+        shown = repr(start) if isinstance(start, str) else f"a value of type {type_name(start)}"
+        raise SourceError(
+            f"The start of a source is {shown}.",
+            remedy='Give a datetime, or text such as "2024-05-01T08:00:00Z".',
+        )
+    moment = moment.replace(tzinfo=moment.tzinfo or dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def _iso(moment_us: int) -> str:
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
+    return moment.isoformat()

@@ -1,0 +1,139 @@
+"""Rows that a program adds, for tests: `gw.sources.memory`."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from godwit.columns.tables import table_of
+from godwit.columns.types import to_schema
+from godwit.model.errors import SourceError
+from godwit.model.naming import check_name, insist_on_number
+from godwit.model.wording import counted
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from godwit.columns.types import SchemaLike
+    from godwit.sources.source import Position
+
+__all__ = ["MemorySource"]
+
+
+class MemorySource(Source):
+    """Rows that lie in the driver's memory; a split carries its rows.
+
+    A position is a number of rows. `gw.sources.memory` makes one.
+    """
+
+    def __init__(
+        self, schema: SchemaLike, *, name: str = "memory", max_rows_per_epoch: int | None = None
+    ) -> None:
+        if max_rows_per_epoch is not None:
+            insist_on_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
+        self._name = check_name("source", name)
+        self._schema = to_schema(schema, where="The schema of a memory source")
+        self._max_rows = max_rows_per_epoch
+        self._tables: list[tuple[int, pa.Table]] = []  # number of its first row, rows
+        self._count = 0
+        self._lock = threading.Lock()  # rows are added by other threads than the query's
+
+    def __repr__(self) -> str:
+        return f"<memory source {self._name!r}: {counted(self._count, 'row')}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the rows behind: splits carry theirs."""
+        return {"name": self._name, "schema": self._schema, "max_rows": self._max_rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(  # type: ignore[misc]
+            state["schema"], name=state["name"], max_rows_per_epoch=state["max_rows"]
+        )
+
+    def add(self, rows: Any) -> None:
+        """Add rows: dicts, tuples, an Arrow table or record batch, or a pandas DataFrame."""
+        table = table_of(self._name, rows, self._schema).combine_chunks()
+        with self._lock:
+            if table.num_rows:
+                self._tables.append((self._count, table))
+                self._count += table.num_rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Source.schema`."""
+        return self._schema
+
+    @property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        return f"memory {self._name}"
+
+    def open(self, position: Position | None) -> None:
+        """Refuse to go on after rows that are not there."""
+        if position is not None and position > self._count:
+            raise SourceError(
+                f"The memory source {self._name!r} has {counted(self._count, 'row')}, and the "
+                f"query has read {position} of it.",
+                remedy="Add the rows of the earlier run before the start, or start with a new "
+                "checkpoint.",
+                source=self._name,
+            )
+
+    def start(self) -> Position:
+        """See `Source.start`."""
+        return 0
+
+    def end(self, position: Position) -> Position:
+        """See `Source.end`."""
+        del position
+        return self._count
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """See `Source.latest`."""
+        ends = [self._count]
+        ends += [position + most for most in (limit, self._max_rows) if most is not None]
+        ends += [] if until is None else [until]
+        return max(position, min(ends))
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """See `Source.splits`."""
+        parts = max(1, min(parallelism, end - begin))
+        edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
+        return [
+            self._split(first, stop) for first, stop in itertools.pairwise(edges) if stop > first
+        ]
+
+    def _split(self, first: int, stop: int) -> Split:
+        rows = pa.concat_tables(
+            [
+                table.slice(max(first - at, 0), stop - max(first, at))
+                for at, table in list(self._tables)
+                if at < stop and first < at + table.num_rows
+            ]
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            writer.write_table(rows)
+        payload = sink.getvalue().to_pybytes()  # a slice that is pickled brings all of its table
+        return Split(
+            rows=stop - first,
+            size_bytes=len(payload),
+            what=f"rows {first} to {stop - 1}",
+            payload=payload,
+        )
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Source.read`."""
+        with pa.ipc.open_stream(split.payload) as reader:
+            for batch in reader:
+                yield batch.select(list(columns))
+
+    def lag(self, position: Position) -> Lag:
+        """See `Source.lag`."""
+        return Lag(rows=self._count - position)

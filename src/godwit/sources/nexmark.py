@@ -1,0 +1,303 @@
+"""Bids, auctions and persons of the NEXMark benchmark: `gw.sources.nexmark`.
+
+Events are numbered. Of every 50, the first is a person, the next three are auctions, and 46 are
+bids; so the n-th bid, say, is an event whose number is known, and so are the auctions and persons
+that there were before it. Half of all bids go to hot auctions, three quarters come from hot
+bidders, three quarters of all auctions are sold by hot sellers. The proportions are those of the
+generator of Apache Beam (https://beam.apache.org/documentation/sdks/java/testing/nexmark/), after
+Tucker et al., "NEXMark - A Benchmark for Queries over Data Streams", 2002. Values are drawn by
+counter (`godwit.sources.generated`), so they are not, number by number, those of Beam.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.model.errors import SourceError
+from godwit.model.naming import did_you_mean, is_one_of, listing
+from godwit.sources.generated import GeneratedSource, draw, fractions, moments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int64]
+
+__all__ = ["NexmarkKind", "NexmarkSource"]
+
+NexmarkKind: TypeAlias = Literal["bids", "auctions", "persons"]
+
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+SCHEMAS: Final[dict[str, pa.Schema]] = {
+    "bids": pa.schema(
+        {
+            "auction": pa.int64(),
+            "bidder": pa.int64(),
+            "price": pa.int64(),
+            "channel": pa.string(),
+            "url": pa.string(),
+            "date_time": _INSTANT,
+            "extra": pa.string(),
+        }
+    ),
+    "auctions": pa.schema(
+        {
+            "id": pa.int64(),
+            "item_name": pa.string(),
+            "description": pa.string(),
+            "initial_bid": pa.int64(),
+            "reserve": pa.int64(),
+            "date_time": _INSTANT,
+            "expires": _INSTANT,
+            "seller": pa.int64(),
+            "category": pa.int64(),
+            "extra": pa.string(),
+        }
+    ),
+    "persons": pa.schema(
+        {
+            "id": pa.int64(),
+            "name": pa.string(),
+            "email_address": pa.string(),
+            "credit_card": pa.string(),
+            "city": pa.string(),
+            "state": pa.string(),
+            "date_time": _INSTANT,
+            "extra": pa.string(),
+        }
+    ),
+}
+
+_CYCLE: Final = 50
+_FIRST_OF: Final = {"persons": 0, "auctions": 1, "bids": 4}  # place in the cycle
+_SHARE_OF: Final = {"persons": 1, "auctions": 3, "bids": 46}
+_FIRST_ID: Final = 1000
+_FIRST_CATEGORY: Final = 10
+_CATEGORIES: Final = 5
+_HOT_STRIDE: Final = 100  # every so many ids, one is hot
+_AUCTIONS_IN_FLIGHT: Final = 100
+_ACTIVE_PERSONS: Final = 1000
+_ID_LEAD: Final = 10  # ids that do not exist yet are drawn too, as in the definition
+_HOT_AUCTIONS, _HOT_BIDDERS, _HOT_SELLERS, _HOT_CHANNELS = 2, 4, 4, 2  # all but one of so many
+_CHANNELS: Final = 10_000
+_EXTRA: Final = {"bids": 32, "auctions": 250, "persons": 80}  # mean bytes, for usual row sizes
+
+_HOT_NAMES: Final = ("Google", "Facebook", "Baidu", "Apple")
+_FIRST_NAMES: Final = (
+    *("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter"),
+    "Walter",
+)
+_LAST_NAMES: Final = (
+    *("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris"),
+)
+_STATES: Final = ("AZ", "CA", "ID", "OR", "WA", "WY")
+_CITIES: Final = (
+    *("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond"),
+    *("Seattle", "Kent", "Cheyenne"),
+)
+
+
+class NexmarkSource(GeneratedSource):
+    """Rows of one kind; sources of one seed, rate and start make one auction house."""
+
+    def __init__(self, kind: str, *, events_per_s: float, paced: bool, **options: Any) -> None:
+        if not is_one_of(kind, SCHEMAS):
+            raise SourceError(
+                f"NEXMark has no {kind!r}.",
+                remedy=f"{did_you_mean(str(kind), list(SCHEMAS))}There are {listing(SCHEMAS)}.",
+            )
+        share = _SHARE_OF[kind] / _CYCLE
+        super().__init__(rows_per_s=float(events_per_s) * share, paced=paced, **options)
+        self._kind, self._events_per_s = kind, float(events_per_s)
+        self.arrival_time = "date_time" if paced else None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Source.schema`."""
+        return SCHEMAS[self._kind]
+
+    @property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        options = self.options().partition(", ")[2]
+        return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
+
+    def _there(self, start_us: int) -> int:
+        """Return how many rows there are now: those of the events that have happened."""
+        most = (1 << 62) if self._num_rows is None else self._num_rows
+        if not self._paced:
+            return most
+        passed_us = self._now_us() - start_us
+        if passed_us < 0:
+            return 0
+        events = int(passed_us * self._events_per_s / 1e6) + 1
+        share = _SHARE_OF[self._kind]
+        place = min(max(events % _CYCLE - _FIRST_OF[self._kind], 0), share)
+        return min(most, events // _CYCLE * share + place)
+
+    def moment_of(self, number: int, start_us: int) -> int:
+        """Return when a row happens, in microseconds of Unix time."""
+        event = int(_event_of(np.array([number], np.int64), self._kind)[0])
+        return start_us + int(event * 1e6 / self._events_per_s)
+
+    def generate(
+        self, numbers: Numbers, start_us: int, columns: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """See `GeneratedSource.generate`."""
+        events = _Events(
+            _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
+        )
+        return {name: _COLUMNS[self._kind, name](events) for name in columns}
+
+
+def _event_of(numbers: Numbers, kind: str) -> Numbers:
+    """Return the numbers of the events that the n-th rows of a kind are."""
+    share = _SHARE_OF[kind]
+    return numbers // share * _CYCLE + _FIRST_OF[kind] + numbers % share
+
+
+class _Events:
+    """Events of one kind, and what their columns are drawn from."""
+
+    def __init__(
+        self, events: Numbers, kind: str, seed: int, start_us: int, events_per_s: float
+    ) -> None:
+        self.events, self.kind, self._seed = events, kind, seed
+        self._start_us, self._events_per_s = start_us, events_per_s
+
+    def draw(self, what: str) -> npt.NDArray[np.uint64]:
+        return draw(self.events, self._seed, f"{self.kind}.{what}")
+
+    def below(self, what: str, limit: Numbers | int) -> Numbers:
+        """Draw whole numbers from 0 up to a limit."""
+        return (self.draw(what) % np.asarray(limit, np.uint64)).astype(np.int64)
+
+    def moments(self, after: Numbers | int = 0) -> pa.Array:
+        """Return when the events happen, or those so many events later."""
+        return moments_of(self.events + after, self._start_us, self._events_per_s)
+
+    def last_person(self) -> Numbers:
+        """Return the last person there was, counted from 0."""
+        return self.events // _CYCLE
+
+    def last_auction(self) -> Numbers:
+        """Return the last auction there was, counted from 0; -1 before the first."""
+        return self.events // _CYCLE * 3 + np.clip(self.events % _CYCLE - 1, -1, 2)
+
+    def person(self, what: str, hot: int) -> Numbers:
+        """Draw a person: a hot one as a rule, else one of those who are active."""
+        last = self.last_person()
+        active = np.minimum(last + 1, _ACTIVE_PERSONS)
+        any_of = last + 1 - active + self.below(f"{what}.any", active + _ID_LEAD)
+        is_hot = self.below(f"{what}.hot", hot) > 0
+        is_bidder = what == "bidder"
+        return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE + is_bidder, any_of)
+
+    def auction(self) -> Numbers:
+        """Draw an auction: the hot one, or one of those that are open."""
+        last = self.last_auction()
+        first = np.maximum(last - _AUCTIONS_IN_FLIGHT, 0)
+        any_of = first + self.below("auction.any", last - first + 1 + _ID_LEAD)
+        is_hot = self.below("auction.hot", _HOT_AUCTIONS) > 0
+        return _FIRST_ID + np.where(is_hot, last // _HOT_STRIDE * _HOT_STRIDE, any_of)
+
+    def price(self, what: str) -> Numbers:
+        """Draw a price in cents: its logarithm is uniform, from one dollar to a million."""
+        exponent = fractions(self.draw(what)) * 6.0
+        return np.rint(10.0**exponent * 100.0).astype(np.int64)
+
+    def expires(self) -> pa.Array:
+        """Draw when an auction ends: in the mean, when those in flight now have been followed."""
+        horizon = _AUCTIONS_IN_FLIGHT * _CYCLE // 3
+        horizon_ms = max(1, int(2 * horizon * 1e3 / self._events_per_s))
+        length_us = (1 + self.below("expires", horizon_ms)) * 1000
+        return pa.array(self.moments().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
+
+    def word(self, what: str, least: int, most: int) -> pa.Array:
+        """Draw lower-case text of `least` to `most` letters."""
+        count = len(self.events)
+        lengths = least + self.below(f"{what}.length", most - least + 1)
+        drawn = [self.draw(f"{what}.{part}") for part in range(-(-most // 8))]
+        letters = np.stack(drawn, axis=1).view(np.uint8).reshape(count, -1) % 26 + ord("a")
+        within = np.arange(letters.shape[1]) < lengths[:, None]
+        return _text(letters[within], lengths)
+
+    def extra(self) -> pa.Array:
+        """Draw what fills a row up to its usual size, give or take a fifth."""
+        mean = _EXTRA[self.kind]
+        return self.word("extra", mean - mean // 5, mean + mean // 5)
+
+    def one_of(self, what: str, names: tuple[str, ...]) -> pa.Array:
+        return pa.array(names).take(pa.array(self.below(what, len(names))))
+
+    def channel(self) -> tuple[Numbers, Numbers]:
+        """Draw a hot channel, or -1, and another one."""
+        hot = self.below("channel.which", len(_HOT_NAMES))
+        is_hot = self.below("channel.hot", _HOT_CHANNELS) > 0
+        return np.where(is_hot, hot, -1), self.below("channel.any", _CHANNELS)
+
+    def channel_name(self) -> pa.Array:
+        hot, other = self.channel()
+        others = _joined("channel-", pa.array(other).cast(pa.string()))
+        names = pa.array(_HOT_NAMES).take(pa.array(np.maximum(hot, 0)))
+        return pc.if_else(pa.array(hot >= 0), names, others)
+
+    def url(self) -> pa.Array:
+        """Address of a channel; those that are not hot say their number."""
+        hot, other = self.channel()
+        paths = pa.array(np.where(hot >= 0, hot, len(_HOT_NAMES) + other)).cast(pa.string())
+        base = _joined("https://www.nexmark.com/item.htm?query=", paths)
+        others = _joined(base, "&channel_id=", pa.array(other).cast(pa.string()))
+        return pc.if_else(pa.array(hot >= 0), base, others)
+
+    def credit_card(self) -> pa.Array:
+        parts = [pa.array(1000 + self.below(f"card.{n}", 9000)).cast(pa.string()) for n in range(4)]
+        return pc.binary_join_element_wise(*parts, " ")
+
+
+def _text(letters: npt.NDArray[np.uint8], lengths: Numbers) -> pa.Array:
+    """Make texts of the letters of all of them, one after the other."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(letters))
+
+
+def _joined(*parts: Any) -> pa.Array:
+    """Join texts, row by row."""
+    return pc.binary_join_element_wise(*parts, "")
+
+
+_COLUMNS: Final[dict[tuple[str, str], Callable[[_Events], pa.Array]]] = {
+    ("bids", "auction"): lambda e: pa.array(e.auction()),
+    ("bids", "bidder"): lambda e: pa.array(e.person("bidder", _HOT_BIDDERS)),
+    ("bids", "price"): lambda e: pa.array(e.price("price")),
+    ("bids", "channel"): _Events.channel_name,
+    ("bids", "url"): _Events.url,
+    ("auctions", "id"): lambda e: pa.array(_FIRST_ID + e.last_auction()),
+    ("auctions", "item_name"): lambda e: e.word("item_name", 3, 20),
+    ("auctions", "description"): lambda e: e.word("description", 3, 100),
+    ("auctions", "initial_bid"): lambda e: pa.array(e.price("initial_bid")),
+    ("auctions", "reserve"): lambda e: pa.array(e.price("initial_bid") + e.price("reserve")),
+    ("auctions", "expires"): _Events.expires,
+    ("auctions", "seller"): lambda e: pa.array(e.person("seller", _HOT_SELLERS)),
+    ("auctions", "category"): lambda e: pa.array(
+        _FIRST_CATEGORY + e.below("category", _CATEGORIES)
+    ),
+    ("persons", "id"): lambda e: pa.array(_FIRST_ID + e.last_person()),
+    ("persons", "name"): lambda e: pc.binary_join_element_wise(
+        e.one_of("first_name", _FIRST_NAMES), e.one_of("last_name", _LAST_NAMES), " "
+    ),
+    ("persons", "email_address"): lambda e: _joined(
+        e.word("user", 3, 7), "@", e.word("host", 3, 5), ".com"
+    ),
+    ("persons", "credit_card"): _Events.credit_card,
+    ("persons", "city"): lambda e: e.one_of("city", _CITIES),
+    ("persons", "state"): lambda e: e.one_of("state", _STATES),
+    **{(kind, "date_time"): _Events.moments for kind in SCHEMAS},
+    **{(kind, "extra"): _Events.extra for kind in SCHEMAS},
+}
