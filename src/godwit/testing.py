@@ -24,6 +24,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import functools
+import itertools
 import shutil
 import tempfile
 import time
@@ -108,7 +109,7 @@ class _QuickDisk(PosixDisk):
 @user_call
 def run(
     flow: LogicalFlow,
-    inputs: Mapping[str, Rows | Sequence[Rows]],
+    inputs: Mapping[str, Rows | Sequence[Rows]] | None = None,
     *,
     epochs: int | None = None,
     rows_per_epoch: int | None = None,
@@ -125,13 +126,16 @@ def run(
     Parameters
     ----------
     flow
-        The flow. Its sources are stand-ins (`stream`), or DataFrames, of which only the columns
-        are looked at; maps over DataFrames need a session.
+        The flow. Its sources are stand-ins (`stream`), sources of Godwit's own, or DataFrames, of
+        which only the columns are looked at; maps over DataFrames need a session.
     inputs
         Source → its rows: a list of dicts, an Arrow table or record batch, or a pandas DataFrame,
         all in one epoch; or a list of these, one for each epoch. ISO 8601 text stands for moments.
+        These stand for the rows of the source. A source of Godwit's own that is left out is read,
+        epoch by epoch, until nothing is left of what was there at the beginning.
     epochs, rows_per_epoch
-        Cut the rows of every source into so many epochs, or into epochs of so many rows.
+        Cut the rows of every source into so many epochs, or into epochs of so many rows. Of a
+        source that is read, no more than so many epochs are, or about so many rows in each.
     advance
         How far the clock is moved on after every epoch, such as ``"10 minutes"``: for timers of
         processing time, time-to-live, and sources that fall silent (``idle=``).
@@ -171,6 +175,7 @@ def run(
         components=components,
         close_at_end=close_at_end,
     )
+    inputs = inputs or {}
     check_sources(inputs, played.flow.sources)
     for option, value in (("epochs", epochs), ("rows_per_epoch", rows_per_epoch)):
         if value is not None and (not isinstance(value, int) or value < 1):
@@ -186,8 +191,14 @@ def run(
         for source, given in inputs.items()
     }
     with played:
-        for number in range(max(map(len, cut.values()), default=0)):
-            played.epoch({source: of[number] for source, of in cut.items() if number < len(of)})
+        played._stand_for(inputs)  # noqa: SLF001  one class in two parts
+        played._end_with_what_is_there()  # noqa: SLF001
+        for number in itertools.count() if epochs is None else range(epochs):
+            rows = {source: of[number] for source, of in cut.items() if number < len(of)}
+            if not rows and not played._reads:  # noqa: SLF001
+                break
+            if not played._play(rows, limit=rows_per_epoch):  # noqa: SLF001
+                break
             if advance is not None:
                 played.advance(advance)
         if close_at_end:
@@ -212,7 +223,8 @@ def cluster(
     Returns
     -------
     Run
-        To be used in a ``with`` statement where `checkpoint` is given: it claims it until it ends.
+        To be used in a ``with`` statement where `checkpoint` is given, which it claims until it
+        ends, or where sources are read, which it closes then.
 
     Examples
     --------
@@ -273,6 +285,7 @@ class Run:
         self.epochs: list[EpochOutcome] = []
         self.events: list[Event] = []
         self._rows: dict[str, dict[int, pa.Table]] = {}
+        self._given: set[str] = set()  # sources of Godwit's own for which rows were given
         self._policy, self._close_at_end = policy, close_at_end
         self._directory = Path(tempfile.mkdtemp(prefix="godwit-testing-"))
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
@@ -284,6 +297,7 @@ class Run:
         self._lease = None if checkpoint is None else acquire_lease(self._storage, uuid.uuid4().hex)
         self._clock_us = time.time_ns() // 1000 if now is None else _micros(now, "now")
         self._migrations = 0
+        self._driver: _Driver
         try:
             self._start(flow, _lanes(executors), components)
         except BaseException:
@@ -319,6 +333,8 @@ class Run:
         self._logical = flow
         self._needed = _columns_read(compiled)
         self._schemas = {name: _schema_of(name, frame) for name, frame in flow.sources.items()}
+        for name, source in compiled.own_sources.items():
+            self._schemas[name] = to_schema(source.schema, where=f"The schema of source {name!r}")
 
     @property
     def flow(self) -> CompiledFlow:
@@ -332,7 +348,9 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Let go of the checkpoint; what was played can be looked at afterwards."""
+        """Let go of the checkpoint and of sources; what was played can be looked at afterwards."""
+        if hasattr(self, "_driver"):  # else the start has failed
+            self._driver.sources.close()
         if self._lease is not None:
             self._lease.release()
             self._lease = None
@@ -349,7 +367,9 @@ class Run:
         Parameters
         ----------
         inputs
-            Source → its rows: dicts, an Arrow table or record batch, or a pandas DataFrame.
+            Source → its rows: dicts, an Arrow table or record batch, or a pandas DataFrame. A
+            source of Godwit's own that is never named here is read, as far as one epoch does; if
+            no rows are given and there are none to be read, there is no epoch.
 
         Returns
         -------
@@ -365,12 +385,9 @@ class Run:
         """
         inputs = inputs or {}
         check_sources(inputs, self.flow.sources)
-        tables = {
-            source: table_of(source, given, self._schemas[source], self._needed[source])
-            for source, given in inputs.items()
-        }
+        self._stand_for(inputs)
         first = self._driver.log.latest_epoch + 1
-        self._driver.epoch(LocalRows(rows=lane_inputs(self.flow, tables, self._mapped)))
+        self._play(inputs)
         return self._settled(first)
 
     @user_call
@@ -535,6 +552,7 @@ class Run:
             If the flow has changed so that its state does not fit: every difference is listed.
         """
         lanes = self.executors if executors is None else _lanes(executors)
+        self._driver.sources.close()
         self._start(self._logical if flow is None else flow, lanes, components)
         return self._settled(self._driver.log.latest_epoch + 1)
 
@@ -638,6 +656,51 @@ class Run:
         return shown_assignments(self._driver.view, self._names.__getitem__)
 
     # -- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _reads(self) -> bool:
+        """True if there are sources to be read."""
+        return any(name not in self._given for name in self.flow.own_sources)
+
+    def _stand_for(self, names: Iterable[str]) -> None:
+        """Let rows that are given stand for sources, for good; the others are read."""
+        for name in names:
+            if name in self._driver.sources.positions:
+                raise InvalidInputError(
+                    f"Rows were given for source {name!r}, which has been read.",
+                    remedy="Let it have these rows; or give rows from the first epoch on, which "
+                    "then stand for what it reads.",
+                    source=name,
+                )
+        self._given.update(name for name in names if name in self.flow.own_sources)
+
+    def _open(self) -> None:
+        """Open the sources that are to be read."""
+        self._driver.sources.open(n for n in self.flow.own_sources if n not in self._given)
+
+    def _end_with_what_is_there(self) -> None:
+        """Read sources no further than what they have now."""
+        self._open()
+        self._driver.sources.end_with_what_is_there()
+
+    def _play(self, inputs: Mapping[str, Rows], *, limit: int | None = None) -> bool:
+        """Run an epoch of rows that are given and of what there is to be read; false: of neither.
+
+        `limit` bounds the rows that are read of each source.
+        """
+        self._open()
+        if not inputs and self._reads:
+            ran = self._driver.read_epoch(limit=limit) is not None
+        else:
+            tables = {
+                source: table_of(source, given, self._schemas[source], self._needed[source])
+                for source, given in inputs.items()
+            }
+            rows = LocalRows(rows=lane_inputs(self.flow, tables, self._mapped))
+            ran = self._driver.read_epoch(rows, limit=limit) is not None
+        for _ in self._driver.settle():
+            pass
+        return ran
 
     def _settled(self, first: int) -> dict[str, pa.Table]:
         """Run epochs that are due, and return the rows from epoch `first` on."""

@@ -19,7 +19,7 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import BatchCache, EntryLayout, WaitingLayout, read_chain
 from godwit.checkpoint.records import CommitRecord, FlowIdentity
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.local.stages import LaneInput, run_lanes, ship_rows
+from godwit.cluster.local.stages import run_lanes, ship_rows
 from godwit.engine.cluster import Executor
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.instructions import (
@@ -30,6 +30,7 @@ from godwit.engine.instructions import (
 )
 from godwit.engine.lane.lane import LaneOperator
 from godwit.engine.lane.messages import EpochInstruction, LaneReport
+from godwit.engine.lane.source_side import LaneInput
 from godwit.migration import Copies, EpochPlan
 from godwit.model.assignment import even_assignment
 from godwit.operators.windows.event_time import NO_TIME, EpochTime

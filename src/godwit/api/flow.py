@@ -1,6 +1,6 @@
 """The logical flow: sources, the streams that come from them, and the sinks they end in.
 
-Building a flow runs nothing and needs no Spark session beyond the DataFrames it is given.
+Building a flow runs nothing; a Spark session it needs only for DataFrames that it is given.
 `LogicalFlow.compile` turns it into values that can run; `godwit.cluster.spark.query.flow.Flow`,
 which users build, adds what starts it.
 """
@@ -21,6 +21,7 @@ from godwit.plan.compilation import Resolver, compile_flow
 from godwit.plan.event_times import source_time
 from godwit.plan.nodes import FlowGraph, OperatorNode, SinkNode, SourceNode, branches_of, levels_of
 from godwit.plan.stream_columns import Retimed, never_retimed
+from godwit.sources.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,8 +67,21 @@ class LogicalFlow:
 
     @property
     def sources(self) -> Mapping[str, DataFrame]:
-        """Name of a source → its DataFrame, in the order they were declared."""
-        return MappingProxyType({name: node.dataframe for name, node in self._sources.items()})
+        """Name of a source that is a DataFrame → that, in the order they were declared."""
+        return MappingProxyType(
+            {
+                name: node.dataframe
+                for name, node in self._sources.items()
+                if node.dataframe is not None
+            }
+        )
+
+    @property
+    def own_sources(self) -> Mapping[str, Source]:
+        """Name of a source of Godwit's own → that, in the order they were declared."""
+        return MappingProxyType(
+            {name: node.own for name, node in self._sources.items() if node.own is not None}
+        )
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
@@ -92,22 +106,24 @@ class LogicalFlow:
     def source(
         self,
         name: str,
-        dataframe: DataFrame,
+        rows: DataFrame | Source,
         *,
         event_time: str | None = None,
         slack: Duration = "0 seconds",
         max_ahead: Duration = "1 day",
         idle: Duration | None = None,
     ) -> Stream:
-        """Take rows from a streaming DataFrame.
+        """Take rows from a source of Godwit's own, or from a streaming DataFrame.
 
         Parameters
         ----------
         name
             Unique among the flow's sources.
-        dataframe
-            What ``spark.readStream...load()`` returns, transformed or not. What it was transformed
-            by must need no state: no aggregation, no duplicates removed, no watermark.
+        rows
+            A source of ``gw.sources``, or one's own (`godwit.sources.Source`): maps on its rows
+            take and give Arrow tables. Or what ``spark.readStream...load()`` returns, transformed
+            or not; what it was transformed by must need no state: no aggregation, no duplicates
+            removed, no watermark.
         event_time
             Timestamp column that says when a row happened, for windows. Maps must leave it.
         slack
@@ -123,17 +139,49 @@ class LogicalFlow:
         Raises
         ------
         InvalidFlowError
-            If the name is taken, this is not a streaming DataFrame of a classic session, the same
-            as that of the other sources, or Spark would keep state for it; or if a length of time
-            will not do.
+            If the name is taken, this is neither a source nor a streaming DataFrame of a classic
+            session, the same as that of the other sources, Spark would keep state for it, or it is
+            a source already; or if a length of time will not do.
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
+        time = source_time(name, event_time=event_time, slack=slack, max_ahead=max_ahead, idle=idle)
+        if isinstance(rows, Source):
+            self._check_own(name, rows)
+            node = SourceNode(name=name, own=rows, time=time)
+        else:
+            self._check_dataframe(name, rows)
+            node = SourceNode(name=name, dataframe=rows, time=time)
+        self._sources[name] = node
+        return Stream(self, node)
+
+    def _check_own(self, name: str, source: Source) -> None:
+        """Refuse a source whose identity will not do, or that is another source already."""
+        for other, known in self.own_sources.items():
+            if known is source:
+                raise InvalidFlowError(
+                    f"Source {name!r} of flow {self.name!r} was given the same object as source "
+                    f"{other!r}.",
+                    remedy="Use the stream of that one twice, or make a source for each.",
+                    source=name,
+                )
+        identity: object = source.identity
+        if not isinstance(identity, str) or not identity:
+            raise InvalidFlowError(
+                f"Source {name!r} ({type_name(source)}) has the identity {identity!r}.",
+                remedy="Let its property identity return text that says what it reads, the same "
+                "over restarts.",
+                source=name,
+            )
+
+    def _check_dataframe(self, name: str, dataframe: DataFrame) -> None:
+        """Refuse what is no streaming DataFrame, or cannot be run."""
         streaming = getattr(dataframe, "isStreaming", None)
         if not isinstance(streaming, bool):
             raise InvalidFlowError(
-                f"Source {name!r} was given a value of type {type_name(dataframe)}, not a "
-                "DataFrame.",
-                remedy="Give it a streaming DataFrame, from spark.readStream.",
+                f"Source {name!r} was given a value of type {type_name(dataframe)}, neither a "
+                f"DataFrame nor a source of Godwit's own.",
+                remedy="Give it a source, from gw.sources, or a streaming DataFrame, from "
+                "spark.readStream.",
                 source=name,
             )
         if not streaming:
@@ -143,9 +191,6 @@ class LogicalFlow:
                 source=name,
             )
         self._check_source(name, dataframe)
-        time = source_time(name, event_time=event_time, slack=slack, max_ahead=max_ahead, idle=idle)
-        node = self._sources[name] = SourceNode(name=name, dataframe=dataframe, time=time)
-        return Stream(self, node)
 
     @user_call
     def sink(self, name: str, stream: Stream, sink: Any, *, formerly: str | None = None) -> None:
@@ -227,10 +272,10 @@ class LogicalFlow:
     ) -> CompiledFlow:
         """Give every column a type and bind every operator, or say what is wrong with the flow.
 
-        ``resolve(source name, maps)`` returns the Arrow schema of that source after its maps.
-        ``retimed(source name, maps, column)`` counts the maps up to the last one that computed the
-        column anew; by default none does. `zone` is the session's: of datetimes without one that
-        functions return.
+        ``resolve(source name, maps)`` returns the Arrow schema of a DataFrame after its maps.
+        ``retimed(source name, maps, column)`` counts those up to the last one that computed the
+        column anew; by default none does. Godwit's own sources need neither. `zone` is the
+        session's: of datetimes without one that functions return.
         """
         graph = FlowGraph(
             name=self.name,
@@ -242,9 +287,9 @@ class LogicalFlow:
         return compile_flow(graph, resolve, retimed, zone)
 
     def compiled(self) -> CompiledFlow:
-        """Compile with the columns of the sources, which are stand-ins; see `compile`.
+        """Compile with the columns of the sources, of which none is Spark's; see `compile`.
 
-        Maps are taken to leave the event time as it is.
+        Maps on stand-ins are taken to leave the event time as it is.
         """
 
         def resolve(source: str, maps: tuple[Callable[[Any], Any], ...]) -> pa.Schema:

@@ -52,7 +52,6 @@ from godwit.plan.nodes import (
     JoinNode,
     MapNode,
     ProcessNode,
-    SourceNode,
     StreamNode,
     UnionNode,
     WindowedNode,
@@ -107,9 +106,11 @@ class Stream:
         Parameters
         ----------
         function
-            Before a keyed operator: DataFrame to DataFrame, over the rows of one epoch; any Spark
-            SQL that needs no state of its own. After one: Arrow table to Arrow table, over the
-            rows that one lane emits in one epoch, in that lane.
+            On a source that is a DataFrame, before a keyed operator: DataFrame to DataFrame, over
+            the rows of one epoch; any Spark SQL that needs no state of its own. On a source of
+            Godwit's own: Arrow table to Arrow table, over some of an epoch's rows, in order. After
+            a keyed operator: the same, over the rows that one lane emits in one epoch, in that
+            lane.
         schema
             Columns that an Arrow function returns (see `godwit.columns.types.to_schema`). If left
             out, the function is called on a table without rows to find them.
@@ -118,7 +119,7 @@ class Stream:
         ------
         InvalidFlowError
             If `function` cannot be called, a schema is given for a function over DataFrames, or
-            the stream is a union of sources with operators.
+            the stream unites DataFrames with what has Arrow tables.
 
         Examples
         --------
@@ -126,16 +127,18 @@ class Stream:
         """
         where = f"map on {describe(self.node)}"
         check_function(function, where, "map(lambda df: df.where(...))")
-        of_sources = {isinstance(b.feed, SourceNode) for b in branches_of(self.node)}
-        if len(of_sources) > 1:
+        on_tables = {branch.has_arrow_maps for branch in branches_of(self.node)}
+        if len(on_tables) > 1:
             raise InvalidFlowError(
-                f"{where} would get DataFrames of sources, and Arrow tables of operators.",
+                f"{where} would get DataFrames of sources, and Arrow tables of operators or of "
+                "Godwit's own sources.",
                 remedy="Map each of the streams before union(...).",
             )
-        if schema is not None and True in of_sources:
+        if schema is not None and False in on_tables:
             raise InvalidFlowError(
                 f"{where} was given a schema, but Spark knows the columns of a DataFrame.",
-                remedy="Leave schema= out; it is for maps after a keyed operator.",
+                remedy="Leave schema= out; it is for maps after a keyed operator, or on a source "
+                "of Godwit's own.",
             )
         columns = None
         if schema is not None:

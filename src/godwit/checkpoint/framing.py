@@ -61,6 +61,7 @@ __all__ = [
     "load_record",
     "load_with_digest",
     "numbers_in",
+    "plain_problems",
     "row_problems",
     "without_bytes",
 ]
@@ -114,7 +115,7 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
     if len(descriptions) > _MAX_STATES:
         yield f"it has {len(descriptions)} states"
     for description in descriptions:
-        yield from _plain("the type of a state", description.type)
+        yield from plain_problems("the type of a state", description.type)
 
 
 def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
@@ -150,6 +151,9 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         for name in record.last_batch.sources:
             if not _SOURCE_ENTRY.fullmatch(name):
                 yield f"{name!r:.200} is no entry of a source's log"
+        if record.last_batch.positions.keys() != record.last_batch.identities.keys():
+            yield "it has positions of other sources than identities"
+        yield from plain_problems("a position", record.last_batch.positions)
     for times in (record.watermarks, record.newest, record.expired, record.reached):
         for name, time in times.items():
             if abs(time) > _EVENT_TIME:
@@ -182,7 +186,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
             slot[1] not in (0, 1) for slot in slots
         ):
             yield "it names a slot that does not exist"
-    yield from _plain("an assignment", record.assignments)
+    yield from plain_problems("an assignment", record.assignments)
 
 
 def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
@@ -298,7 +302,7 @@ def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[A
     return np.array(integers, np.int64)
 
 
-def _plain(what: str, value: Any) -> Iterator[str]:
+def plain_problems(what: str, value: Any) -> Iterator[str]:
     """Report a value that is not plain or nests too deep to be walked without a check."""
     level = [value]
     for _ in range(_MAX_DEPTH):

@@ -56,6 +56,7 @@ __all__ = [
     "MANIFESTS",
     "PLANS",
     "PLAYED",
+    "POSITIONS",
     "READABLE_FORMATS",
     "RUNS",
     "BatchRef",
@@ -173,21 +174,30 @@ class StateId(msgspec.Struct, frozen=True, order=True):
 
 
 PLAYED: Final = "local"
-"""Digest of rows that `godwit.testing` gave an epoch: no log of Spark's says which they were."""
+"""Digest of rows that `godwit.testing` gave an epoch: nothing says how far sources were read."""
+POSITIONS: Final = "positions"
+"""Digest of rows of Godwit's own sources alone: the positions say which they are."""
 
 
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The micro-batch of Spark that an epoch covers."""
+    """The source rows that an epoch covers: a micro-batch of Spark, rows of own sources, or both.
 
-    number: int  # its number in Spark's progress log
+    Own sources have no other log than this: a query goes on from the positions of the last batch.
+    """
+
+    number: int  # its number in Spark's progress log, or among the batches of own sources
     # of its offsets, and of the files behind them: two micro-batches of one number and digest hold
-    # the same rows
+    # the same rows; or `PLAYED`, `POSITIONS`
     digest: str
     offsets: bytes = b""  # its entry of Spark's offset log, so that it can be put back
     # the number of Spark's source that each offset is of; empty if not known
     lines: tuple[int, ...] = ()
     # path below Spark's log → entry of a source's own log that the offsets count on
     sources: dict[str, bytes] = msgspec.field(default_factory=dict)
+    # positions, identities: name of a source of Godwit's own → how far it is read after the batch,
+    # and what it reads (`godwit.sources.Source`); also of those that have left the flow since
+    positions: dict[str, Any] = msgspec.field(default_factory=dict)
+    identities: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):

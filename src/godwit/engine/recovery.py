@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -14,9 +14,11 @@ from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, Phy
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times
 from godwit.engine.outcomes import empty_slots, state_bytes
+from godwit.engine.source_positions import RecordedSources, recorded_sources
 from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
+from godwit.model.naming import listing
 from godwit.operators.windows.slots import Slots
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.checkpoint.chains import Chains
-    from godwit.checkpoint.records import CommitRecord
+    from godwit.checkpoint.records import BatchRef, CommitRecord
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.plan.compiled import CompiledFlow
@@ -57,6 +59,8 @@ class Recovery:
     # the physical plan of the last run, by the names of this one: assignments were recorded by
     # its components
     before: PhysicalPlan
+    # positions of Godwit's own sources, by the names of this run
+    sources: RecordedSources = field(default_factory=RecordedSources)
 
     def changes_event(self, *sinks: str) -> dict[str, Any] | None:
         """Fields of `events.FlowChanged`; ``None`` if nothing changed.
@@ -69,7 +73,7 @@ class Recovery:
             "returned": changes.returned,
             "removed": changes.removed,
             "renamed": changes.renamed,
-            "results": (*changes.results, *sinks),
+            "results": (*changes.results, *self.sources.changes, *sinks),
         }
         return fields if any(fields.values()) else None
 
@@ -82,8 +86,9 @@ class Recovery:
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
-            if len(self.flow.sources) == 1:  # which may have had another name
-                (source,) = self.flow.sources
+            if len(self.flow.sources) == 1 and not self.flow.own_sources:
+                (source,) = self.flow.sources  # which may have had another name
+            source = self.sources.renamed.get(source, source)
             if reader:
                 reader[0] = self.changes.renamed.get(reader[0], reader[0])
             if not reader or reader[0] not in self.changes.added:
@@ -170,14 +175,18 @@ def recover_flow(
     stored = None if new else CommitLog.open_read_only(storage)
     version = flow_version(flow)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
+    latest = None if stored is None else stored.latest
+    last = None if latest is None else latest.last_batch
+    _insist_on_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
+    sources = recorded_sources(last, flow.own_sources, storage.uri)
     edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
     changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
-    _insist_on_slots(flow, _recorded_slots(None if stored is None else stored.latest, changes))
+    _insist_on_slots(flow, _recorded_slots(latest, changes))
     stored_plan = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, stored_plan, changes.renamed)
-    last = flow.physical_plan
+    last_plan = flow.physical_plan
     if components:
         flow = flow.under(regrouped(flow, components))
     log = CommitLog.create_or_open(
@@ -188,7 +197,39 @@ def recover_flow(
         plan=flow.physical_plan,
         retain_epochs=retain_epochs,
     )
-    return log, Recovery(flow=flow, layouts=layouts, changes=changes, before=last)
+    return log, Recovery(
+        flow=flow, layouts=layouts, changes=changes, before=last_plan, sources=sources
+    )
+
+
+def _insist_on_kind_of_sources(
+    flow: CompiledFlow,
+    frames: Sequence[str],  # sources that were DataFrames when the checkpoint was last written
+    last: BatchRef | None,  # the last batch in the checkpoint
+    uri: str,
+) -> None:
+    """Refuse DataFrames in place of own sources, and own sources in place of DataFrames.
+
+    How far the ones were read says nothing of the others.
+    """
+    own = list(flow.own_sources)
+    today = [name for name in flow.sources if name not in flow.own_sources]
+    if last is None:
+        return
+    if own and not today and frames and not last.identities:
+        was, now, names = "DataFrames", "sources of Godwit's own", own
+    elif today and not frames:
+        was, now, names = "sources of Godwit's own", "DataFrames", today
+    else:
+        return
+    raise CheckpointMismatchError(
+        f"Flow {flow.name!r} reads {now} ({listing(names)}), and its checkpoint {uri!r} is of a "
+        f"flow that read {was}: how far those were read says nothing of these.",
+        remedy="Start it with the sources that it had, or with a new checkpoint, whose sources "
+        "begin at their start.",
+        flow=flow.name,
+        uri=uri,
+    )
 
 
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:

@@ -113,6 +113,7 @@ class _Compilation:
         self.columns = StreamColumns(self.operators, resolve)
         self.times = {source.name: source.time for source in flow.sources if source.time}
         self.timed: set[str] = set()  # sources whose event time some operator uses
+        self.own = {source.name: source.own for source in flow.sources if source.own is not None}
 
     def run(self) -> CompiledFlow:
         """Bind every operator, and return the compiled flow."""
@@ -127,6 +128,7 @@ class _Compilation:
             name=self.flow.name,
             num_key_groups=self.flow.num_key_groups,
             sources=tuple(source.name for source in self.flow.sources),
+            own_sources=self.own,
             components=tuple(
                 Component(name=name, operators=(self.operators[name],), level=levels[name])
                 for name in names
@@ -160,6 +162,9 @@ class _Compilation:
             f"source {feed.source!r}",
             feed.operator,
         )
+        if feed.source in self.own:
+            # Nothing tells that a function over tables leaves a column as it was.
+            return replace(feed, time=field, retimed=feed.maps)
         number = self.retimed(feed.source, feed.maps, time.column)
         return replace(feed, time=field, retimed=feed.maps[:number])
 
@@ -171,8 +176,13 @@ class _Compilation:
             raise InvalidFlowError(
                 f"Source {source!r} has the event time {column!r}, but the maps after it leave no "
                 "column of that name, so its watermark would never move.",
-                remedy="Leave the column in the maps; to give it another name, rename it in the "
-                "DataFrame that flow.source(...) is given, and name it so in event_time=.",
+                remedy="Leave the column in the maps"
+                + (
+                    "."
+                    if source in self.own
+                    else "; to give it another name, rename it in the DataFrame that "
+                    "flow.source(...) is given, and name it so in event_time=."
+                ),
                 source=source,
                 column=column,
             )
@@ -300,7 +310,7 @@ class _Compilation:
             SourceInput(
                 operator=operator,
                 source=branch.feed.name,
-                maps=tuple(m.function for m in branch.maps),
+                maps=self.columns.source_maps(branch),
                 keys=keys,
                 schema=exchanged,
                 number=number,

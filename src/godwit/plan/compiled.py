@@ -17,14 +17,13 @@ from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Mapping
 
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.maps import ArrowMap
+    from godwit.sources.source import Source
 
 __all__ = [
     "CompiledFlow",
@@ -43,7 +42,8 @@ class SourceInput:
 
     operator: str
     source: str
-    maps: tuple[Callable[[DataFrame], DataFrame], ...]  # in order
+    # in order: functions over DataFrames, or `ArrowMap`s on a source of Godwit's own
+    maps: tuple[Any, ...]
     keys: tuple[str, ...]  # key columns of the operator, in the order they are hashed
     # columns that must come through the exchange: the key columns, then those the operator reads
     schema: pa.Schema
@@ -54,7 +54,7 @@ class SourceInput:
     others: tuple[str, ...] = ()
     # the first of `maps`, up to the last one that computed the event time anew; none if the rows
     # have that of the source. Rows of the same source and the same `retimed` share a watermark.
-    retimed: tuple[Callable[[DataFrame], DataFrame], ...] = ()
+    retimed: tuple[Any, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -169,6 +169,9 @@ class CompiledFlow:
     unnamed: frozenset[str] = frozenset()  # operators whose names nobody chose
     # source → its event time, of those whose event time some operator uses
     times: Mapping[str, SourceTime] = field(default_factory=dict)
+    own_sources: Mapping[str, Source] = field(
+        default_factory=dict
+    )  # those of Godwit's own, by name
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:

@@ -21,6 +21,7 @@ from godwit.operators.windows.operator import EventTimeOperator
 from godwit.operators.windows.process import WindowedProcess
 from godwit.operators.windows.sessions import SessionCompute
 from godwit.plan.compiled import SourceInput
+from godwit.plan.maps import ArrowMap
 from godwit.plan.nodes import ComputeNode, DropDuplicatesNode, JoinNode, ProcessNode, WindowedNode
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.event_time import SourceTime
     from godwit.plan.compiled import CompiledFlow, Component, Input, Output
-    from godwit.plan.maps import ArrowMap
     from godwit.plan.nodes import OperatorNode
 
 __all__ = ["UserNames", "action_of", "explain"]
@@ -229,8 +229,9 @@ def _computes(operator: KeyedOperator) -> bool:
 def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
     """Describe an input: source or operator, and maps."""
     if isinstance(feed, SourceInput):
-        maps = f", after {_maps(feed.maps, 'in Catalyst')}" if feed.maps else ""
-        return f"source {feed.source!r}{maps}"
+        maps = _source_maps(feed)
+        own = flow.own_sources.get(feed.source)
+        return f"source {feed.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
     if _computes(flow.operator(feed.upstream)):
         return f"partial states of {names[feed.upstream]!r}"
     return f"operator {names[feed.upstream]!r}{_arrow_maps(feed.maps)}"
@@ -275,8 +276,16 @@ def _sink(output: Output) -> str:
     return f"sink {output.name!r} ({type(output.sink).__name__}){_arrow_maps(output.maps)}"
 
 
-def _arrow_maps(maps: Sequence[ArrowMap]) -> str:
-    return f", after {_maps([m.function for m in maps], 'in the lane')}" if maps else ""
+def _arrow_maps(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
+    return f", after {_maps([m.function for m in maps], where)}" if maps else ""
+
+
+def _source_maps(feed: SourceInput) -> str:
+    """Describe the maps between a source and an operator."""
+    arrow = [m for m in feed.maps if isinstance(m, ArrowMap)]
+    if arrow or not feed.maps:
+        return _arrow_maps(arrow, "on the source side")
+    return f", after {_maps(feed.maps, 'in Catalyst')}"
 
 
 def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:

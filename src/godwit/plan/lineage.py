@@ -38,6 +38,7 @@ from godwit.checkpoint.evolution import (
 from godwit.checkpoint.records import StateId
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.plan.compiled import SourceInput
+from godwit.plan.maps import ArrowMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +59,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={output.name: columns_of(output.schema) for output in flow.outputs},
-        sources=tuple(sorted(flow.sources)),
+        sources=tuple(sorted(set(flow.sources) - flow.own_sources.keys())),
         times={source: flow.times[source].column for source in sorted(flow.times)},
     )
 
@@ -80,7 +81,9 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
 def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
     """Digest the inputs and the function of an operator."""
     inputs = [
-        (feed.source if isinstance(feed, SourceInput) else feed.upstream, feed.maps)
+        (feed.source, [m.function if isinstance(m, ArrowMap) else m for m in feed.maps])
+        if isinstance(feed, SourceInput)
+        else (feed.upstream, feed.maps)
         for feed in flow.inputs_of(operator.name)
     ]
     return digest_of_way([*inputs, ("", [operator.function])])

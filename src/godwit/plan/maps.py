@@ -1,9 +1,10 @@
-"""The user's maps: over DataFrames before a keyed operator, over Arrow tables after one.
+"""The user's maps: over DataFrames on rows of Spark's, over Arrow tables on all others.
 
-Spark knows the columns of a DataFrame.  A lane must know the columns of an Arrow map's result
-before there are any rows, so such a map has a schema: the one the user gave, or what the function
-makes of a table without rows.  Every result is held against it, so a function that answers
-differently for some rows fails there and not downstream.
+Spark knows the columns of a DataFrame.  Rows of Godwit's own sources, and what keyed operators
+emit, are Arrow tables.  A lane must know the columns of an Arrow map's result before there are any
+rows, so such a map has a schema: the one the user gave, or what the function makes of a table
+without rows.  Every result is held against it, so a function that answers differently for some rows
+fails there and not downstream.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = ["ArrowMap", "bind_map", "map_dataframe"]
 class ArrowMap:
     """A user's function over Arrow tables, with the columns of its result."""
 
-    operator: str  # keyed operator whose output it maps
+    feed: str  # keyed operator whose output it maps, or source whose rows
+    is_source: bool = False  # it is a source
     function: Callable[[pa.Table], pa.Table]
     schema: pa.Schema  # columns of the result
 
@@ -45,8 +47,8 @@ class ArrowMap:
         Columns may come back in another order, and in types that cast to the right ones without
         loss.
         """
-        where = f"Map {self.name!r} after operator {self.operator!r}"
-        context = {"operator": self.operator, "function": self.name}
+        where = f"Map {self.name!r} {_behind(self.feed, self.is_source)}"
+        context = _context(self.function, self.feed, self.is_source)
         try:
             result = self.function(table)
         except (Exception, SystemExit) as error:
@@ -85,19 +87,31 @@ class ArrowMap:
 def bind_map(
     function: Callable[[pa.Table], pa.Table],
     *,
-    operator: str,
+    feed: str,
     inputs: pa.Schema,
     schema: pa.Schema | None,
+    is_source: bool = False,
 ) -> ArrowMap:
-    """Bind a map over the output of an operator to the columns of its result.
+    """Bind a map over the output of an operator, or a source's rows, to the columns of its result.
 
     Without a `schema`, calling it on a table of `inputs` without rows tells them.
     """
-    where = f"The map {function_name(function)!r} after operator {operator!r}"
     if schema is None:
-        schema = _schema_of_nothing(function, where, operator, inputs)
+        where = f"The map {function_name(function)!r} {_behind(feed, is_source)}"
+        schema = _schema_of_nothing(function, where, _context(function, feed, is_source), inputs)
     check_column_names(schema.names, f"The result of the map {function_name(function)!r}")
-    return ArrowMap(operator=operator, function=function, schema=plain_schema(schema))
+    return ArrowMap(feed=feed, is_source=is_source, function=function, schema=plain_schema(schema))
+
+
+def _behind(feed: str, is_source: bool) -> str:
+    """Say where a map is, for messages."""
+    return f"on source {feed!r}" if is_source else f"after operator {feed!r}"
+
+
+def _context(function: Callable[..., object], feed: str, is_source: bool) -> dict[str, str]:
+    """Return the context of errors of a map."""
+    kind = "source" if is_source else "operator"
+    return {kind: feed, "function": function_name(function)}
 
 
 def map_dataframe(
@@ -133,10 +147,12 @@ def map_dataframe(
 
 
 def _schema_of_nothing(
-    function: Callable[[pa.Table], pa.Table], where: str, operator: str, inputs: pa.Schema
+    function: Callable[[pa.Table], pa.Table],
+    where: str,
+    context: dict[str, str],
+    inputs: pa.Schema,
 ) -> pa.Schema:
     """Find a map's columns by calling it on a table without rows."""
-    context = {"operator": operator, "function": function_name(function)}
     remedy = (
         "Make it work on a table without rows, or give the columns it returns, as in "
         'map(fn, schema="symbol string, price double").'
@@ -153,8 +169,9 @@ def _schema_of_nothing(
     if not isinstance(result, pa.Table):
         raise InvalidFlowError(
             f"{where} returned a value of type {type_name(result)}.",
-            remedy="After a keyed operator a map gets a pyarrow.Table and returns one; maps over "
-            "DataFrames come before key_by.",
+            remedy="On a source of Godwit's own, and after a keyed operator, a map gets a "
+            "pyarrow.Table and returns one; maps over DataFrames, of sources that are DataFrames, "
+            "come before key_by.",
             **context,
         )
     if result.num_columns == 0:

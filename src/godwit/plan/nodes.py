@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import SourceTime
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
+    from godwit.sources.source import Source
 
 __all__ = [
     "Branch",
@@ -51,11 +52,17 @@ Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceNode:
-    """A streaming DataFrame under a name."""
+    """What rows come from, under a name: a streaming DataFrame, or a source of Godwit's own."""
 
     name: str
-    dataframe: DataFrame
+    dataframe: DataFrame | None = None  # or a stand-in for one; ``None``: it is `own`
+    own: Source | None = None
     time: SourceTime | None = None  # its event time, if it has one
+
+    @property
+    def has_arrow_maps(self) -> bool:
+        """True if maps behind it take Arrow tables, and not DataFrames."""
+        return self.own is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +70,7 @@ class MapNode:
     """A function over the rows of `upstream`."""
 
     upstream: StreamNode
-    # DataFrame to DataFrame where no keyed operator comes before it, else Arrow table to table
+    # DataFrame to DataFrame on the rows of a DataFrame, else Arrow table to table
     function: Callable[[Any], Any]
     schema: pa.Schema | None  # columns of the result, as far as the user gave them
 
@@ -190,6 +197,11 @@ class Branch:
 
     feed: SourceNode | OperatorNode  # makes the rows
     maps: tuple[MapNode, ...]  # from there to the stream
+
+    @property
+    def has_arrow_maps(self) -> bool:
+        """True if its maps take Arrow tables, and not DataFrames."""
+        return not isinstance(self.feed, SourceNode) or self.feed.has_arrow_maps
 
 
 def branches_of(node: StreamNode) -> tuple[Branch, ...]:

@@ -1,4 +1,4 @@
-"""Columns of streams: of sources as Spark says, of operators as bound, of both after their maps."""
+"""Columns of streams: of sources as they or Spark say, of operators as bound, after their maps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pyarrow as pa
 
 from godwit.columns.types import plain_schema
 from godwit.model.errors import GodwitError, InvalidFlowError
-from godwit.model.naming import check_column_names, error_line, function_name, listing
+from godwit.model.naming import (
+    check_column_names,
+    did_you_mean,
+    error_line,
+    function_name,
+    listing,
+    type_name,
+)
 from godwit.plan.maps import ArrowMap, bind_map
 from godwit.plan.nodes import Branch, MapNode, SourceNode, StreamNode, UnionNode, branches_of
 
@@ -17,10 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from godwit.operators.operator import KeyedOperator
+    from godwit.sources.source import Source
 
-__all__ = ["Resolver", "Retimed", "StreamColumns", "never_retimed"]
+__all__ = ["Resolver", "Retimed", "SourceMaps", "StreamColumns", "never_retimed"]
 
 DataFrameMaps: TypeAlias = tuple[Callable[[Any], Any], ...]
+
+SourceMaps: TypeAlias = tuple[Any, ...]
+"""Maps on a source: functions over DataFrames, or `ArrowMap`s on one of Godwit's own."""
 
 Resolver: TypeAlias = Callable[[str, DataFrameMaps], pa.Schema]
 """``resolve(source name, maps)`` returns the Arrow schema of the source after its maps."""
@@ -41,7 +52,7 @@ class StreamColumns:
     def __init__(self, operators: Mapping[str, KeyedOperator], resolve: Resolver) -> None:
         self._operators, self._resolve = operators, resolve
         self._maps: dict[tuple[str, tuple[MapNode, ...]], ArrowMap] = {}
-        self.of_sources: dict[tuple[str, DataFrameMaps], pa.Schema] = {}
+        self.of_sources: dict[tuple[str, SourceMaps], pa.Schema] = {}
 
     def of(self, node: StreamNode) -> tuple[pa.Schema, str]:
         """Return the columns of a stream, and a description of the stream for messages."""
@@ -65,33 +76,50 @@ class StreamColumns:
         if isinstance(feed, SourceNode):
             names = ", ".join(repr(function_name(m.function)) for m in branch.maps)
             origin = f"source {feed.name!r}" + (f" (after its maps {names})" if names else "")
-            maps = tuple(m.function for m in branch.maps)
+            maps = self.source_maps(branch)
             return self._of_source(feed, maps, origin), origin
         bound = self.arrow_maps(branch)
         if not bound:
             return plain_schema(self._operators[feed.name].output), f"operator {feed.name!r}"
         return bound[-1].schema, f"map {bound[-1].name!r} after operator {feed.name!r}"
 
+    def source_maps(self, branch: Branch) -> SourceMaps:
+        """Return the maps of a source's branch, as a source input has them."""
+        if branch.has_arrow_maps:
+            return self.arrow_maps(branch)
+        return tuple(m.function for m in branch.maps)
+
     def arrow_maps(self, branch: Branch) -> tuple[ArrowMap, ...]:
-        """Bind the maps from an operator to a stream; one on the way to several is one object."""
+        """Bind the maps over Arrow tables of a branch; one on the way to several is one object."""
         bound: list[ArrowMap] = []
-        schema = plain_schema(self._operators[branch.feed.name].output)
+        feed = branch.feed
+        if isinstance(feed, SourceNode):
+            schema = self._of_source(feed, (), f"source {feed.name!r}")
+        else:
+            schema = plain_schema(self._operators[feed.name].output)
         for number, m in enumerate(branch.maps, 1):
-            at = branch.feed.name, branch.maps[:number]
+            at = feed.name, branch.maps[:number]
             if at not in self._maps:
                 self._maps[at] = bind_map(
-                    m.function, operator=branch.feed.name, inputs=schema, schema=m.schema
+                    m.function,
+                    feed=feed.name,
+                    is_source=isinstance(feed, SourceNode),
+                    inputs=schema,
+                    schema=m.schema,
                 )
             bound.append(self._maps[at])
             schema = bound[-1].schema
         return tuple(bound)
 
-    def _of_source(self, feed: SourceNode, maps: DataFrameMaps, origin: str) -> pa.Schema:
-        """Return the columns of a source after maps; asks Spark once for each chain of maps."""
+    def _of_source(self, feed: SourceNode, maps: SourceMaps, origin: str) -> pa.Schema:
+        """Return the columns of a source after maps; asks once for each chain of maps."""
         if (feed.name, maps) in self.of_sources:
             return self.of_sources[feed.name, maps]
         try:
-            schema = self._resolve(feed.name, maps)
+            if feed.own is not None:
+                schema = maps[-1].schema if maps else _own_columns(feed, feed.own)
+            else:
+                schema = self._resolve(feed.name, maps)
         except GodwitError:
             raise
         except Exception as error:
@@ -99,11 +127,32 @@ class StreamColumns:
                 f"The columns of {origin} cannot be found: {error_line(error)}.",
                 remedy="Correct the maps: each gets a DataFrame and returns one."
                 if maps
-                else "Check the DataFrame that the source was given.",
+                else "Check what the source was given.",
                 source=feed.name,
             ) from error
         check_column_names(schema.names, origin[0].upper() + origin[1:])
         return self.of_sources.setdefault((feed.name, maps), plain_schema(schema))
+
+
+def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
+    """Return the columns of one of Godwit's own sources, with its event time among them."""
+    schema: object = source.schema
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise InvalidFlowError(
+            f"Source {feed.name!r} ({type_name(source)}) says that its columns are {schema!r}.",
+            remedy="Let its property schema return a pyarrow.Schema of at least one column.",
+            source=feed.name,
+        )
+    time = feed.time
+    if time is not None and time.column not in schema.names:
+        raise InvalidFlowError(
+            f"Source {feed.name!r} has the event time {time.column!r}, which is no column of it.",
+            remedy=f"{did_you_mean(time.column, schema.names)}Its columns are "
+            f"{listing(schema.names)}.",
+            source=feed.name,
+            column=time.column,
+        )
+    return schema
 
 
 def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:

@@ -20,7 +20,7 @@ def doubled(table: pa.Table) -> pa.Table:
 
 
 def bind(function: Any, schema: pa.Schema | None = None) -> ArrowMap:
-    return bind_map(function, operator="trades", inputs=INPUTS, schema=schema)
+    return bind_map(function, feed="trades", inputs=INPUTS, schema=schema)
 
 
 def rows(**columns: Any) -> pa.Table:
@@ -30,7 +30,7 @@ def rows(**columns: Any) -> pa.Table:
 def test_columns_are_found_by_a_table_without_rows() -> None:
     bound = bind(doubled)
     assert bound.schema == INPUTS.append(pa.field("twice", pa.float64()))
-    assert bound.operator == "trades"
+    assert bound.feed == "trades"
     assert bound.name == "doubled"
     result = bound.apply(rows(symbol=["a"], price=[1.5]))
     assert result.to_pylist() == [{"symbol": "a", "price": 1.5, "twice": 3.0}]

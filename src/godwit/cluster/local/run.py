@@ -11,12 +11,11 @@ from __future__ import annotations
 import pickle
 import shutil
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from godwit.checkpoint.blocks import decode_batch, read_block
-from godwit.checkpoint.records import PLAYED, BatchRef
-from godwit.cluster.local.stages import run_stages
+from godwit.cluster.local.stages import add_splits, run_lanes, ship_rows
 from godwit.engine.cluster import ConductorPorts, Executor, SourceBatch
 from godwit.engine.copies import (
     drop_copies,
@@ -28,8 +27,10 @@ from godwit.engine.copies import (
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
+from godwit.engine.lane.source_side import SourceSide
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
+from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
@@ -40,10 +41,16 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from godwit.checkpoint.records import CommitRecord, PhysicalPlan, SinkRecord, StateId
+    from godwit.checkpoint.records import (
+        BatchRef,
+        CommitRecord,
+        PhysicalPlan,
+        SinkRecord,
+        StateId,
+    )
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.cluster.local.stages import LaneInput
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
+    from godwit.engine.lane.source_side import LaneInput, NumberedSplit
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
     from godwit.migration import (
@@ -64,10 +71,11 @@ _PATIENCE = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRows:
-    """Source rows of an epoch, and event times that no row has."""
+    """Source rows of an epoch, splits to be read for it, and event times that no row has."""
 
     rows: Mapping[LaneInput, Sequence[pa.RecordBatch]]  # a batch per source partition
     newest: Mapping[int, int] = field(default_factory=dict)  # see `ship_rows`
+    splits: Sequence[NumberedSplit] = ()  # of Godwit's own sources
 
 
 class LocalRun:
@@ -108,6 +116,14 @@ class LocalRun:
         self._settings = settings
         self._orders: list[StartWarming | DropCopies] = []
         self._lanes = lane_flow(recovered.flow, recovered.layouts, _staged_sinks(recovered.flow))
+        self._side = SourceSide.of(recovered.flow)
+        self.sources = SourcePositions(
+            flow.own_sources,
+            recovered.sources,
+            on_failure=lambda what, error: self.conductor.announce(
+                events.BackgroundFailed, what=what, error=error
+            ),
+        )
         started = run_started(
             recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
         )
@@ -140,6 +156,11 @@ class LocalRun:
         return ConductorPorts(self, emit)
 
     @property
+    def lanes(self) -> dict[str, int]:
+        """Executors that are there: name → lanes."""
+        return {name: executor.lanes for name, executor in self.executors.items()}
+
+    @property
     def flow(self) -> CompiledFlow:
         """The flow, under the physical plan of now."""
         return self.epochs.flow
@@ -152,16 +173,31 @@ class LocalRun:
     # -- epochs -----------------------------------------------------------------------------------
 
     def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
-        """Run one epoch, with rows or without, and background copies after it.
+        """Run one epoch, with rows that were given or without, and background copies after it.
 
-        `batch` says which one, where somebody counts them.
+        `batch` says which one it is, where somebody counts them.
         """
-        source = None
-        if rows is not None:
-            before = self.epochs.last_batch
-            number = 0 if before is None else before.number + 1
-            ref = BatchRef(number=number, digest=PLAYED) if batch is None else batch
-            source = SourceBatch(ref=ref, rows=rows)
+        if rows is None:
+            return self._run(None)
+        return self._run(SourceBatch(ref=batch or self.sources.played().ref, rows=rows))
+
+    def read_epoch(
+        self, given: LocalRows | None = None, *, limit: int | None = None
+    ) -> EpochOutcome | None:
+        """Run one epoch over what the sources that are open have, and rows that were given.
+
+        `limit` bounds the rows of each source. There is none if there is nothing of either.
+        """
+        planned = self.sources.plan(sum(self.lanes.values()), limit=limit)
+        if given is not None:
+            planned = self.sources.played(planned)
+        if planned is None:
+            return None
+        rows = replace(given or LocalRows(rows={}), splits=planned.splits)
+        return self._run(SourceBatch(ref=planned.ref, rows=rows))
+
+    def _run(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
+        """Run one epoch, and background copies after it."""
         outcome = self.loop.run(source)
         if outcome is None:
             raise MigrationError(
@@ -169,6 +205,8 @@ class LocalRun:
                 + ("there is no executor." if not self.executors else f"{self.view.holds}."),
                 remedy="Add an executor.",
             )
+        if source is not None:
+            self.sources.committed(source.ref)
         self.run_background_copies()
         return outcome
 
@@ -209,7 +247,16 @@ class LocalRun:
         """Run the stages one after the other, in this process."""
         instruction = pickle.loads(pickle.dumps(instruction))  # noqa: S301  our own
         rows = LocalRows(rows={}) if batch is None else batch.rows
-        return run_stages(self._lanes, instruction, rows.rows, rows.newest)
+        boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
+        add_splits(
+            boxes,
+            self._lanes,
+            instruction,
+            side=self._side,
+            sources=self.sources.sources,
+            splits=rows.splits,
+        )
+        return run_lanes(self._lanes, instruction, boxes)
 
     def deliver(self, record: CommitRecord) -> None:
         """Give out what a record names; nothing here, where sinks are not open."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.cluster.local.stages import LaneInput
 from godwit.columns.tables import is_table, no_rows, table_of
+from godwit.engine.lane.source_side import SourceSide
 from godwit.model.errors import InvalidInputError
 from godwit.model.naming import did_you_mean, listing
-from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from godwit.engine.lane.source_side import LaneInput
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = ["check_sources", "epochs_of", "lane_inputs", "table_of"]
@@ -73,39 +73,16 @@ def lane_inputs(
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
     """Make of the tables of an epoch what the operators that read them get."""
-    index = {operator.name: at for at, operator in enumerate(flow.operators)}
-    declared = {operator: number for number, operator in enumerate(flow.actions)}
-    watermarks = flow.watermarks
-    made: dict[tuple[str, tuple[Any, ...]], pa.Table] = {}
+    side = SourceSide.of(flow)
     inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
-    for given in sorted(flow.inputs, key=lambda given: declared[given.operator]):
-        if not isinstance(given, SourceInput) or given.source not in tables:
-            continue
-        feed = (given.source, given.maps)
-        first = feed not in made  # the first input that reads a feed reports its event times
-        if first:
-            made[feed] = mapped(*feed, tables[given.source]).combine_chunks()
-        table = made[feed]
-        if not table.num_rows:
-            continue
-        time = given.time.name if first and given.time is not None else None
-        columns = [*given.schema, *([] if time is None else [given.time])]
-        schema = pa.schema({field.name: field.type for field in columns})
-        number = next(n for n, names in enumerate(watermarks) if flow.watermark_of(given) in names)
-        lane_input = LaneInput(
-            index=index[given.operator],
-            number=given.number,
-            watermark=number,
-            columns=given.columns,
-            time=time,
-        )
-        rows = table.select(schema.names).cast(schema).to_batches()[0]
-        edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
-        inputs[lane_input] = [
-            rows.slice(start, stop - start)
-            for start, stop in itertools.pairwise(edges)
-            if stop > start
-        ]
+    for source, table in tables.items():
+        for lane_input, rows in side.inputs(source, table, mapped):
+            edges = [rows.num_rows * part // partitions for part in range(partitions + 1)]
+            inputs.setdefault(lane_input, []).extend(
+                rows.slice(start, stop - start)
+                for start, stop in itertools.pairwise(edges)
+                if stop > start
+            )
     return inputs
 
 

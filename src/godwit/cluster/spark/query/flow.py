@@ -25,7 +25,7 @@ from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.naming import type_name
+from godwit.model.naming import listing, type_name
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 
@@ -70,8 +70,8 @@ class Flow(LogicalFlow):
 
     def _check_source(self, name: str, dataframe: Any) -> None:
         """Refuse DataFrames that are not classic, of another session, or that need state."""
-        others = [other for other in self._sources if is_stand_in(self._sources[other].dataframe)]
-        if len(others) < len(self._sources) if is_stand_in(dataframe) else others:
+        others = [other for other, known in self.sources.items() if is_stand_in(known)]
+        if len(others) < len(self.sources) if is_stand_in(dataframe) else others:
             raise InvalidFlowError(
                 f"Some sources of flow {self.name!r} are DataFrames of a session, and some are "
                 "stand-ins (gw.testing.stream).",
@@ -94,8 +94,8 @@ class Flow(LogicalFlow):
                 "tasks on executors needs the SparkContext.",
                 source=name,
             )
-        for other, known in self._sources.items():
-            if known.dataframe.sparkSession._jsparkSession != session._jsparkSession:  # noqa: SLF001
+        for other, known in self.sources.items():
+            if known.sparkSession._jsparkSession != session._jsparkSession:  # noqa: SLF001
                 raise InvalidFlowError(
                     f"Sources {other!r} and {name!r} come from two Spark sessions.",
                     remedy="Read all sources of a flow in one session: they run as one query, "
@@ -215,6 +215,14 @@ class Flow(LogicalFlow):
             adaptation=Adaptation() if adaptation is None else adaptation,
             observability=Observability() if observability is None else observability,
         )
+        if self.own_sources:
+            raise InvalidFlowError(
+                f"Flow {self.name!r} has sources of Godwit's own "
+                f"({listing(list(self.own_sources))}), which no query reads on Spark yet.",
+                remedy="Read them by spark.readStream to start the flow, or play it by "
+                "gw.testing.run(flow).",
+                flow=self.name,
+            )
         if self._sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(
                 f"Flow {self.name!r} stands on gw.testing.stream(...), which has no rows.",

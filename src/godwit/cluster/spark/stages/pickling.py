@@ -222,11 +222,17 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
 
 def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
     for branch in branches_of(node):
-        if isinstance(branch.feed, SourceNode):
+        if not branch.has_arrow_maps:
             continue
+        feed = branch.feed
+        kind, where = (
+            ("source", "on source")
+            if isinstance(feed, SourceNode)
+            else ("operator", "after operator")
+        )
         for one in branch.maps:
-            where = f"Map {function_name(one.function)!r} after operator {branch.feed.name!r}"
-            yield where, one.function, {"operator": branch.feed.name}
+            text = f"Map {function_name(one.function)!r} {where} {feed.name!r}"
+            yield text, one.function, {kind: feed.name}
 
 
 def _check(value: Any, where: str, context: dict[str, str]) -> None:

@@ -1,0 +1,273 @@
+"""The source side of an epoch: rows of sources made payloads for lanes, on every cluster.
+
+A *feed* is a source after its maps; operators that read the same feed share its rows, which are
+read and mapped once.  What is here is picklable, so the driver may do it for few rows, and any task
+of an executor for its splits: splits or tables go in, payloads addressed to lanes come out.
+
+Invariant: all rows of a split are numbered by the split's place in the epoch, whoever reads it and
+however its batches are cut, so operators meet rows in the order in which the source gave them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from godwit.engine.lane.wire import ship, ship_arrivals
+from godwit.model.errors import GodwitError, SourceError
+from godwit.model.naming import error_line, listing, type_name
+from godwit.operators.windows.event_time import Arrivals
+from godwit.plan.compiled import SourceInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from godwit.engine.lane.wire import Blob, Shipment
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.maps import ArrowMap
+    from godwit.sources.source import Source, Split
+
+__all__ = [
+    "LaneInput",
+    "NumberedSplit",
+    "SourceSide",
+    "read_split",
+    "ship_input",
+    "ship_splits",
+    "source_error",
+]
+
+_MAX_ROWS = 1_000_000
+_MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneInput:
+    """One input of an operator that a source feeds."""
+
+    index: int  # of the operator in the flow
+    number: int = 0  # which of the operator's inputs
+    watermark: int = 0  # number of the watermark that its event times move
+    columns: tuple[str, ...] | None = None  # that the operator reads; None: those that there are
+    time: str | None = None  # column of the event time; None if another input reports it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Feed:
+    """A source after its maps, and the inputs of the operators that read it."""
+
+    source: str
+    maps: tuple[Any, ...]  # in order; `ArrowMap`s on a source of Godwit's own
+    schema: pa.Schema  # columns that the inputs have between them, after the maps
+    inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedSplit:
+    """A split of a source in an epoch."""
+
+    number: int  # its place among the epoch's splits: rows of lower ones are older
+    source: str  # name of the source
+    split: Split
+
+
+def _mapped(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
+    """Apply maps over Arrow tables."""
+    for one in maps:
+        table = one.apply(table)
+    return table
+
+
+def _as_they_are(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+    """Take rows for those that maps over DataFrames have left."""
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSide:
+    """What the source side needs of a flow; the same for every epoch and physical plan."""
+
+    feeds: tuple[_Feed, ...]
+    # source of Godwit's own → columns that are read of it, with their types, in its order
+    columns: Mapping[str, pa.Schema]
+
+    @classmethod
+    def of(cls, flow: CompiledFlow) -> SourceSide:
+        """Take from a compiled flow what the source side needs."""
+        index = {operator.name: at for at, operator in enumerate(flow.operators)}
+        declared = {operator: number for number, operator in enumerate(flow.actions)}
+        watermarks = flow.watermarks
+        feeds: dict[tuple[str, tuple[Any, ...]], _Feed] = {}
+        inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
+        for given in sorted(inputs, key=lambda given: declared[given.operator]):
+            at = (given.source, given.maps)
+            known = feeds.get(at)
+            lane_input = LaneInput(
+                index=index[given.operator],
+                number=given.number,
+                watermark=next(
+                    n for n, names in enumerate(watermarks) if flow.watermark_of(given) in names
+                ),
+                columns=given.columns,
+                # the first input that reads a feed reports its event times
+                time=given.time.name if known is None and given.time is not None else None,
+            )
+            if known is None:
+                known = _Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
+            fields = {field.name: field.type for field in known.schema}
+            fields |= {field.name: field.type for field in given.schema}
+            if given.time is not None:
+                fields[given.time.name] = given.time.type
+            feeds[at] = replace(known, schema=pa.schema(fields), inputs=(*known.inputs, lane_input))
+        return cls(
+            feeds=tuple(feeds.values()),
+            columns={
+                name: _columns_read(source, [f for f in feeds.values() if f.source == name])
+                for name, source in flow.own_sources.items()
+            },
+        )
+
+    def inputs(
+        self,
+        source: str,
+        rows: pa.Table,  # of the source, before its maps
+        # ``mapped(source, maps, table)`` applies maps over DataFrames
+        mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _as_they_are,
+    ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+        """Give each operator that a source feeds its rows, with their event times where asked.
+
+        Rows of one input come in their order; in several batches if there are very many.
+        """
+        own = source in self.columns
+        for feed in self.feeds:
+            if feed.source != source:
+                continue
+            table = _mapped(feed.maps, rows) if own else mapped(source, feed.maps, rows)
+            if not table.num_rows:
+                continue
+            table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
+            for batch in table.to_batches():
+                for lane_input in feed.inputs:
+                    names = list(lane_input.columns or ())
+                    if lane_input.time is not None and lane_input.time not in names:
+                        names.append(lane_input.time)
+                    yield lane_input, batch.select(names)
+
+
+def _columns_read(source: Source, feeds: Sequence[_Feed]) -> pa.Schema:
+    """Return the columns that are read of a source: all of them, where a map may look at any."""
+    used = {name for feed in feeds for name in feed.schema.names}
+    whole = any(feed.maps for feed in feeds)
+    return pa.schema(
+        [(field.name, field.type) for field in source.schema if whole or field.name in used]
+    )
+
+
+def ship_input(
+    shipment: Shipment,
+    lane_input: LaneInput,
+    rows: pa.RecordBatch,  # columns of the input, and of its event time
+    partition: int,  # of the source's rows, in the order of their arrival
+    chunk: int = 0,  # of the partition
+) -> Iterator[Blob]:
+    """Send rows to the operator that reads them: combined per key where that pays, by lane."""
+    number = lane_input.number
+    if lane_input.time is not None:
+        times = rows.column(rows.schema.get_field_index(lane_input.time))
+        arrivals = Arrivals.of(lane_input.watermark, times, shipment.time.latest(number))
+        yield from ship_arrivals(shipment, arrivals, (0, partition, chunk, 0), number=number)
+    columns = rows if lane_input.columns is None else rows.select(list(lane_input.columns))
+    yield from ship(shipment, columns, (0, partition, chunk), number=number)
+
+
+def ship_splits(
+    side: SourceSide,
+    shipments: Sequence[Shipment],  # route of rows to each operator in this epoch
+    sources: Mapping[str, Source],
+    splits: Iterable[NumberedSplit],
+) -> Iterator[Blob]:
+    """Read splits, and send their rows to the operators that read them."""
+    for numbered in splits:
+        name, columns = numbered.source, side.columns[numbered.source]
+        chunks = count()
+        for table in _gathered(read_split(name, sources[name], numbered.split, columns)):
+            for lane_input, rows in side.inputs(name, table):
+                shipment = shipments[lane_input.index]
+                yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
+
+
+def read_split(
+    name: str, source: Source, split: Split, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read a split, and hold what comes against the contract; errors name source and split."""
+    read = 0
+    try:
+        for batch in source.read(split, columns.names):
+            _check_batch(name, split, batch, columns)
+            read += batch.num_rows
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=columns)
+    except GodwitError:
+        raise
+    except Exception as error:
+        raise source_error(name, "could not be read", error, split=split.what) from error
+    if split.rows is not None and read != split.rows:
+        raise SourceError(
+            f"Source {name!r} gave {read} rows of {split.what}, which has {split.rows}.",
+            remedy="The same split must give the same rows, or raise. If what it reads was "
+            "changed, put it back; of a source of your own, see gw.testing.check_source.",
+            source=name,
+            split=split.what,
+        )
+
+
+def source_error(name: str, what: str, error: Exception, **context: str) -> SourceError:
+    """Return the error of a source that raised something."""
+    where = f" ({context['split']})" if "split" in context else ""
+    return SourceError(
+        f"Source {name!r} {what}{where}: {error_line(error)}.",
+        remedy="Nothing of this epoch is committed. Once the cause is gone, start the query again: "
+        "it goes on from the last committed epoch.",
+        source=name,
+        **context,
+    )
+
+
+def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> None:
+    """Refuse what is no record batch of the columns that were asked for."""
+    if not isinstance(batch, pa.RecordBatch):
+        found = f"a value of type {type_name(batch)}, and no pyarrow.RecordBatch"
+    elif batch.schema.names != columns.names:
+        found = f"columns {listing(batch.schema.names)} where {listing(columns.names)} were asked"
+    elif batch.schema.types != columns.types:
+        field, dtype = next(
+            (mine, its)
+            for mine, its in zip(columns, batch.schema.types, strict=True)
+            if mine.type != its
+        )
+        found = f"column {field.name!r} as {dtype}, and its schema says {field.type}"
+    else:
+        return
+    raise SourceError(
+        f"Source {name!r} gave {found} ({split.what}).",
+        remedy="Let Source.read yield the columns that it is asked for, in that order and in the "
+        "types of Source.schema.",
+        source=name,
+        split=split.what,
+    )
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Gather batches into tables large enough to combine well and small enough to hold."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        gathered.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _MAX_ROWS or size >= _MAX_BYTES:
+            yield pa.Table.from_batches(gathered)
+            gathered, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(gathered)

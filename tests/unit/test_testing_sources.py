@@ -1,0 +1,372 @@
+"""`gw.testing` reads sources of Godwit's own, from positions that commit records keep."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from tests.support.number_source import Numbers
+
+import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.records import PLAYED, POSITIONS
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    InvalidFlowError,
+    InvalidInputError,
+    SourceError,
+    UserFunctionError,
+)
+from godwit.model.events import BackgroundFailed, FlowChanged
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.checkpoint.records import BatchRef
+
+DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def sums(source: Any, name: str = "numbers", **options: Any) -> gw.Flow:
+    flow = gw.Flow("sums", num_key_groups=8)
+    numbers = flow.source(name, source, **options)
+    totals = numbers.key_by("key").compute(name="totals", n=gw.count(), total=gw.sum("number"))
+    flow.sink("totals", totals, gw.sinks.noop())
+    return flow
+
+
+def totals_of(run: gw.testing.Run) -> dict[str, tuple[int, int]]:
+    rows = run.current("totals").to_pylist()
+    return {row["key"]: (row["n"], row["total"]) for row in rows}
+
+
+def expected(source: Numbers, count: int | None = None) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for number in range(source.count if count is None else count):
+        n, total = found.get(source.key_of(number), (0, 0))
+        found[source.key_of(number)] = (n + 1, total + number)
+    return found
+
+
+def last_batch(checkpoint: Path) -> BatchRef:
+    latest = CommitLog.open_read_only(CheckpointStorage.open(str(checkpoint))).latest
+    assert latest is not None
+    assert latest.last_batch is not None
+    return latest.last_batch
+
+
+def test_a_source_is_read_epoch_by_epoch_until_nothing_is_left() -> None:
+    source = Numbers(100, most=30)
+    played = gw.testing.run(sums(source), executors={"1": 2, "2": 1})
+    assert totals_of(played) == expected(source)
+    assert [outcome.rows_in for outcome in played.epochs] == [30, 30, 30, 10]
+    assert source.calls[0] == ("open", None)
+    assert source.calls[-1] == ("close",)
+    assert ("splits", {"next": 90}, {"next": 100}, 3) in source.calls
+    assert set(source.asked) == {("key", "number")}  # and no column that nobody reads
+
+
+def test_a_read_ends_with_what_was_there_at_the_beginning() -> None:
+    source = Numbers(10, most=5)
+
+    def more(rows: pa.RecordBatch) -> pa.RecordBatch:
+        source.count += 5
+        return rows
+
+    source.at_read = more
+    played = gw.testing.run(sums(source))
+    assert totals_of(played) == expected(source, 10)
+
+
+def test_epochs_and_their_rows_can_be_bounded() -> None:
+    source = Numbers(100)
+    played = gw.testing.run(sums(source), rows_per_epoch=40)
+    assert [outcome.rows_in for outcome in played.epochs] == [40, 40, 20]
+    source = Numbers(100, most=7)
+    played = gw.testing.run(sums(source), epochs=3)
+    assert [outcome.rows_in for outcome in played.epochs] == [7, 7, 7]
+
+
+def test_rows_that_are_given_stand_for_a_source() -> None:
+    source = Numbers(100)
+    played = gw.testing.run(sums(source), {"numbers": [{"key": "z", "number": 5}]})
+    assert totals_of(played) == {"z": (1, 5)}
+    assert source.calls == []
+
+
+def test_rows_cannot_be_given_for_a_source_that_has_been_read() -> None:
+    with gw.testing.cluster(sums(Numbers(3))) as run:
+        run.epoch()
+        with pytest.raises(InvalidInputError, match="'numbers', which has been read"):
+            run.epoch({"numbers": [{"key": "z", "number": 5}]})
+
+
+def test_an_epoch_reads_what_there_is_and_is_none_where_there_is_nothing() -> None:
+    source = Numbers(4)
+    with gw.testing.cluster(sums(source)) as run:
+        assert run.epoch()["totals"].num_rows == 3
+        assert run.epoch() == {}
+        assert len(run.epochs) == 1
+        source.count = 5
+        assert run.epoch()["totals"].to_pylist() == [{"key": "b", "n": 2, "total": 5}]
+        assert ("committed", {"next": 5}) in source.calls
+    assert source.calls[-1] == ("close",)
+
+
+def test_a_run_goes_on_from_the_position_in_the_checkpoint(tmp_path: Path) -> None:
+    source = Numbers(50, most=20)
+    gw.testing.run(sums(source), epochs=2, checkpoint=tmp_path)
+    batch = last_batch(tmp_path)
+    assert (batch.number, batch.digest) == (1, POSITIONS)
+    assert batch.positions == {"numbers": {"next": 40}}
+    assert batch.identities == {"numbers": "numbers numbers"}
+    again = Numbers(50, most=20)
+    played = gw.testing.run(sums(again), checkpoint=tmp_path)
+    assert again.calls[:2] == [("open", {"next": 40}), ("committed", {"next": 40})]
+    assert played.rows("totals").to_pylist() != []
+    assert {r["key"]: (r["n"], r["total"]) for r in played.state("totals").to_pylist()} == expected(
+        again
+    )
+    assert last_batch(tmp_path).number == 2
+
+
+def test_where_a_source_starts_is_committed_though_there_are_no_rows(tmp_path: Path) -> None:
+    played = gw.testing.run(sums(Numbers(0)), checkpoint=tmp_path)
+    assert [outcome.rows_in for outcome in played.epochs] == [0]
+    assert last_batch(tmp_path).positions == {"numbers": {"next": 0}}
+    assert gw.testing.run(sums(Numbers(0)), checkpoint=tmp_path).epochs == []
+
+
+def test_a_restart_in_the_same_process_opens_the_source_again() -> None:
+    source = Numbers(10, most=4)
+    with gw.testing.cluster(sums(source), executors=2) as run:
+        run.epoch()
+        run.kill("2")
+        run.epoch()
+        run.restart(executors=3)
+        run.epoch()
+        assert totals_of(run) == expected(source)
+    assert [call for call in source.calls if call[0] in ("open", "close")] == [
+        ("open", None),
+        ("close",),
+        ("open", {"next": 8}),
+        ("close",),
+    ]
+
+
+def test_a_source_with_another_identity_is_refused(tmp_path: Path) -> None:
+    gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        gw.testing.run(sums(Numbers(5, name="others")), checkpoint=tmp_path)
+    text = str(caught.value)
+    assert "Source 'numbers' reads numbers others" in text
+    assert "of a source that reads numbers numbers" in text
+
+
+def test_a_source_with_another_name_is_known_by_what_it_reads(tmp_path: Path) -> None:
+    flow = sums(Numbers(6, most=3), event_time="ts")
+    gw.testing.run(flow, epochs=1, checkpoint=tmp_path)
+    source = Numbers(6)
+    played = gw.testing.run(sums(source, "renamed"), checkpoint=tmp_path)
+    assert source.calls[0] == ("open", {"next": 3})
+    assert last_batch(tmp_path).positions == {"renamed": {"next": 6}}
+    (changed,) = [event for event in played.events if isinstance(event, FlowChanged)]
+    assert "source 'numbers' is 'renamed' now" in changed.results
+
+
+def both(*sources: tuple[str, Any]) -> gw.Flow:
+    flow = gw.Flow("sums", num_key_groups=8)
+    first, *others = (flow.source(name, source) for name, source in sources)
+    united = first.union(*others) if others else first
+    totals = united.key_by("key").compute(name="totals", n=gw.count(), total=gw.sum("number"))
+    flow.sink("totals", totals, gw.sinks.noop())
+    return flow
+
+
+def test_a_source_may_leave_and_come_back(tmp_path: Path) -> None:
+    def started(*names: str) -> tuple[gw.testing.Run, list[Numbers]]:
+        sources = [Numbers(4, name=name) for name in names]
+        flow = both(*((source.name, source) for source in sources))
+        return gw.testing.run(flow, checkpoint=tmp_path), sources
+
+    started("a", "b")
+    played, _ = started("b", "c")
+    (changed,) = [event for event in played.events if isinstance(event, FlowChanged)]
+    assert set(changed.results) == {
+        "source 'c' is new and is read from its start",
+        "source 'a' is gone; its position stays in the checkpoint",
+    }
+    assert last_batch(tmp_path).positions == {name: {"next": 4} for name in "abc"}
+    played, (a, c) = started("a", "c")
+    assert played.epochs == []  # both were read to their ends
+    assert a.calls[0] == ("open", {"next": 4})
+    assert c.calls[0] == ("open", {"next": 4})
+
+
+def test_sources_may_change_names(tmp_path: Path) -> None:
+    def flow(a: str, b: str) -> gw.Flow:
+        return both(("a", Numbers(5, name=a)), ("b", Numbers(8, name=b)))
+
+    gw.testing.run(flow("x", "y"), epochs=1, checkpoint=tmp_path)
+    swapped = both(("a", Numbers(8, name="y")), ("b", Numbers(5, name="x")))
+    assert gw.testing.run(swapped, checkpoint=tmp_path).epochs == []
+    with pytest.raises(CheckpointMismatchError, match="Source 'a' reads numbers y"):
+        gw.testing.run(flow("y", "z"), checkpoint=tmp_path)
+
+
+def test_rows_that_were_given_leave_a_checkpoint_that_says_so(tmp_path: Path) -> None:
+    flow = both(("a", Numbers(4, name="x")), ("b", Numbers(4, name="y")))
+    gw.testing.run(flow, {"a": [{"key": "z", "number": 5}]}, checkpoint=tmp_path)
+    batch = last_batch(tmp_path)
+    assert batch.digest == PLAYED
+    assert batch.positions == {"b": {"next": 4}}
+
+
+def test_maps_on_a_source_get_arrow_tables() -> None:
+    def odd(table: pa.Table) -> pa.Table:
+        return table.filter(pc.equal(pc.bit_wise_and(table["number"], 1), 1)).select(
+            ["number", "key"]
+        )
+
+    flow = gw.Flow("odd", num_key_groups=8)
+    numbers = flow.source("numbers", Numbers(20))
+    flow.sink(
+        "totals",
+        numbers.map(odd).key_by("key").compute(n=gw.count(), total=gw.sum("number")),
+        gw.sinks.noop(),
+    )
+    played = gw.testing.run(flow, executors=2)
+    assert sum(n for n, _ in totals_of(played).values()) == 10
+    assert sum(total for _, total in totals_of(played).values()) == sum(range(1, 20, 2))
+
+
+def test_a_map_that_fails_is_named_with_its_source() -> None:
+    def broken(table: pa.Table) -> pa.Table:
+        if table.num_rows:
+            raise ValueError("no such thing")
+        return table
+
+    flow = gw.Flow("broken", num_key_groups=8)
+    stream = flow.source("numbers", Numbers(20)).map(broken)
+    flow.sink("totals", stream.key_by("key").compute(n=gw.count()), gw.sinks.noop())
+    with pytest.raises(UserFunctionError, match="Map 'broken' on source 'numbers' raised"):
+        gw.testing.run(flow)
+
+
+def test_windows_close_by_the_event_time_of_a_source() -> None:
+    source = Numbers(130, most=50)
+    flow = gw.Flow("hours", num_key_groups=8)
+    numbers = flow.source("numbers", source, event_time="ts")
+    hourly = numbers.key_by("key").window(gw.tumbling("1 hour")).compute(n=gw.count())
+    flow.sink("hourly", hourly, gw.sinks.noop())
+    played = gw.testing.run(flow, now=DAY + dt.timedelta(days=1))
+    rows = played.rows("hourly").to_pylist()
+    assert {(row["key"], row["window_end"], row["n"]) for row in rows} == {
+        (key, DAY + dt.timedelta(hours=hour), 20) for key in "abc" for hour in (1, 2)
+    }
+    assert played.watermarks == {"numbers": DAY + dt.timedelta(minutes=129)}
+    assert set(source.asked) == {("key", "ts")}
+
+
+def test_a_map_may_compute_the_event_time_anew() -> None:
+    def later(table: pa.Table) -> pa.Table:
+        moved = pc.add(table["ts"], pa.scalar(9 * 3600 * 10**6, pa.duration("us")))
+        return table.set_column(2, "ts", moved)
+
+    flow = gw.Flow("hours", num_key_groups=8)
+    numbers = flow.source("numbers", Numbers(130, most=50), event_time="ts")
+    for name, stream in (("here", numbers), ("there", numbers.map(later))):
+        windows = stream.key_by("key").window(gw.tumbling("1 hour"), name=name)
+        flow.sink(name, windows.compute(n=gw.count()), gw.sinks.noop())
+    played = gw.testing.run(flow, now=DAY + dt.timedelta(days=1))
+    assert [row["n"] for row in played.rows("here").to_pylist()] == [20] * 6
+    assert [row["n"] for row in played.rows("there").to_pylist()] == [20] * 6
+    assert played.late == []
+
+
+@pytest.mark.parametrize("method", ["open", "start", "end", "latest", "splits"])
+def test_what_a_source_raises_is_told_with_its_name(method: str) -> None:
+    source = Numbers(5)
+    source.fails[method] = ValueError("on fire")
+    with pytest.raises(SourceError, match=r"Source 'numbers' could not .*ValueError: on fire"):
+        gw.testing.run(sums(source))
+    assert source.calls[-1] == ("close",)
+
+
+def test_a_commit_counts_though_the_source_cannot_be_told() -> None:
+    source = Numbers(5)
+    source.fails = {"committed": ValueError("on fire"), "close": ValueError("still on fire")}
+    played = gw.testing.run(sums(source))
+    assert totals_of(played) == expected(source)
+    failed = [event for event in played.events if isinstance(event, BackgroundFailed)]
+    assert [event.what for event in failed] == [
+        "telling source 'numbers' of a commit",
+        "closing source 'numbers'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (lambda rows: rows.slice(1), "gave 4 rows of 0..5, which has 5"),
+        (lambda rows: rows.select(["number", "key"]), "gave columns 'number', 'key' where"),
+        (lambda rows: rows.to_pylist(), "gave a value of type list, and no pyarrow.RecordBatch"),
+        (
+            lambda rows: rows.set_column(1, "number", rows["number"].cast(pa.int32())),
+            "gave column 'number' as int32, and its schema says int64",
+        ),
+        (lambda _rows: 1 / 0, "could not be read .0..5.: ZeroDivisionError"),
+    ],
+)
+def test_rows_that_break_the_contract_are_refused(changed: Any, says: str) -> None:
+    source = Numbers(5)
+    source.at_read = changed
+    with (
+        gw.testing.cluster(sums(source)) as run,
+        pytest.raises(SourceError, match=f"Source 'numbers' {says}"),
+    ):
+        run.epoch()
+
+
+def test_a_failed_epoch_is_read_again() -> None:
+    source = Numbers(5)
+    source.at_read = lambda _rows: 1 / 0
+    with gw.testing.cluster(sums(source)) as run:
+        with pytest.raises(SourceError):
+            run.epoch()
+        source.at_read = lambda rows: rows
+        run.epoch()
+        assert totals_of(run) == expected(source)
+
+
+def test_a_position_that_no_record_can_hold_is_refused() -> None:
+    for position in ({"next": object()}, 2**70, {b"key": 1}, DAY):
+        source = Numbers(5)
+        source.start = lambda position=position: position  # type: ignore[method-assign,misc]
+        with pytest.raises(SourceError, match="a position that a commit record cannot hold"):
+            gw.testing.run(sums(source))
+
+
+def test_a_flow_says_what_is_wrong_with_a_source() -> None:
+    flow = gw.Flow("wrong")
+    source = Numbers(5)
+    flow.source("numbers", source)
+    with pytest.raises(InvalidFlowError, match="the same object as source 'numbers'"):
+        flow.source("more", source)
+    with pytest.raises(InvalidFlowError, match="neither a DataFrame nor a source"):
+        flow.source("others", Numbers)  # type: ignore[arg-type]
+    with pytest.raises(InvalidFlowError, match="event time 'tz', which is no column of it"):
+        gw.testing.run(sums(Numbers(5), event_time="tz"))
+
+
+def test_explain_says_what_a_source_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = gw.Flow("explained", num_key_groups=8)
+    stream = flow.source("numbers", Numbers(5)).map(lambda table: table)
+    flow.sink("n", stream.key_by("key").compute(n=gw.count()), gw.sinks.noop())
+    flow.explain()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "source 'numbers' (numbers numbers), after 1 map on the source side" in text
