@@ -46,7 +46,7 @@ def fast_job(spark: Any, source: Path, fused: int, work: Path) -> dict[str, floa
     components = {"row": OPERATORS[:fused]} if fused else {}
     query = flow.start(checkpoint=work / f"fused-{fused}", components=components)
     query.processAllAvailable()
-    epochs = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    epochs = epochs_of(query._driver.spark_query.recentProgress)  # noqa: SLF001  the same clock
     own = [p for p in query.recentProgress if p["numInputRows"]]
     query.stop()
     steady = slice(len(epochs) // 2, None)

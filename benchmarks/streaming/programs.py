@@ -118,7 +118,7 @@ def run_godwit(
     flow.sink("out", result, sink(gw, work / "out"))
     query = flow.start(checkpoint=work / "checkpoint", **options)
     query.processAllAvailable()
-    measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    measured = epochs_of(query._driver.spark_query.recentProgress)  # noqa: SLF001  the same clock
     detail = {p["batchId"]: p for p in query.recentProgress}
     query.stop()
     for epoch in measured:

@@ -118,7 +118,7 @@ def measured_flow(flow: Any, stream: Any, work: Path) -> list[dict[str, Any]]:
     flow.sink("out", stream, gw.sinks.noop())
     query = flow.start(checkpoint=work / "checkpoint")
     query.processAllAvailable()
-    measured = epochs_of(query._spark_query.recentProgress)  # noqa: SLF001  the same clock
+    measured = epochs_of(query._driver.spark_query.recentProgress)  # noqa: SLF001  the same clock
     detail = {p["batchId"]: p for p in query.recentProgress}
     query.stop()
     for epoch in measured:

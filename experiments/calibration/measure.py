@@ -83,7 +83,7 @@ def _epochs(spark: Any, run: RealRun, work: Path, *, epochs: int) -> list[float]
     query.stop()
     took = [
         p["durationMs"]["triggerExecution"]
-        for p in query._spark_query.recentProgress  # noqa: SLF001  the whole epoch, Spark's part too
+        for p in query._driver.spark_query.recentProgress  # noqa: SLF001  the whole epoch, Spark's part too
         if p["numInputRows"]
     ]
     for used in (source, checkpoint):

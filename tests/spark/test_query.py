@@ -178,7 +178,8 @@ def test_the_stages_of_an_epoch_are_called_by_name_in_sparks_ui(
     query = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
     tracker = spark.sparkContext.statusTracker()
     jobs = [
-        tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(query._spark_query.runId))
+        tracker.getJobInfo(job)
+        for job in tracker.getJobIdsForGroup(str(query._driver.spark_query.runId))
     ]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     names = {stage.name for stage in stages if stage}

@@ -7,18 +7,14 @@ day are on the query too.
 from __future__ import annotations
 
 import sys
-import time
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.names import NoSuchCallError
-from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
 from godwit.cluster.spark.query.regrouping import QueryComponents
 from godwit.cluster.spark.query.scaling import QueryScaling
-from godwit.cluster.spark.run.lifecycle import Ending, QuietEpochs, is_bounded
+from godwit.cluster.spark.run.lifecycle import Ending
 from godwit.cluster.spark.run.threads import close_all
 from godwit.engine.outcomes import state_bytes
 from godwit.migration import Strategy
@@ -28,16 +24,16 @@ from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy as np
     import numpy.typing as npt
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.placement import AnyPlan, AnyStrategy
     from godwit.cluster.spark.query.scaling import Scaling
+    from godwit.cluster.spark.run.lifecycle import EpochDriver
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.migration import Bounds
     from godwit.model.events import Event
@@ -58,10 +54,6 @@ def end_terminated() -> None:
 
 
 _JOURNAL_S = 2.0
-
-
-def _left(began_s: float, timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
 
 _MOVED = {
@@ -94,27 +86,27 @@ class Query:
         self,
         flow_name: str,
         *,
+        name: str,
         run: SparkRun,
-        spark: StreamingQuery,
+        driver: EpochDriver,  # calls for the epochs
         dispatcher: EventDispatcher,
         metrics: MetricsServer | None = None,
-        trigger: Mapping[str, object] | None = None,
     ) -> None:
-        self._flow_name = flow_name
-        self._run, self._gate, self._spark_query = run, run.gate, spark
-        self._dispatcher, self._metrics, self._trigger = dispatcher, metrics, trigger
+        self._flow_name, self._name = flow_name, name
+        self._run, self._gate, self._driver = run, run.gate, driver
+        self._dispatcher, self._metrics = dispatcher, metrics
         self._ending = Ending(
             gate=run.gate,
-            spark_query=spark,
+            driver=driver,
             dispatcher=dispatcher,
             cancel=run.cancel_jobs,
             close=self._close_run,
         )
-        dispatcher.sample("sources", partial(sources_of, spark))
+        dispatcher.sample("sources", driver.sources)
         if run.controller is not None:
-            run.controller.backlog_rows = partial(rows_held_back, spark)
+            run.controller.backlog_rows = driver.rows_held_back
         self.placement = QueryPlacement(
-            spark.name,
+            name,
             conducting=run.conducting,
             state_bytes=self._state_bytes,
             controller=run.controller,
@@ -128,9 +120,7 @@ class Query:
         )
         self.components = QueryComponents(run)
         _open.add(self)
-        self._quiet = QuietEpochs(
-            run=run, gate=run.gate, spark_query=spark, ending=self._ending, trigger=trigger
-        )
+        driver.begin(self._ending)
 
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
@@ -154,12 +144,12 @@ class Query:
     @property
     def name(self) -> str:
         """Name of the query."""
-        return self._spark_query.name
+        return self._name
 
     @property
     def id(self) -> str:
-        """Identifier of the query, Spark's own, the same over restarts from one checkpoint."""
-        return str(self._spark_query.id)
+        """Identifier of the query, the same over restarts from one checkpoint."""
+        return self._driver.id
 
     @property
     def runId(self) -> str:  # noqa: N802  StreamingQuery's name
@@ -174,7 +164,7 @@ class Query:
     @property
     def status(self) -> dict[str, Any]:
         """Spark's status of the query, with the last committed epoch and what is on the move."""
-        status = dict(self._spark_query.status)
+        status = self._driver.status()
         view = self._run.view
         status["committedEpoch"] = self._run.log.latest_epoch
         status["executors"] = sorted(view.executors)
@@ -197,12 +187,12 @@ class Query:
         Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
         far behind the source it was, as Spark knows them.
         """
-        return with_sources(self._run.progress, self._spark_query)
+        return self._driver.with_sources(self._run.progress)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
         """Figures of the last epoch."""
-        latest = with_sources(self._run.progress[-1:], self._spark_query)
+        latest = self._driver.with_sources(self._run.progress[-1:])
         return latest[0] if latest else None
 
     @user_call
@@ -219,27 +209,11 @@ class Query:
         GodwitError
             If the query failed.
         """
-        began = time.monotonic()
-        try:
-            if timeout is None:
-                self._spark_query.awaitTermination()
-                done: bool | None = None
-            else:
-                done = self._spark_query.awaitTermination(timeout)
-        except Exception as error:
-            if self._spark_is_active:
-                raise  # Spark did not take the argument
-            self._ending.finish(_left(began, timeout))
-            if self.exception() is None:
-                return None if timeout is None else True
-            raise self._explained(error) from None
-        if done is False:
-            return False
-        waited = self._quiet.join(_left(began, timeout))
-        failure = self.exception()
+        ended = self._driver.wait(timeout)
+        failure = self.exception() if ended else None
         if failure is not None:
             raise failure
-        return None if timeout is None else waited
+        return None if timeout is None else ended
 
     @user_call
     def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
@@ -253,14 +227,10 @@ class Query:
             If the query failed.
         """
         try:
-            if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
-                self._spark_query.awaitTermination()
-            else:
-                self._spark_query.processAllAvailable()
+            self._driver.process_all_available()
         except Exception as error:  # noqa: BLE001  it is raised again, explained
             self._ending.finish()
             raise self._explained(error) from None
-        self._quiet.wait_until_nothing_waits()
         failure = self.exception()
         if failure is not None:
             self._ending.finish()
@@ -288,17 +258,9 @@ class Query:
     def exception(self) -> GodwitError | None:
         """Return why the query failed; ``None`` if it did not."""
         failure = self._gate.failure
-        if failure is None and not self._gate.cut_short and not self._spark_is_active:
-            with suppress(Exception):  # a JVM that is gone says nothing any more
-                failure = self._spark_query.exception()
+        if failure is None and not self._gate.cut_short and not self._driver.is_active:
+            failure = self._driver.failure()
         return None if failure is None else self._explained(failure)
-
-    @property
-    def _spark_is_active(self) -> bool:
-        try:
-            return self._spark_query.isActive
-        except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
-            return False
 
     def _explained(self, error: BaseException) -> GodwitError:
         cause = self._gate.failure or error

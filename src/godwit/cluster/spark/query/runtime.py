@@ -17,6 +17,7 @@ from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.cluster.spark.query.failures import for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
 from godwit.cluster.spark.run.run import open_run
 from godwit.cluster.spark.run.threads import EpochGate
@@ -118,11 +119,11 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         spark_query = _start_spark(rows, options, flow.name, run)
         query = Query(
             flow.name,
+            name=spark_query.name,
             run=run,
-            spark=spark_query,
+            driver=MicroBatchQuery(spark_query, run=run, trigger=options.trigger),
             dispatcher=dispatcher,
             metrics=metrics,
-            trigger=options.trigger,
         )
         undo.pop_all()
     return query

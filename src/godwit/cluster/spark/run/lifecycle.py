@@ -1,15 +1,8 @@
-"""When epochs begin on Spark, with input and without, and how a query ends.
+"""Who calls for the epochs of a query, and how a query ends.
 
-The problem: Spark calls only for micro-batches with rows, but rows that wait, and migrations that
-are to end, need an epoch, not rows.  A query that was stopped by Spark's own handle (``for q in
-spark.streams.active: q.stop()``) ends without an error, as one does whose input has ended, and
-Spark tells the two apart nowhere in public.
-
-The invariants of epochs without input: a thread of ours carries them out, through the same gate as
-micro-batches, so never beside one, and only while Spark has nothing to offer; a query whose input
-has ended has not ended before nothing waits, nor while epochs are held or key groups suspended that
-would have something to do; and an end counts as one of the input only where that is shown, else
-rows are left for the next run.  Whatever is raised here, the query fails by it.
+Epochs are called for by Spark's micro-batch engine where rows come as DataFrames
+(`godwit.cluster.spark.run.micro_batch_query`), by a loop of ours where all sources are Godwit's own
+(`godwit.cluster.spark.run.source_loop`). A query needs little of either: `EpochDriver`.
 
 The invariants of the end: there is one, on a thread of its own, whoever asks for it and however
 often (`Ending`).  It closes the gate, waits for the epoch that is being carried out, and only then
@@ -19,142 +12,63 @@ epoch commits or delivers.  An epoch's own thread and a listener never wait for 
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
+from godwit.cluster.spark.run.threads import close_all, one_line
 from godwit.model.errors import EndingError, StopTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql.streaming.query import StreamingQuery
+    from collections.abc import Callable, Iterable, Mapping
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
-    from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
 
-__all__ = ["Ending", "QuietEpochs", "is_bounded"]
+__all__ = ["Ending", "EpochDriver", "is_bounded"]
 
 
-_LOOK_S = 0.05
-_LOOK_AT_SPARK_S = 0.5
-_TICK_S = 1.0
+class EpochDriver(Protocol):
+    """Calls for the epochs of a run, with input and without, until no more are to come.
 
+    It is made before the query, and begins (`begin`) once everything else is there.
+    """
 
-class QuietEpochs:
-    """Watches for epochs that are due although no rows arrive, and carries them out."""
+    what: str  # what it is called in errors, such as "Spark's query"
 
-    def __init__(
-        self,
-        *,
-        run: SparkRun,  # knows what is due, and carries it out
-        gate: EpochGate,
-        spark_query: StreamingQuery,  # knows whether there are rows
-        ending: Ending,  # what is to happen once Spark's query has ended and nothing waits
-        trigger: Mapping[str, object] | None,  # when epochs with input run
-    ) -> None:
-        self._run, self._gate, self._trigger = run, gate, trigger
-        self._spark_query, self._ending = spark_query, ending
-        self._looked_s = self._ticked_s = time.monotonic()
-        self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
-        self._thread.start()
+    @property
+    def id(self) -> str:
+        """Identifier of the query, the same over restarts from one checkpoint."""
 
-    def wait_until_nothing_waits(self) -> None:
-        """Return once nothing is to be done without rows, or the query has failed or is to stop."""
-        while self._ended_well() and self._is_busy():
-            time.sleep(_LOOK_S)
+    @property
+    def is_active(self) -> bool:
+        """True while rows may still be offered."""
 
-    def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended altogether; says whether it has."""
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+    def failure(self) -> BaseException | None:
+        """Return why no rows are offered any more, if that is an error of no epoch."""
 
-    def _is_busy(self) -> bool:
-        return self._gate.busy or self._run.pending
+    def status(self) -> dict[str, Any]:
+        """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark's status."""
 
-    def _ended_well(self) -> bool:
-        return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
+    def begin(self, ending: Ending) -> None:
+        """Call for epochs from now on; once no more are to come, the query is to end."""
 
-    def _work(self) -> None:
-        try:
-            self._run.use_this_thread()
-            self._watch()
-        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._gate.fail(error)
-        self._ending.finish()
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until the query has ended altogether, failed or not; say whether it has."""
 
-    def _watch(self) -> None:
-        quiet = 0
-        while self._goes_on():
-            due = self._run.due
-            quiet = quiet + 1 if (due or self._run.view.awaits) and self._is_quiet() else 0
-            # Between two micro-batches Spark looks quiet for a moment.
-            if quiet < 2:
-                self._gate.wait_for_close(_LOOK_S)
-            elif due:
-                with suppress(GateClosedError):
-                    self._run.without_input(self._is_stopped)
-                quiet = 0
-            else:
-                self._tick()
-                self._gate.wait_for_close(_LOOK_S)
+    def process_all_available(self) -> None:
+        """Wait until the rows that are there now are processed, and nothing waits, or it failed."""
 
-    def _goes_on(self) -> bool:
-        if self._gate.closed or self._gate.failure is not None:
-            return False
-        if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
-            return True
-        self._looked_s = time.monotonic()
-        self._run.insist_on_lease()
-        if self._spark_query.isActive:
-            return True
-        if self._spark_query.exception() is not None:
-            return False
-        if not self._input_has_ended():
-            return False
-        self._run.end_input()
-        return self._run.pending
+    def stop(self) -> None:
+        """Offer no more rows. Called once no epoch begins any more; waits for what goes on."""
 
-    def _input_has_ended(self) -> bool:
-        """Return whether Spark's query has ended, without an error, because its input has."""
-        if not is_bounded(self._trigger):
-            return False
-        if self._trigger is not None and "once" in self._trigger and self._run.micro_batches:
-            return True
-        try:
-            # Set when Spark has looked for more input and found none, which ends such a query.
-            execution: Any = self._spark_query._jsq.streamingQuery()  # noqa: SLF001  no public way
-            return bool(execution.noNewData())
-        except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
-            _logger.warning(
-                "It cannot be told whether the input has ended or somebody has stopped the query, "
-                "so windows stay open: %s",
-                str(error).partition("\n")[0],
-            )
-            return False
+    def sources(self) -> dict[str, Any] | None:
+        """Say how far behind the sources the query is; see `godwit.cluster.spark.observe`."""
 
-    def _is_stopped(self) -> bool:
-        return not self._spark_query.isActive and not self._input_has_ended()
+    def rows_held_back(self) -> int | None:
+        """Count the rows that the sources hold back; ``None`` where that is not known."""
 
-    def _is_quiet(self) -> bool:
-        if not self._spark_query.isActive:
-            return self._spark_query.exception() is None
-        status = self._spark_query.status
-        return not (status["isTriggerActive"] and status["isDataAvailable"])
-
-    def _tick(self) -> None:
-        """Let time pass for the protocol, so that what fell silent is tried again."""
-        if time.monotonic() - self._ticked_s >= _TICK_S:
-            self._ticked_s = time.monotonic()
-            self._run.let_time_pass()
-
-
-_logger = logging.getLogger("godwit")
+    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add to epochs' figures those of their sources, where they are known."""
 
 
 def is_bounded(trigger: Mapping[str, object] | None) -> bool:
@@ -163,7 +77,7 @@ def is_bounded(trigger: Mapping[str, object] | None) -> bool:
 
 
 _GRACE_S = 5.0
-_SPARK_S = 10.0
+_DRIVER_S = 10.0
 _LISTENERS_S = 5.0
 
 
@@ -174,14 +88,14 @@ class Ending:
         self,
         *,
         gate: EpochGate,
-        spark_query: StreamingQuery,
+        driver: EpochDriver,
         dispatcher: EventDispatcher,  # whose listeners hear of the end
-        cancel: Callable[[], None],  # breaks off jobs of ours that Spark's ``stop`` does not know
+        cancel: Callable[[], None],  # breaks off jobs of ours that stopping the driver does not
         # Closes the run, once no epoch runs; from what could not be stopped to that and what could
         # not be closed either.
         close: Callable[[list[tuple[str, str]]], list[tuple[str, str]]],
     ) -> None:
-        self._gate, self._spark_query, self._dispatcher = gate, spark_query, dispatcher
+        self._gate, self._driver, self._dispatcher = gate, driver, dispatcher
         self._cancel, self._close = cancel, close
         self._beginning = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -199,10 +113,10 @@ class Ending:
         Raises `StopTimeoutError` if something in the epoch neither ends nor can be interrupted,
         `EndingError` if the query has stopped and a part of it could not be stopped or closed.
         """
-        if not self.finish(_GRACE_S + _SPARK_S):
+        if not self.finish(_GRACE_S + _DRIVER_S):
             raise StopTimeoutError(
                 "The query was told to stop, but an epoch is still being carried out after "
-                f"{_GRACE_S + _SPARK_S:.0f} s.",
+                f"{_GRACE_S + _DRIVER_S:.0f} s.",
                 remedy="No further epoch begins, and the query stops once this one is over; a "
                 "sink that waits for this call would wait for ever.",
             )
@@ -237,7 +151,7 @@ class Ending:
         # An epoch that is nearly over would have to be done again.
         self._gate.drain(_GRACE_S)
         problems: list[tuple[str, str]] = []
-        parts = [("stopping Spark's query", self._spark_query.stop)]
+        parts = [(f"stopping {self._driver.what}", self._driver.stop)]
         if self._gate.interrupted:
             parts.insert(0, ("breaking off the epoch", self._cancel))
         for what, stop in parts:

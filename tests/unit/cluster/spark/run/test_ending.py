@@ -25,6 +25,8 @@ Problems = list[tuple[str, str]]
 class SparkQuery:
     """Spark's query: stops at once, or raises."""
 
+    what = "Spark's query"
+
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.stops = 0
@@ -47,7 +49,7 @@ class Story:
         self.closing: Problems = []
         self.ending = Ending(
             gate=self.gate,
-            spark_query=cast("Any", self.spark),
+            driver=cast("Any", self.spark),
             dispatcher=self.dispatcher,
             cancel=self._cancel,
             close=self._close,
@@ -67,7 +69,7 @@ class Story:
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     monkeypatch.setattr(ending_module, "_GRACE_S", 0.02)
-    monkeypatch.setattr(ending_module, "_SPARK_S", 0.02)
+    monkeypatch.setattr(ending_module, "_DRIVER_S", 0.02)
     made = Story()
     yield made
     made.ending.finish(PATIENCE_S)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from py4j.protocol import Py4JError
 
-from godwit.cluster.spark.run import lifecycle
-from godwit.cluster.spark.run.lifecycle import QuietEpochs
+from godwit.cluster.spark.run import micro_batch_query
+from godwit.cluster.spark.run.micro_batch_query import QuietEpochs
 from godwit.cluster.spark.run.threads import EpochGate
 from godwit.model.errors import CheckpointInUseError, UserFunctionError
 
@@ -95,8 +95,8 @@ class Story:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "_LOOK_S", 0.001)
-    monkeypatch.setattr(lifecycle, "_LOOK_AT_SPARK_S", 0.0)
+    monkeypatch.setattr(micro_batch_query, "_LOOK_S", 0.001)
+    monkeypatch.setattr(micro_batch_query, "_LOOK_AT_SPARK_S", 0.0)
 
 
 def test_an_error_of_py4j_s_ends_the_query_as_a_failure() -> None:

@@ -1,0 +1,248 @@
+"""Spark's micro-batch engine as what calls for epochs, and epochs without input beside it.
+
+The problem: Spark calls only for micro-batches with rows, but rows that wait, and migrations that
+are to end, need an epoch, not rows.  A query that was stopped by Spark's own handle (``for q in
+spark.streams.active: q.stop()``) ends without an error, as one does whose input has ended, and
+Spark tells the two apart nowhere in public.
+
+The invariants: a thread of ours carries out epochs without input, through the same gate as
+micro-batches, so never beside one, and only while Spark has nothing to offer; a query whose input
+has ended has not ended before nothing waits, nor while epochs are held or key groups suspended that
+would have something to do; and an end counts as one of the input only where that is shown, else
+rows are left for the next run.  Whatever is raised here, the query fails by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.threads import GateClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.cluster.spark.run.lifecycle import Ending
+    from godwit.cluster.spark.run.run import SparkRun
+    from godwit.cluster.spark.run.threads import EpochGate
+
+__all__ = ["MicroBatchQuery", "QuietEpochs"]
+
+
+class MicroBatchQuery:
+    """A query of Spark's whose micro-batches are epochs (`EpochDriver`)."""
+
+    what = "Spark's query"
+
+    def __init__(
+        self,
+        spark_query: StreamingQuery,
+        *,
+        run: SparkRun,
+        trigger: Mapping[str, object] | None,
+    ) -> None:
+        self.spark_query, self._run, self._trigger = spark_query, run, trigger
+        self._ending: Ending
+        self._quiet: QuietEpochs
+
+    @property
+    def id(self) -> str:
+        """See `EpochDriver.id`."""
+        return str(self.spark_query.id)
+
+    @property
+    def is_active(self) -> bool:
+        """See `EpochDriver.is_active`."""
+        try:
+            return self.spark_query.isActive
+        except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
+            return False
+
+    def failure(self) -> BaseException | None:
+        """See `EpochDriver.failure`."""
+        with suppress(Exception):  # a JVM that is gone says nothing any more
+            return self.spark_query.exception()
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """See `EpochDriver.status`."""
+        return dict(self.spark_query.status)
+
+    def begin(self, ending: Ending) -> None:
+        """See `EpochDriver.begin`; micro-batches have begun already."""
+        self._ending = ending
+        self._quiet = QuietEpochs(
+            run=self._run,
+            gate=self._run.gate,
+            spark_query=self.spark_query,
+            ending=ending,
+            trigger=self._trigger,
+        )
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `EpochDriver.wait`."""
+        began = time.monotonic()
+        try:
+            if timeout_s is None:
+                self.spark_query.awaitTermination()
+            # Spark refuses what is no number of seconds.
+            elif not self.spark_query.awaitTermination(timeout_s):  # type: ignore[arg-type]
+                return False
+        except Exception:
+            if self.is_active:
+                raise  # Spark did not take the argument
+            self._ending.finish(_left(began, timeout_s))
+            return True
+        return self._quiet.join(_left(began, timeout_s))
+
+    def process_all_available(self) -> None:
+        """See `EpochDriver.process_all_available`."""
+        if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
+            self.spark_query.awaitTermination()
+        else:
+            self.spark_query.processAllAvailable()
+        self._quiet.wait_until_nothing_waits()
+
+    def stop(self) -> None:
+        """See `EpochDriver.stop`."""
+        self.spark_query.stop()
+
+    def sources(self) -> dict[str, Any] | None:
+        """See `EpochDriver.sources`."""
+        return sources_of(self.spark_query)
+
+    def rows_held_back(self) -> int | None:
+        """See `EpochDriver.rows_held_back`."""
+        return rows_held_back(self.spark_query)
+
+    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """See `EpochDriver.with_sources`: once Spark has noted the end of a micro-batch."""
+        return with_sources(progress, self.spark_query)
+
+
+def _left(began_s: float, timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
+
+
+_LOOK_S = 0.05
+_LOOK_AT_SPARK_S = 0.5
+_TICK_S = 1.0
+
+
+class QuietEpochs:
+    """Watches for epochs that are due although no rows arrive, and carries them out."""
+
+    def __init__(
+        self,
+        *,
+        run: SparkRun,  # knows what is due, and carries it out
+        gate: EpochGate,
+        spark_query: StreamingQuery,  # knows whether there are rows
+        ending: Ending,  # what is to happen once Spark's query has ended and nothing waits
+        trigger: Mapping[str, object] | None,  # when epochs with input run
+    ) -> None:
+        self._run, self._gate, self._trigger = run, gate, trigger
+        self._spark_query, self._ending = spark_query, ending
+        self._looked_s = self._ticked_s = time.monotonic()
+        self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
+        self._thread.start()
+
+    def wait_until_nothing_waits(self) -> None:
+        """Return once nothing is to be done without rows, or the query has failed or is to stop."""
+        while self._ended_well() and self._is_busy():
+            time.sleep(_LOOK_S)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the query has ended altogether; says whether it has."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _is_busy(self) -> bool:
+        return self._gate.busy or self._run.pending
+
+    def _ended_well(self) -> bool:
+        return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._run.use_this_thread()
+            self._watch()
+        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
+            self._gate.fail(error)
+        self._ending.finish()
+
+    def _watch(self) -> None:
+        quiet = 0
+        while self._goes_on():
+            due = self._run.due
+            quiet = quiet + 1 if (due or self._run.view.awaits) and self._is_quiet() else 0
+            # Between two micro-batches Spark looks quiet for a moment.
+            if quiet < 2:
+                self._gate.wait_for_close(_LOOK_S)
+            elif due:
+                with suppress(GateClosedError):
+                    self._run.without_input(self._is_stopped)
+                quiet = 0
+            else:
+                self._tick()
+                self._gate.wait_for_close(_LOOK_S)
+
+    def _goes_on(self) -> bool:
+        if self._gate.closed or self._gate.failure is not None:
+            return False
+        if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
+            return True
+        self._looked_s = time.monotonic()
+        self._run.insist_on_lease()
+        if self._spark_query.isActive:
+            return True
+        if self._spark_query.exception() is not None:
+            return False
+        if not self._input_has_ended():
+            return False
+        self._run.end_input()
+        return self._run.pending
+
+    def _input_has_ended(self) -> bool:
+        """Return whether Spark's query has ended, without an error, because its input has."""
+        if not is_bounded(self._trigger):
+            return False
+        if self._trigger is not None and "once" in self._trigger and self._run.micro_batches:
+            return True
+        try:
+            # Set when Spark has looked for more input and found none, which ends such a query.
+            execution: Any = self._spark_query._jsq.streamingQuery()  # noqa: SLF001  no public way
+            return bool(execution.noNewData())
+        except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
+            _logger.warning(
+                "It cannot be told whether the input has ended or somebody has stopped the query, "
+                "so windows stay open: %s",
+                str(error).partition("\n")[0],
+            )
+            return False
+
+    def _is_stopped(self) -> bool:
+        return not self._spark_query.isActive and not self._input_has_ended()
+
+    def _is_quiet(self) -> bool:
+        if not self._spark_query.isActive:
+            return self._spark_query.exception() is None
+        status = self._spark_query.status
+        return not (status["isTriggerActive"] and status["isDataAvailable"])
+
+    def _tick(self) -> None:
+        """Let time pass for the protocol, so that what fell silent is tried again."""
+        if time.monotonic() - self._ticked_s >= _TICK_S:
+            self._ticked_s = time.monotonic()
+            self._run.let_time_pass()
+
+
+_logger = logging.getLogger("godwit")
