@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool
     from godwit.cluster.spark.run.cluster import LostExecutors, SparkCluster
-    from godwit.cluster.spark.stages.source_rows import SourceRows
     from godwit.engine.lane.wire import Blob
     from godwit.engine.loop import SharedConductor
 
@@ -156,17 +155,16 @@ class ExecutorWatch:
         self,
         # its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
         # moment
-        cluster: SparkCluster,
+        cluster: SparkCluster[Any],
         *,
         conducting: SharedConductor,  # is told
         lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
         pool: SparkExecutorPool,  # knows which ones were given back
-        source: SourceRows,  # has what they rehearse with
         spark: SparkSession,
     ) -> None:
         self._cluster = cluster
         self._conducting, self._lost, self._spark = conducting, lost, spark
-        self._pool, self._source = pool, source
+        self._pool = pool
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
         self._stopping = threading.Event()
@@ -210,7 +208,7 @@ class ExecutorWatch:
 
     def _rehearse(self, executor: Executor) -> None:
         try:
-            rehearse(executor, self._source.latest, self._spark.sparkContext)
+            rehearse(executor, self._cluster.source.latest, self._spark.sparkContext)
         except Exception:
             _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
         self._rehearsed.add(executor.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.cluster.spark.query.failures import for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated
-from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
 from godwit.cluster.spark.run.run import open_run
 from godwit.cluster.spark.run.threads import EpochGate
@@ -112,7 +112,8 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         if metrics is not None:
             undo.callback(metrics.close)
             dispatcher.keep("metrics", metrics.metrics)
-        run = open_run(compiled, rows, offsets, options, spark, dispatcher=dispatcher, gate=gate)
+        rows_of = partial(MicroBatchRows, rows=rows, offsets=offsets)
+        run = open_run(compiled, rows_of, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.release)
         undo.callback(run.close)
         undo.callback(_withdraw, spark, options.name or flow.name, gate)
@@ -163,12 +164,15 @@ def _start_spark(
     rows: DataFrame, options: Options, flow_name: str, run: SparkRun
 ) -> StreamingQuery:
     progress = SparkProgress(rows.sparkSession)
+    stopped = partial(is_stopped, rows.sparkSession)
+    source: Any = run.cluster.source  # as `start` has it opened
 
     def in_session(batch: DataFrame, number: int) -> None:
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:
-            progress.add(run.micro_batch(batch, number))
+            offered = partial(source.offered, batch, number)
+            progress.add(run.with_input(offered, stopped))
         except Exception as error:  # noqa: BLE001  told to Spark, in few lines
             # Spark gets the text of what is raised; the gate has kept it as it was.
             raise for_spark(

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
 
@@ -47,7 +47,7 @@ class BackgroundCopies:
 
     def __init__(
         self,
-        cluster: SparkCluster,  # where orders come from, and where executors are
+        cluster: SparkCluster[Any],  # where orders come from, and where executors are
         *,
         conducting: SharedConductor,  # told what came of them
         instructor: Instructor,  # knows what brings a copy forward

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -24,26 +24,54 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-    from godwit.checkpoint.records import BlockRef, CommitRecord, SinkRecord
+    from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
-    from godwit.cluster.spark.run.micro_batches import MicroBatches
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
-    from godwit.cluster.spark.stages.source_rows import SourceRows
-    from godwit.cluster.spark.stages.stages import Program, Shipped
+    from godwit.cluster.spark.stages.stages import Program, Shipped, SourceStage
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
-__all__ = ["LostExecutors", "SinkSession", "SparkCluster"]
+__all__ = ["BatchRows", "LostExecutors", "SinkSession", "SparkCluster"]
+
+RowsT = TypeVar("RowsT")
+_RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
 """What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
 
 
-class SparkCluster:
-    """Runs epochs as Spark jobs; rows come as the DataFrames of micro-batches."""
+class BatchRows(Protocol[_RowsT_contra]):
+    """Source rows of a run's batches: of Spark's micro-batches, or of sources of Godwit's own."""
+
+    @property
+    def latest(self) -> Any:
+        """The RDD of the JVM that was last read, if any: new executors rehearse with it."""
+
+    @property
+    def stage(self) -> SourceStage:
+        """What becomes of the rows on executors; part of their program."""
+
+    def open(self) -> None:
+        """Insist that the rows go on from what the checkpoint has."""
+
+    def read(self, batch: SourceBatch[_RowsT_contra], instruction: EpochInstruction) -> Any:
+        """Return a batch's rows as `godwit.cluster.spark.stages.stages.run_stages` takes them."""
+
+    def secure(self, ref: BatchRef) -> None:
+        """Make durable what else says which rows a batch has. Called beside the stages."""
+
+    def expect(self, rows: int) -> None:
+        """Expect the next epoch to have about as many rows as the last one had."""
+
+    def close(self) -> None:
+        """Let go of what was opened for the run."""
+
+
+class SparkCluster(Generic[RowsT]):
+    """Runs epochs as Spark jobs."""
 
     def __init__(
         self,
@@ -51,8 +79,7 @@ class SparkCluster:
         executors: Sequence[Executor],
         *,
         program: Shipped[Program],  # what executors need of the flow
-        source: SourceRows,  # reads the rows of micro-batches
-        batches: MicroBatches,  # Spark's log of them
+        source: BatchRows[RowsT],  # the rows of batches, as jobs take them
         sinks: OpenSinks,
         lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
         gate: EpochGate,  # says when the query is to stop
@@ -63,17 +90,17 @@ class SparkCluster:
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
         self.source, self.sinks, self.lost = source, sinks, lost
         self._spark, self._program = spark, program
-        self._batches, self._gate, self._beside = batches, gate, beside
+        self._gate, self._beside = gate, beside
 
     def run_stages(
-        self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
+        self, instruction: EpochInstruction, batch: SourceBatch[RowsT] | None
     ) -> list[LaneReport]:
-        """See `Cluster.run_stages`; Spark's log of the batch is durable when it returns."""
-        forced = None if batch is None else self._beside.submit(self._batches.force, batch.ref)
+        """See `Cluster.run_stages`; what says which rows the batch has is durable afterwards."""
+        secured = None if batch is None else self._beside.submit(self.source.secure, batch.ref)
         used = [place.executor for place in instruction.places]
         try:
             with self.lost.break_off(used, self.executors):
-                rows = None if batch is None else self.source.read(batch.rows, batch.ref.number)
+                rows = None if batch is None else self.source.read(batch, instruction)
                 reports = run_stages(rows, self._program, instruction, self._spark)
         except Exception as error:
             gone = self.lost.take()
@@ -84,8 +111,8 @@ class SparkCluster:
             if _CANCELLED in str(error):
                 raise AttemptLostError("all jobs of the application were cancelled") from error
             raise
-        if forced is not None:
-            forced.result()
+        if secured is not None:
+            secured.result()
         return reports
 
     def deliver(self, record: CommitRecord) -> None:

@@ -20,20 +20,87 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.threads import GateClosedError
+from godwit.cluster.spark.stages.source_rows import FrameStage, SourceRows, arrow_schema, feeds_of
+from godwit.cluster.spark.stages.stages import RowsHere
+from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.records import BatchRef
+    from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.recovery import Recovery
 
-__all__ = ["MicroBatchQuery", "QuietEpochs"]
+__all__ = ["MicroBatchQuery", "MicroBatchRows", "QuietEpochs", "is_stopped"]
+
+
+class MicroBatchRows:
+    """Rows of Spark's micro-batches, and the log that says which they are (`BatchRows`)."""
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        log: CommitLog,
+        *,
+        rows: DataFrame,  # the one streaming DataFrame (`godwit.cluster.spark.stages.source_rows`)
+        offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
+    ) -> None:
+        self._log, self._offsets = log, offsets
+        self._batches = MicroBatches(log.storage, offsets.lines)
+        schema = arrow_schema(rows)
+        self._rows = SourceRows(schema)
+        feeds = tuple(tuple(feed.inputs) for feed in feeds_of(recovery.flow))
+        self.stage = FrameStage(feeds=feeds, schema=schema)
+
+    @property
+    def latest(self) -> Any:
+        """See `BatchRows.latest`."""
+        return self._rows.latest
+
+    def open(self) -> None:
+        """See `BatchRows.open`: Spark is to find its log as this plan needs it."""
+        log = self._log
+        self._batches.check_last(None if log.latest is None else log.latest.last_batch)
+        update_layout(log.storage, self._offsets, committed=log.latest is not None)
+        give_id(log.storage, log.identity.query_id)
+        remove_leftovers(log.storage)
+
+    def offered(
+        self, rows: DataFrame, number: int, last: BatchRef | None
+    ) -> SourceBatch[DataFrame] | None:
+        """Identify the micro-batch that Spark offers; ``None`` if it is committed already."""
+        ref = self._batches.identify(number, last)
+        return None if ref is None else SourceBatch(ref=ref, rows=rows)
+
+    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> Any:
+        """See `BatchRows.read`."""
+        del instruction
+        read = self._rows.read(batch.rows, batch.ref.number)
+        return RowsHere(read) if isinstance(read, list) else read
+
+    def secure(self, ref: BatchRef) -> None:
+        """See `BatchRows.secure`: Spark's own entries."""
+        self._batches.force(ref)
+
+    def expect(self, rows: int) -> None:
+        """See `BatchRows.expect`."""
+        self._rows.expect(rows)
+
+    def close(self) -> None:
+        """See `BatchRows.close`: the query of Spark's that reads them is stopped by the ending."""
 
 
 class MicroBatchQuery:
@@ -127,6 +194,16 @@ class MicroBatchQuery:
         return with_sources(progress, self.spark_query)
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
+    try:
+        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        query = spark.streams.get(query_id) if query_id else None
+    except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
+        return False
+    return query is not None and not query.isActive
+
+
 def _left(began_s: float, timeout_s: float | None) -> float | None:
     return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
@@ -215,7 +292,7 @@ class QuietEpochs:
         """Return whether Spark's query has ended, without an error, because its input has."""
         if not is_bounded(self._trigger):
             return False
-        if self._trigger is not None and "once" in self._trigger and self._run.micro_batches:
+        if self._trigger is not None and "once" in self._trigger and self._run.batches:
             return True
         try:
             # Set when Spark has looked for more input and found none, which ends such a query.

@@ -1,7 +1,7 @@
 """One run of a flow on Spark: how it is opened, its epoch loop, and what goes on beside it.
 
 What happens in an epoch is in `godwit.engine.loop`; how Spark runs it, in
-`godwit.cluster.spark.run.cluster`. Here a micro-batch of Spark's becomes an epoch, and a committed
+`godwit.cluster.spark.run.cluster`. Here a batch of source rows becomes an epoch, and a committed
 epoch is shown to the controller, the policies and the journal.
 """
 
@@ -11,7 +11,6 @@ import threading
 import uuid
 from collections import deque
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import EpochObserved
@@ -21,7 +20,6 @@ from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, spli
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.journal import JournalWriter, recollect
 from godwit.checkpoint.ownership import acquire_lease
-from godwit.checkpoint.spark_log import update_layout
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, SparkScheduler
 from godwit.cluster.spark.platform.executors import (
@@ -32,12 +30,10 @@ from godwit.cluster.spark.platform.executors import (
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
 from godwit.cluster.spark.run.controller import ControllerThread, past_decisions
-from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
-from godwit.cluster.spark.stages.source_rows import SourceRows, arrow_schema, feeds_of
 from godwit.cluster.spark.stages.stages import Program, ship_program
-from godwit.engine.cluster import ConductorPorts, SourceBatch
+from godwit.engine.cluster import ConductorPorts
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
 from godwit.engine.loop import EpochLoop, SharedConductor
@@ -51,16 +47,19 @@ from godwit.plan.explain import UserNames
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from godwit.adapt.policy import AdaptationPolicy, Announce, FlowEpoch, ManualOverrides
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.ownership import CheckpointLease
-    from godwit.checkpoint.spark_log import OffsetLayout
+    from godwit.checkpoint.records import BatchRef
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.query.settings import Options
+    from godwit.cluster.spark.run.cluster import BatchRows
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.cluster import SourceBatch
     from godwit.engine.loop import Stopwatch
+    from godwit.engine.recovery import Recovery
     from godwit.engine.sharing import PaneMeter
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
@@ -80,11 +79,10 @@ class SparkRun:
 
     def __init__(
         self,
-        epochs: FlowEpochs[DataFrame],
-        cluster: SparkCluster,
+        epochs: FlowEpochs[Any],
+        cluster: SparkCluster[Any],
         conducting: SharedConductor,
         *,
-        batches: MicroBatches,
         pool: SparkExecutorPool,
         controller: ControllerThread | None,
         policies: OperatorPolicies,
@@ -98,9 +96,9 @@ class SparkRun:
         self.epochs, self.cluster, self.conducting = epochs, cluster, conducting
         self.loop = EpochLoop(epochs, conducting, self)
         self.pool, self.controller, self.policies = pool, controller, policies
-        self._batches, self._note, self._beside = batches, note, beside
+        self._note, self._beside = note, beside
         self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
-        self.micro_batches = 0  # carried out in this run
+        self.batches = 0  # carried out in this run
         self._collecting = Guard("collecting files", conducting.background_failed)
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
@@ -153,21 +151,26 @@ class SparkRun:
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def micro_batch(self, rows: DataFrame, number: int) -> dict[str, float]:
-        """Carry out the epoch of a micro-batch, which Spark offers again after a crash.
+    def with_input(
+        self,
+        # identifies a batch, from the last one that is committed; None if it is committed already
+        offered: Callable[[BatchRef | None], SourceBatch[Any] | None],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float]:
+        """Carry out the epoch of a batch of source rows, which may be offered again after a crash.
 
-        Raises if it was not carried out: returning lets Spark count the micro-batch as done.
+        `stopped` says whether the query was told to stop by others. Raises if the epoch was not
+        carried out.
 
         Returns phase → milliseconds; empty if it had been carried out before.
         """
-        stopped = partial(_is_stopped, self._spark)
         with self.gate.epoch(stopped, broken_off=stopped):
-            ref = self._batches.identify(number, self.epochs.last_batch)
-            if ref is not None:  # else it is committed, and was delivered when the run began
-                self.loop.run(SourceBatch(ref=ref, rows=rows))
-        self.micro_batches += 1
+            batch = offered(self.epochs.last_batch)
+            if batch is not None:  # else it was delivered when the run began
+                self.loop.run(batch)
+        self.batches += 1
         latest = self.progress[-1:]
-        if not latest or latest[0]["batchId"] != number:
+        if batch is None or not latest:
             return {}
         return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
 
@@ -265,20 +268,10 @@ _REMEMBERED = 500
 """Entries of the journal among which the last loads are looked for."""
 
 
-def _is_stopped(spark: SparkSession) -> bool:
-    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
-    try:
-        query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        query = spark.streams.get(query_id) if query_id else None
-    except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
-        return False
-    return query is not None and not query.isActive
-
-
 def open_run(
     flow: CompiledFlow,
-    rows: DataFrame,  # the one streaming DataFrame (see `godwit.cluster.spark.stages.source_rows`)
-    offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
+    # makes what has the source rows, from what the checkpoint says of them
+    rows_of: Callable[[Recovery, CommitLog], BatchRows[Any]],
     options: Options,  # as the user gave them
     spark: SparkSession,  # the session
     *,
@@ -305,12 +298,9 @@ def open_run(
         )
         flow = recovery.flow
         run_id = f"{log.identity.query_id[:12]}-{run}"
-        query_id = log.identity.query_id
-        batches = MicroBatches(storage, offsets.lines)
-        batches.check_last(None if log.latest is None else log.latest.last_batch)
-        update_layout(storage, offsets, committed=log.latest is not None)
-        give_id(storage, query_id)
-        remove_leftovers(storage)
+        source = rows_of(recovery, log)
+        undo.callback(source.close)
+        source.open()
         sinks = OpenSinks(
             flow,
             log,
@@ -319,12 +309,10 @@ def open_run(
             on_divergence=options.on_divergence,
         )
         undo.callback(sinks.close)
-        feeds, schema = feeds_of(flow), arrow_schema(rows)
         program = ship_program(
             Program(
-                feeds=tuple(tuple(feed.inputs) for feed in feeds),
+                source=source.stage,
                 lanes=lane_flow(flow, recovery.layouts, staged_sinks(flow)),
-                schema=schema,
             ),
             run_id,
             spark.sparkContext,
@@ -336,7 +324,6 @@ def open_run(
         )
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
-        source = SourceRows(schema)
         lost = LostExecutors(run_id, spark.sparkContext)
         beside = DaemonPool(2, "godwit-beside-epochs")
         undo.callback(beside.close)
@@ -345,7 +332,6 @@ def open_run(
             executors,
             program=program,
             source=source,
-            batches=batches,
             sinks=sinks,
             lost=lost,
             gate=gate,
@@ -406,9 +392,7 @@ def open_run(
             close_at_end=options.close_at_end,
             on_regroup=(lambda _: None) if controller is None else controller.regrouped,
         )
-        watch = ExecutorWatch(
-            cluster, conducting=conducting, lost=lost, pool=pool, source=source, spark=spark
-        )
+        watch = ExecutorWatch(cluster, conducting=conducting, lost=lost, pool=pool, spark=spark)
         undo.callback(watch.close)
         background = BackgroundCopies(
             cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
@@ -418,7 +402,6 @@ def open_run(
             epochs,
             cluster,
             conducting,
-            batches=batches,
             pool=pool,
             controller=controller,
             policies=OperatorPolicies(
@@ -441,6 +424,7 @@ def open_run(
                 ("work beside the epochs", beside.close),
                 ("conductor", conducting.close),
                 ("sinks", sinks.close),
+                ("source rows", source.close),
                 ("program of the executors", program.destroy),
             ],
             gate=gate,

@@ -25,18 +25,25 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
+from godwit.engine.lane.lane import shipments
+from godwit.engine.lane.wire import ship, ship_arrivals
+from godwit.operators.windows.event_time import Arrivals
 from godwit.plan.compiled import SourceInput
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark import SparkContext
 
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.wire import Blob
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = [
     "FeedInput",
+    "FrameStage",
     "SourceFeed",
     "SourceRows",
     "feed_frames",
@@ -188,6 +195,48 @@ def read_feeds(
             columns = [rows[slot].chunk(0) for slot in feed_input.slots]
             times = None if feed_input.time is None else rows[feed_input.time].chunk(0)
             yield feed_input, pa.RecordBatch.from_arrays(columns, schema=feed_input.schema), times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameStage:
+    """The source side of rows that come as one streaming DataFrame."""
+
+    feeds: tuple[tuple[FeedInput, ...], ...]  # how source rows are laid out: inputs of each feed
+    schema: pa.Schema  # of the source rows
+
+    def ship(
+        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
+    ) -> Iterator[Blob]:
+        """See `SourceStage`; items are Arrow batches without their schema."""
+        shipped = shipments(lanes, instruction)
+        for number, table in enumerate(_chunks(self.schema, items)):
+            for given, columns, times in read_feeds(self.feeds, table):
+                shipment = shipped[given.operator]
+                if times is not None:
+                    found = Arrivals.of(given.watermark, times, shipment.time.latest(given.number))
+                    yield from ship_arrivals(
+                        shipment, found, (0, partition, number, 0), number=given.number
+                    )
+                yield from ship(shipment, columns, (0, partition, number), number=given.number)
+
+
+_MAX_ROWS = 1_000_000
+_MAX_BYTES = 256 * 2**20
+
+
+def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:
+    """Batches gathered into tables large enough to combine well and small enough to hold."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for data in batches:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+        gathered.append(batch)
+        rows, size = rows + batch.num_rows, size + len(data)
+        if rows >= _MAX_ROWS or size >= _MAX_BYTES:
+            yield pa.Table.from_batches(gathered, schema)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.Table.from_batches(gathered, schema)
 
 
 _QUERY = "sql.streaming.queryId"

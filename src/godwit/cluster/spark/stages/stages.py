@@ -12,13 +12,11 @@ place: there is one of every lane however often Spark runs a stage.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
@@ -32,24 +30,25 @@ from godwit.cluster.spark.stages.exchange import (
     placed,
     python_rdd,
 )
-from godwit.cluster.spark.stages.source_rows import read_feeds
-from godwit.engine.lane.lane import run_lane, shipments
-from godwit.engine.lane.wire import due_at, ship, ship_arrivals
-from godwit.operators.windows.event_time import Arrivals
+from godwit.engine.lane.lane import run_lane
+from godwit.engine.lane.wire import due_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from pyspark import Broadcast, SparkContext
 
-    from godwit.cluster.spark.stages.source_rows import FeedInput
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.lane.wire import Blob
 
 __all__ = [
+    "Orders",
     "Program",
+    "RowsHere",
     "Shipped",
+    "SourceStage",
+    "SplitTasks",
     "parted",
     "report_parcel",
     "run_stages",
@@ -79,13 +78,24 @@ def parted(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
     return rows, reports
 
 
+class SourceStage(Protocol):
+    """What becomes of source rows before they are exchanged; travels with the program."""
+
+    def ship(
+        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
+    ) -> Iterator[Blob]:
+        """Combine the rows of a partition per key and split them by lane.
+
+        `items` hold the rows, or say where they are; `partition` tells the rows of several apart.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """The part of a flow that executors need."""
 
-    feeds: tuple[tuple[FeedInput, ...], ...]  # how source rows are laid out: inputs of each feed
+    source: SourceStage
     lanes: LaneFlow
-    schema: pa.Schema  # of the source rows
 
 
 class Shipped(Generic[T]):
@@ -121,56 +131,91 @@ def ship_program(program: Program, run_id: str, spark: SparkContext) -> Shipped[
     return Shipped("program", run_id, spark.broadcast(pickling.dumps(program)), program)
 
 
-Orders: TypeAlias = "tuple[EpochInstruction, Mapping[int, Sequence[bytes]]]"
-"""An epoch's instruction, and payloads that come with it in place of an exchange: place → them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What tasks need to know of one attempt at an epoch."""
+
+    instruction: EpochInstruction
+    payloads: Mapping[int, Sequence[bytes]]  # place → what comes in place of an exchange
+    tasks: tuple[bytes, ...] = ()  # see `SplitTasks`
+
+    def for_place(self, place: int) -> list[bytes]:
+        """Payloads for a place."""
+        return list(self.payloads.get(place, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHere:
+    """Few source rows, which the driver has: it does what the source side does."""
+
+    items: Sequence[Any]  # as the source stage takes them
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTasks:
+    """Source rows that tasks read themselves: for each, a pickled list of items."""
+
+    tasks: tuple[bytes, ...]
 
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
     """Pack the orders of one attempt at an epoch."""
-    key = (orders[0].run_id, next(_attempts))
+    key = (orders.instruction.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
 
 _unpacked: dict[str, tuple[Any, Any]] = {}  # kind → key, value
 _attempts = count()
 
-_MAX_ROWS = 1_000_000
-_MAX_BYTES = 256 * 2**20
-
 
 def run_stages(
-    source: Any | Sequence[bytes] | None,
+    source: Any | RowsHere | SplitTasks | None,
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
-    `source` is the epoch's rows, as `streaming_dataframe` laid them out, in Arrow batches: an RDD
-    of the JVM, or the batches themselves; ``None`` for an epoch without input.
+    `source` is the epoch's rows, in the form that the program's source side takes: an RDD of the
+    JVM, rows that are here, or what tasks are to read; ``None`` for an epoch without input.
     """
     locations = [place.location for place in instruction.places]
     places = len(locations)
 
     arrived: dict[int, list[bytes]] = {}
-    if isinstance(source, Sequence):  # the source side and its exchange, done here
+    if isinstance(source, RowsHere):  # the source side and its exchange, done here
         assert program.here is not None, "only the driver has rows without an exchange"
-        for place, payload in ship_source(program.here, instruction, source):
+        ships = program.here.source.ship(program.here.lanes, instruction, source.items, 0)
+        for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
-    orders = ship_orders((instruction, arrived))
+    tasks = source.tasks if isinstance(source, SplitTasks) else ()
+    orders = ship_orders(Orders(instruction=instruction, payloads=arrived, tasks=tasks))
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
-        yield from ship_source(program.get(), orders.get()[0], batches)
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        stage = program.get()
+        yield from stage.source.ship(stage.lanes, orders.get().instruction, batches, partition)
+
+    def read_splits(task: int) -> Iterator[Blob]:
+        stage, told = program.get(), orders.get()
+        items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
+        yield from stage.source.ship(stage.lanes, told.instruction, items, task)
 
     exchanged = None
-    if source is not None and not isinstance(source, Sequence):
+    if source is not None and not isinstance(source, RowsHere):
         with _named(f"source side of epoch {instruction.epoch}", spark):
-            exchanged = exchange(PythonStage(source, source_side), places, spark)
+            side = (
+                on_executors((None,) * len(tasks), read_splits, spark)
+                if isinstance(source, SplitTasks)
+                else PythonStage(source, source_side)
+            )
+            exchanged = exchange(side, places, spark)
 
     def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
         if exchanged is None:
             return on_executors(
-                locations, lambda place: run(place, list(orders.get()[1].get(place, ()))), spark
+                locations, lambda place: run(place, orders.get().for_place(place)), spark
             )
         return placed(exchanged, locations, run, spark)
 
@@ -201,7 +246,8 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         # The next exchange brings on what is for nobody of this level.
         yield from ((place, payload) for payload in later)
         yield from ((place, report_parcel(report)) for report in reports)
-        report = yield from run_lane(program.get().lanes, orders.get()[0], level, place, due)
+        told = orders.get().instruction
+        report = yield from run_lane(program.get().lanes, told, level, place, due)
         yield place, report_parcel(report.dumps())
 
     return run
@@ -211,7 +257,8 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         rows, reports = parted(parcels)
         yield from reports
-        yield _ended(run_lane(program.get().lanes, orders.get()[0], level, place, rows)).dumps()
+        told = orders.get().instruction
+        yield _ended(run_lane(program.get().lanes, told, level, place, rows)).dumps()
 
     return run
 
@@ -224,36 +271,3 @@ def _ended(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
         report: LaneReport = end.value
         return report
     raise AssertionError("the last level has nobody to send rows to")
-
-
-def ship_source(
-    program: Program, instruction: EpochInstruction, batches: Iterable[bytes]
-) -> Iterator[Blob]:
-    """Source side of one source partition: combine, split by lane."""
-    context = TaskContext.get()
-    partition = context.partitionId() if context is not None else 0
-    shipped = shipments(program.lanes, instruction)
-    for number, table in enumerate(_chunks(program.schema, batches)):
-        for given, columns, times in read_feeds(program.feeds, table):
-            shipment = shipped[given.operator]
-            if times is not None:
-                found = Arrivals.of(given.watermark, times, shipment.time.latest(given.number))
-                yield from ship_arrivals(
-                    shipment, found, (0, partition, number, 0), number=given.number
-                )
-            yield from ship(shipment, columns, (0, partition, number), number=given.number)
-
-
-def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:
-    """Batches gathered into tables large enough to combine well and small enough to hold."""
-    gathered: list[pa.RecordBatch] = []
-    rows = size = 0
-    for data in batches:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        gathered.append(batch)
-        rows, size = rows + batch.num_rows, size + len(data)
-        if rows >= _MAX_ROWS or size >= _MAX_BYTES:
-            yield pa.Table.from_batches(gathered, schema)
-            gathered, rows, size = [], 0, 0
-    if gathered:
-        yield pa.Table.from_batches(gathered, schema)

@@ -37,6 +37,7 @@ class Cluster:
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
         self.executors: Mapping[str, Executor] = {e.name: e for e in self._live()}
+        self.source = SimpleNamespace(latest="rows")
         self.watch = ExecutorWatch(
             cast("Any", self),
             conducting=cast(
@@ -48,7 +49,6 @@ class Cluster:
             ),
             lost=cast("Any", SimpleNamespace(lost=self.lost.append, cancel=lambda: None)),
             pool=cast("Any", SimpleNamespace(returned=frozenset())),
-            source=cast("Any", SimpleNamespace(latest="rows")),
             spark=cast("Any", SimpleNamespace(sparkContext=SimpleNamespace(_jsc="there"))),
         )
 
@@ -144,7 +144,6 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
         conducting=cluster.watch._conducting,
         lost=cluster.watch._lost,
         pool=cluster.watch._pool,
-        source=cluster.watch._source,
         spark=cluster.watch._spark,
     )
     cluster.error = KeyError("x")

@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self) -> None:
         self.gate = EpochGate()
-        self.micro_batches = 0
+        self.batches = 0
         self.view = SimpleNamespace(waiting=False, awaits=False)
         self.due = self.pending = False
         self.input_ended = False
@@ -220,7 +220,7 @@ def test_only_the_end_of_the_input_counts_as_such(
 
 def test_the_one_micro_batch_of_a_query_that_runs_once_is_all_its_input() -> None:
     story = Story({"once": True})
-    story.run.micro_batches = 1
+    story.run.batches = 1
     story.spark.active = False
     assert story.start().join(PATIENCE_S)
     assert story.run.input_ended
