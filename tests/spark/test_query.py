@@ -177,9 +177,9 @@ def test_the_stages_of_an_epoch_are_called_by_name_in_sparks_ui(
     inbox.put([("a", 1)])
     query = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
     tracker = spark.sparkContext.statusTracker()
+    driver: Any = query._driver
     jobs = [
-        tracker.getJobInfo(job)
-        for job in tracker.getJobIdsForGroup(str(query._driver.spark_query.runId))
+        tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(driver.spark_query.runId))
     ]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
     names = {stage.name for stage in stages if stage}

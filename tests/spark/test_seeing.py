@@ -72,7 +72,8 @@ def test_spark_s_own_progress_has_the_phases_of_every_micro_batch(
     with caplog.at_level("INFO", logger="godwit"):
         query = totals(inbox).start(checkpoint=tmp_path / "ck")
         query.processAllAvailable()
-        noted = {p["batchId"]: p for p in query._driver.spark_query.recentProgress}
+        driver: Any = query._driver
+        noted = {p["batchId"]: p for p in driver.spark_query.recentProgress}
         ours = {p["batchId"]: p for p in query.recentProgress}
         query.stop()
     assert "takes no durations" not in caplog.text
