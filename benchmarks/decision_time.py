@@ -1,4 +1,4 @@
-"""How long the loop takes to decide: 256 executors, 10 operators, 8192 key groups in all.
+"""Time of one decision of the loop: 256 executors, 10 operators, 8192 key groups in all.
 
 CPU time of the controller's turns and of what it notes of every epoch, with the default planner,
 while keys are shuffled. Nothing else is counted: the simulator's own time is not the loop's.

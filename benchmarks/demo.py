@@ -1,4 +1,4 @@
-"""How soon `godwit demo` shows something, and what an executor's death costs its stream.
+"""Time to the first picture of `godwit demo`, and the cost of an executor's death to its stream.
 
     python -m benchmarks.demo [--rounds 3] [demo's own options]
 

@@ -1,4 +1,4 @@
-"""What an epoch costs on the driver, without Spark: everything but planning rows and running tasks.
+"""Cost of an epoch on the driver, without Spark: all but planning rows and running tasks.
 
 The real conductor, instructor, commit log and journal, and reports that real lanes made.  Figures
 are CPU milliseconds of steady epochs (medians), so other programs on the machine disturb them

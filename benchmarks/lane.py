@@ -1,4 +1,4 @@
-"""What an epoch costs in lanes and on the driver against the number of key groups, without Spark.
+"""Cost of an epoch in lanes and on the driver by number of key groups, without Spark.
 
 Two lanes take 20,000 rows an epoch over keys drawn evenly.  Figures are CPU milliseconds of steady
 epochs (medians), so other programs on the machine disturb them little.

@@ -1,4 +1,4 @@
-"""How fast a lane's own work is: hashing, grouping, aggregates, and Python per key.
+"""Speed of a lane's own work: hashing, grouping, aggregates, and Python per key.
 
 Run with ``python benchmarks/operators.py [rows]``; prints the CPU time of the best of several
 runs.

@@ -1,4 +1,4 @@
-"""What a key costs in the local store: found, read, and changed, beside a dictionary and LMDB.
+"""Cost of a key in the local store: find, read, change; compared with a dictionary and LMDB.
 
 A line is a lane's table of so many string keys with a count and a total, of which an epoch
 touches some: find them and read their state, apply their changes.  Medians of epochs are printed.

@@ -1,4 +1,4 @@
-"""What a test without Spark costs: `python benchmarks/testing.py`.
+"""Time of a test without Spark: `python benchmarks/testing.py`.
 
 Two figures: seconds from the start of a fresh Python to the first result, and for a thousand
 epochs of ten rows.

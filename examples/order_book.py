@@ -23,7 +23,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 @dataclass
 class OrderBook:
-    """What is kept per symbol: heaps of (price, number, quantity); bids have negative prices."""
+    """State of a symbol: heaps of (price, number, quantity); bids have negative prices."""
 
     bids: list[tuple[float, int, int]] = field(default_factory=list)
     asks: list[tuple[float, int, int]] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""What two cores cannot show: simulated runs, and how far the simulator is from real ones."""
+"""Simulated runs beyond what two cores can show, and the simulator's distance from real runs."""

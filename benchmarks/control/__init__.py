@@ -1,4 +1,4 @@
-"""What the controller reaches, beside nobody controlling: ``python -m benchmarks.control ROW``.
+"""The controller against no controller: ``python -m benchmarks.control ROW``.
 
 Read `rows` first: each row of the table is a function that returns figures beside their targets.
 """

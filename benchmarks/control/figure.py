@@ -31,7 +31,7 @@ class Figure:
 
     @property
     def met(self) -> bool:
-        """Whether the target is met."""
+        """True if the target is met."""
         if self.target is None:
             return True
         return self.value >= self.target if self.good == "at least" else self.value <= self.target

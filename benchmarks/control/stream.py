@@ -39,7 +39,7 @@ _SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int64())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is streamed, and where.
+    """Stream and cluster of a measurement.
 
     Attributes
     ----------

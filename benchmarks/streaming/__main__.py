@@ -18,7 +18,7 @@ from benchmarks.streaming.measure import Measurement, measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is compared: programs over inputs, and how many first epochs do not count."""
+    """Programs over inputs that are compared, and the number of warm-up epochs."""
 
     about: str
     subjects: tuple[tuple[str, dict[str, object]], ...]

@@ -18,7 +18,7 @@ __all__ = ["Measurement", "measure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one run of a program took.
+    """Times of one run of a program.
 
     Attributes
     ----------

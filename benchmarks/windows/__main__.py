@@ -20,7 +20,7 @@ from benchmarks.windows.inputs import timed_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is compared; a slow rival may be given fewer epochs."""
+    """Programs that are compared; a slow rival may be given fewer epochs."""
 
     about: str
     subject: str

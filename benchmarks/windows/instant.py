@@ -1,4 +1,4 @@
-"""How long windows stand still while key groups migrate: instantly, and by moving their state.
+"""Standstill of windows while key groups migrate: instantly, and by moving their state.
 
     python -m benchmarks.windows.instant [--keys 10000 100000] [--rows 2000]
 

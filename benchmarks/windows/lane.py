@@ -1,4 +1,4 @@
-"""What lanes take for windows, sessions and timers, without Spark: CPU milliseconds an epoch.
+"""CPU milliseconds an epoch in lanes for windows, sessions and timers, without Spark.
 
     python -m benchmarks.windows.lane four|one|hopping|sessions|timers [--rows N] [--keys N]
         [--epochs N] [--profile]

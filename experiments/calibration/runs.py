@@ -1,4 +1,4 @@
-"""Which real runs there are: rows, keys, key groups, skew and lopsided places, each varied."""
+"""Real runs for calibration: rows, keys, key groups, skew and lopsided places, each varied."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class RealRun:
 
     @property
     def name(self) -> str:
-        """What varies, in a few characters."""
+        """Parameters that vary, in a few characters."""
         return (
             f"{self.rows // 1000}k rows, {self.keys} keys, {self.key_groups} key groups, "
             f"Zipf {self.zipf:g}, {100 * self.lopsided:.0f} %"
         )
 
     def assignment(self, executors: tuple[str, ...] = EXECUTORS) -> Assignment:
-        """Where key groups are: the first ones on the first executor, one lane each."""
+        """Assignment: the first key groups on the first executor, one lane each."""
         first = round(self.key_groups * self.lopsided)
         return Assignment(
             version=0,

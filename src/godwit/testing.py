@@ -632,7 +632,7 @@ class Run:
 
     @property
     def now(self) -> dt.datetime:
-        """Where the clock stands."""
+        """Current time of the test's clock."""
         return _EPOCH + dt.timedelta(microseconds=self._clock_us)
 
     @property
@@ -818,7 +818,7 @@ def _columns_read(flow: CompiledFlow) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What a function did with the rows of one key; `process` makes it.
+    """Rows, state and timers that a function left behind for one key; `process` makes it.
 
     Attributes
     ----------

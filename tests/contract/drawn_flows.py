@@ -121,14 +121,14 @@ class _DrawnRun(WindowsApart):
 
     @property
     def is_due(self) -> bool:
-        """Whether there is anything to do without input."""
+        """True if there is work without input."""
         return self.event_times.is_due(
             clock_us=self.clock_us, silence_us=self.clock_us, components=self.view.components
         )
 
 
 class _DrawnHistory(History):
-    """What happens to a drawn flow."""
+    """Rows, migrations and losses of a drawn flow."""
 
     run: _DrawnRun
     at = 0.0

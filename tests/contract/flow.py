@@ -83,7 +83,7 @@ class Source:
 
 
 class Undisturbed:
-    """What comes out where nothing happens."""
+    """Results of a run in which nothing is disturbed."""
 
     def __init__(self, *, deep: bool, again: bool = False) -> None:
         self._sums: dict[str, dict[int, list[int]]] = {"totals": {}}

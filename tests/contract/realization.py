@@ -1,4 +1,4 @@
-"""What a realization of Godwit must be able to do, so that every scenario can be played on it.
+"""Port that a cluster implements so that every scenario can be played on it.
 
 The contract: whatever is done through these few methods, in whatever order, the rows that came out
 are what `tests.contract.verdict` says.  To join, a realization gives
@@ -89,18 +89,18 @@ class Realization(Protocol):
         """Cancel a migration, if it is under way."""
 
     def ended(self, migration: str) -> EndMigration | None:
-        """How a migration ended, once it has."""
+        """Outcome of a migration, once it has ended."""
 
     def stop(self) -> None:
         """End, as it stands; may be called where nothing runs."""
 
     @property
     def view(self) -> ProtocolView:
-        """Where the protocol stands."""
+        """State of the migration protocol."""
 
     @property
     def events(self) -> Sequence[Event]:
-        """What has been announced, over all starts."""
+        """Events of all starts so far."""
 
     @property
     def rows_out(self) -> Mapping[str, Mapping[int, Sequence[tuple[int, ...]]]] | None:

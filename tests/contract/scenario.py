@@ -194,7 +194,7 @@ THREE: Mapping[str, int] = {"local-0": 1, "local-1": 1, "local-2": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What happens, and what it must have come to.
+    """Steps of a scenario, and its expected results.
 
     Attributes
     ----------

@@ -85,10 +85,10 @@ class Decided(WindowsApart):
 
     @property
     def compared(self) -> list[FormsCompared]:
-        """What was told of forms."""
+        """Events about window layouts."""
         return [event for event in self.events if isinstance(event, FormsCompared)]
 
     @property
     def reasons(self) -> list[str]:
-        """Why components were regrouped without anybody asking for it."""
+        """Reasons of regroupings that nobody asked for."""
         return [e.reason for e in self.events if isinstance(e, RegroupingStarted) and e.reason]

@@ -64,7 +64,7 @@ class Timed(OneProcess):
         self.epoch([(key, moment * S, moment) for moment in moments for key in keys])
 
     def times(self) -> dict[str, Any]:
-        """What `is_due` and `is_pending` are asked with."""
+        """Event times that `is_due` and `is_pending` are called with."""
         return {"view": self.view, "times": self.event_times, "clock_us": 0, "silence_us": 0}
 
     def quiet_epoch(self) -> None:

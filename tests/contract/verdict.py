@@ -211,7 +211,7 @@ def _judge_rows(
 
 
 def _some_waited_untold(scenario: Scenario, events: Sequence[Event]) -> bool:
-    """Whether rows may have waited for want of state in an epoch whose driver died untold."""
+    """True if rows may have waited for state in an epoch whose driver died before it reported."""
     told = {event.epoch for event in events if isinstance(event, EpochCommitted)}
     untold = set(range(max(told, default=-1))) - told
     return bool(untold) and any(isinstance(step, ForgetStore) for step in scenario.steps)

@@ -31,7 +31,7 @@ _PATIENCE_S = 120.0
 
 @dataclass(slots=True)
 class Campaign:
-    """What was found: number of a variant → what no reader may do."""
+    """Findings: number of a variant → violation by a reader."""
 
     variants: int = 0
     findings: dict[int, list[str]] = field(default_factory=dict)

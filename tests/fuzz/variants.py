@@ -159,7 +159,7 @@ def _rewrite(files: Files, path: str, change: Callable[[dict[str, Any]], None]) 
 
 
 def is_whole(content: bytes) -> bool:
-    """Whether a record's file passes its checksums."""
+    """True if a record's file passes its checksums."""
     return not _frame_problem(memoryview(content))
 
 

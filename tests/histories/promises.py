@@ -1,4 +1,4 @@
-"""What the loop promises, checked on a history."""
+"""Promises of the loop, checked on a history."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _rest(drawn: Drawn, history: History) -> Iterator[str]:
 
 
 def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
-    """Whether the load is as even as asked, or as can be, once it has to be; asked while rows come.
+    """True if the load is less even than asked, and than possible, once it has to be even.
 
     ``None`` where too little time is left for that to be seen.
     """
@@ -193,7 +193,7 @@ def uneven(drawn: Drawn, simulation: Simulation) -> list[str] | None:
 
 
 def _settled_s(drawn: Drawn, history: History) -> float | None:
-    """When the load has to be even: so many whole periods after the last thing that happened.
+    """Time by which the load has to be even: some whole periods after the last disturbance.
 
     What happens is the trouble, and an executor that comes, goes, or is to go. A component that was
     on the move then is planned for anew only once it is not; and a migration may take longer than a
@@ -216,18 +216,18 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
 
 
 def _moves_at_the_end(drawn: Drawn, history: History) -> bool:
-    """Whether key groups were still on the move when no more rows came."""
+    """True if key groups were still moving when no more rows came."""
     end_s = drawn.scenario.duration_s
     return any(begun_s <= end_s < ended_s for begun_s, ended_s in _migrations(history))
 
 
 def _moved_s(history: History, at_s: float) -> float:
-    """When all migrations that had begun by some time had ended; infinite: they never did."""
+    """Time by which all migrations begun before some time had ended; infinite: never."""
     return max([at_s, *(ended_s for begun_s, ended_s in _migrations(history) if begun_s <= at_s)])
 
 
 def _migrations(history: History) -> list[tuple[float, float]]:
-    """When each migration began, and when it ended; infinite: it never did."""
+    """Begin and end of each migration; infinite: it never ended."""
     ended = {
         e.migration: e.at_s
         for e in history.of_kind(events.MigrationFinished, events.MigrationCancelled)
@@ -237,7 +237,7 @@ def _migrations(history: History) -> list[tuple[float, float]]:
 
 
 def _within_tau(drawn: Drawn, simulation: Simulation) -> bool:
-    """Whether no executor is above what a planner by tau lets it have; it says nothing of below."""
+    """True if no executor is above the bound of a planner by tau; there is none from below."""
     if some_tau not in planner_named(drawn.planner).requires:
         return False
     tau = drawn.settings.search.limits.tau or drawn.settings.worth.max_load_distance

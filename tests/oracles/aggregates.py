@@ -1,4 +1,4 @@
-"""What every aggregate should give, in plain Python, from a key's values in arrival order."""
+"""Expected results of every aggregate, in plain Python, from a key's values in arrival order."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What happens in one epoch."""
+    """Changes of one epoch."""
 
     rows: dict[Place, list[Row]]
     suspended: frozenset[Place]

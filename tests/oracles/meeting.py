@@ -29,7 +29,7 @@ class _Late:
 
 @dataclass(kw_only=True)
 class Duplicates(_Late):
-    """What comes through."""
+    """Rows that pass a `drop_duplicates`."""
 
     within: int
     through: list[Row] = field(default_factory=list)

@@ -65,7 +65,7 @@ SIZES = {g: 5 * g for g in range(NUM_KEY_GROUPS)}
 
 
 class Choices(Protocol):
-    """Who decides what the adversary does."""
+    """Source of the adversary's decisions."""
 
     def among(self, options: Sequence[T]) -> T:
         """Pick one."""

@@ -182,7 +182,7 @@ class OneProcess:
         )
 
     def instruction(self) -> EpochInstruction:
-        """What the lanes are told in the next epoch."""
+        """Instruction of the lanes for the next epoch."""
         plan = EpochPlan(
             assignment=self.assignment,
             suspended=self.suspended,
@@ -293,7 +293,7 @@ class OneProcess:
     def held(
         self, operator: int = 0, state: str = "state"
     ) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """What tells entries apart → a state of an operator as the checkpoint alone gives it."""
+        """Entries of an operator's state, as the checkpoint alone has them: identity → entry."""
         member = self.flow.operators[operator]
         (which,) = (s for s in member.operator.states if s.state == state)
         found: dict[tuple[Any, ...], tuple[Any, ...]] = {}

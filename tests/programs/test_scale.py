@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What two streams on one cluster told."""
+    """Results of two streams on one cluster."""
     directory = tmp_path_factory.mktemp("scaled")
     done = subprocess.run(
         [sys.executable, "-m", "tests.programs.scale_program", str(directory)],

@@ -130,7 +130,7 @@ def test_wherever_the_driver_dies_the_next_controller_goes_on(surge: Surge) -> N
 
 
 def moves(simulation: Simulation) -> bool:
-    """Whether rows or key groups are on their way, or an executor leaves."""
+    """True if rows or key groups are on their way, or an executor leaves."""
     view, last = simulation.conductor.view, simulation.history.epochs[-1]
     component = view.components["sums"]
     on_their_way = component.transfers or component.moves or component.suspended

@@ -1,4 +1,4 @@
-"""What the simulator computes is exact: against recomputation row by row, byte by byte."""
+"""The simulator is exact: against recomputation row by row, byte by byte."""
 
 from __future__ import annotations
 

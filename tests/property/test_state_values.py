@@ -139,7 +139,7 @@ VALUES = st.recursive(LEAVES, containers, max_leaves=8)
 
 
 def identical(one: Any, other: Any) -> bool:
-    """Whether nothing that a function could ask of two values tells them apart."""
+    """True if no question that a function could ask tells two values apart."""
     if type(one) is not type(other):
         return False
     if isinstance(one, float):

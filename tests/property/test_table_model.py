@@ -265,7 +265,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @staticmethod
     def moment(value: Any) -> int:
-        """What a table has for an integer or a moment."""
+        """Stored value of an integer or an event time."""
         if isinstance(value, datetime):
             return int((value - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
         return value or 0

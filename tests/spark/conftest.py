@@ -1,4 +1,4 @@
-"""What holds for every test on Spark."""
+"""Fixtures of all tests on Spark."""
 
 from __future__ import annotations
 

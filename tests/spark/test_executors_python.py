@@ -1,4 +1,4 @@
-"""Which Python executors run, and what is said where it cannot do."""
+"""Versions of Python on executors, and the refusal of one that cannot do."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def canonical(value: Any) -> Any:
-    """What Spark groups by: one NaN, one zero."""
+    """Value that Spark groups by: one NaN, one zero."""
     return comparable(0.0 if isinstance(value, float) and value == 0 else value)
 
 

@@ -1,4 +1,4 @@
-"""What is played without Spark behaves as on it, and a checkpoint says which of the two it was."""
+"""Flows played without Spark behave as on it, and a checkpoint says which of the two it was."""
 
 from __future__ import annotations
 

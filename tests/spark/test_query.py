@@ -1,4 +1,4 @@
-"""What the user holds of a running flow behaves as a StreamingQuery does, and tells more."""
+"""The handle of a running flow behaves as a StreamingQuery does, and says more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot work is refused, with a text that says what is wrong, where, and what to do."""
+"""Errors of what cannot work: each says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

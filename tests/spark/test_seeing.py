@@ -1,4 +1,4 @@
-"""What a running query tells of itself: in its journal, in Spark's progress and to Prometheus."""
+"""Journal, progress and metrics of a running query."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def totals(inbox: Inbox, sink: Any) -> gw.Flow:
 
 
 def ends(work: Callable[[], Any], within_s: float = PATIENCE_S) -> bool:
-    """Whether some work comes to an end, on a thread that may be left behind if not."""
+    """Return True if some work ends in time; run on a thread that is left behind if not."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(within_s)
@@ -69,7 +69,7 @@ class Door(gw.sinks.Sink):
 
 
 def resumes(inbox: Inbox, checkpoint: Path, total: int) -> bool:
-    """Whether the checkpoint goes on as if nothing had been."""
+    """Return True if the checkpoint goes on as if nothing had been."""
     sink = Door()
     drain(totals(inbox, sink), checkpoint)
     return sink.rows[max(sink.rows)] == [("a", total)]

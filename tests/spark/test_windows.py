@@ -69,7 +69,7 @@ def plain(table: pa.Table) -> pa.Table:
 def native_epochs(
     inbox: Inbox, window: Column, slack: str, mode: str, checkpoint: Path
 ) -> dict[int, Counter[Any]]:
-    """What Spark's own query gives in each of its micro-batches."""
+    """Results of Spark's own query in each of its micro-batches."""
     found: dict[int, Counter[Any]] = {}
 
     def keep(batch: DataFrame, number: int) -> None:

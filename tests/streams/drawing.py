@@ -215,13 +215,13 @@ def _meets(node: ref.Node) -> bool:
 
 
 def _has_lists(node: ref.Node) -> bool:
-    """Whether a column is a list."""
+    """True if a column is a list."""
     made = getattr(node, "aggregates", {}).values()
     return any(what in ("collect_set", "top_k") for what, _ in made)
 
 
 def _in_order(node: ref.Node, keys: list[str]) -> bool:
-    """Whether it is known which of a key's rows of one moment arrives last."""
+    """True if the last of a key's rows of one event time is known."""
     if isinstance(node, ref.Window):
         return len(node.kinds) == 1 and not node.grows and node.keys == keys
     return isinstance(node, ref.Source)

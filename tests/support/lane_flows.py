@@ -50,7 +50,7 @@ def rows_of(rng: np.random.Generator, rows: int, keys: int) -> list[pa.RecordBat
 
 
 class Model:
-    """What `sums` should hold."""
+    """Expected state of `sums`."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -63,6 +63,6 @@ class Model:
                 self.totals[row["k"]] += row["v"]
 
     def agrees_with(self, held: Mapping[tuple[Any, ...], tuple[Any, ...]]) -> bool:
-        """Whether the state says as much."""
+        """True if the state agrees."""
         found = {key[0]: values[:2] for key, values in held.items()}
         return found == {key: (n, self.totals[key]) for key, n in self.counts.items()}

@@ -1,4 +1,4 @@
-"""What every refusal of a flow must be."""
+"""Rules that every refusal of a flow follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, anchors, decisions."""
+"""Everything that the documents name exists: files, anchors, decisions."""
 
 from __future__ import annotations
 

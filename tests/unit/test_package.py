@@ -1,4 +1,4 @@
-"""What ``import godwit`` brings: the names of the guide, and no Spark."""
+"""Names that ``import godwit`` brings: those of the guide, and no Spark."""
 
 from __future__ import annotations
 

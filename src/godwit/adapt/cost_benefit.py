@@ -43,7 +43,7 @@ _LEAST_BUSY = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """When moving pays."""
+    """Thresholds and prices by which a move pays."""
 
     # by how much of the mean an executor's load index may differ from it before key groups move
     max_load_distance: float

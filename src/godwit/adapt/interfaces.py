@@ -66,7 +66,7 @@ class MeasuredProblem:
     held_bytes: FloatArray
 
     def part(self, component: str) -> slice:
-        """Where a component's key groups are."""
+        """Return the slice of the key groups that belong to a component."""
         first = self.first[component]
         later = [at for at in self.first.values() if at > first]
         return slice(first, min(later, default=self.problem.num_key_groups))
@@ -99,7 +99,7 @@ class Migrations(Protocol):
 
     @property
     def view(self) -> ProtocolView:
-        """Where the migration protocol stands, as a value."""
+        """State of the migration protocol, as a value."""
 
     def migrate(self, request: MigrationRequested) -> None:
         """Begin to carry out a plan; raises where it cannot be (any more)."""

@@ -62,7 +62,7 @@ class Resize:
 
 
 class Pace:
-    """When a model's answers are followed."""
+    """Hysteresis and cool-down between a scaling model's answers and scaling decisions."""
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class Resizing:
         return staying
 
     def _fault(self, plans: list[Planned], situation: ScalingSituation) -> str:
-        """Why those that remain would not do; empty where they would."""
+        """Return why the executors that remain would not suffice; empty if they would."""
         index: dict[str, float] = {}
         total = room = 0.0
         for plan in plans:

@@ -86,7 +86,7 @@ class Means:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """When the controller decides, and for how long it leaves things alone.
+    """Periods, cool-downs and how long manual overrides last.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Search:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """When moving is worth it.
+    """Thresholds and costs that decide if a move is worth it.
 
     Attributes
     ----------

@@ -93,7 +93,7 @@ class ArrivalCurve:
 
     @property
     def step_s(self) -> float | None:
-        """When a step up began, if the last intervals show one."""
+        """Time at which a step up of the rate began, if the last intervals show one."""
         rates = self._rates(4 * _USUAL + _STEP)
         usual = np.log(rates[:-_STEP])
         if len(usual) < _USUAL:

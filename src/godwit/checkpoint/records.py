@@ -1,4 +1,4 @@
-"""What a checkpoint is: its files, its records, and the rule that makes a commit atomic.
+"""Files and records of a checkpoint, and the rule that makes a commit atomic.
 
 The checkpoint is a directory of files that are written once and never changed::
 

@@ -172,7 +172,7 @@ class Instructor:
 
     @property
     def local_dir(self) -> str | None:
-        """Where local stores lie, if the user said so."""
+        """Directory of local stores, if the user set one."""
         return self._settings.local_path
 
     def regrouped(self, flow: CompiledFlow) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
 
 
 class Strategy(StrEnum):
-    """When a key group that moves may switch; the protocol asks nothing but the questions below."""
+    """Rule for when a moving key group may switch; the protocol asks only its properties below."""
 
     LIVE = "live"
     """Each key group by itself, as soon as its copy is nearly fresh (Ding et al. §3.2)."""

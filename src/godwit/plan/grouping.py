@@ -1,4 +1,4 @@
-"""Which operators may share a component, and the physical plan that a user or a policy asks for.
+"""Operators that may share a component, and physical plans asked for by users and policies.
 
 Whoever regroups names the components that they want, and their operators; the others stay as they
 are, less the operators that were taken from them.  `CompiledFlow.under` refuses what cannot run.

@@ -31,7 +31,7 @@ __all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
 
 
 class Views(Protocol):
-    """Where a sink shows rows to the people around it: temporary views of a Spark session, say."""
+    """Port by which a sink shows rows under a name, such as a temporary view of a Spark session."""
 
     def show(self, name: str, rows: pa.Table) -> None:
         """Let `name` stand for `rows` from now on."""
@@ -39,7 +39,7 @@ class Views(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """What a sink may know about the query it serves.
+    """Description of the query that a sink serves.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class EpochOutput(Protocol):
 
     @property
     def complete(self) -> bool | None:
-        """Whether they are the whole result; ``None``: as `SinkContext.complete` says.
+        """True if they are the whole result; ``None``: as `SinkContext.complete` says.
 
         A flow that was changed since may have made them otherwise.
         """
@@ -127,16 +127,16 @@ class EpochOutput(Protocol):
 
 
 class Sink(ABC):
-    """Where results go. Instances hold configuration only until `open` is called."""
+    """Destination of results. Instances hold configuration only until `open` is called."""
 
     @property
     def wants_rows(self) -> bool:
-        """Whether rows are staged at all; false for a sink that throws them away."""
+        """True if rows are staged at all; false for a sink that discards them."""
         return True
 
     @property
     def destination(self) -> str | None:
-        """Where rows go, by configuration alone and without anything confidential.
+        """Place that rows go to, from configuration alone and without secrets.
 
         Two sinks with one destination write to one place. ``None`` if only the sink knows.
         """
@@ -149,7 +149,7 @@ class Sink(ABC):
 
     @property
     def rejects(self) -> Sink | None:
-        """Where rows go that the target cannot take; ``None``: they stop the epoch."""
+        """Sink of the rows that the target cannot take; ``None``: they stop the epoch."""
         return None
 
     @abstractmethod
@@ -164,7 +164,7 @@ class Sink(ABC):
 
     @property
     def keeps_epochs(self) -> bool:
-        """Whether the target keeps which epoch it got last (`last_delivered`)."""
+        """True if the target stores the last epoch it got (`last_delivered`)."""
         return False
 
     def last_delivered(self) -> HistoryPoint | None:

@@ -1,4 +1,4 @@
-"""What the sinks share whose target keeps epochs: Parquet, Delta Lake, PostgreSQL.
+"""Common base of sinks whose target stores epochs: Parquet, Delta Lake, PostgreSQL.
 
 Such a target gets the rows of an epoch and the epoch's `HistoryPoint` in one atomic step.  That
 makes a second delivery change nothing, and lets a start compare target and checkpoint

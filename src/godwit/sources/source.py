@@ -56,7 +56,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a query is behind a source.
+    """Distance between a query and the end of a source.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What it reads, as users would say it, without secrets; the same over restarts.
+        """Name of the data it reads, as users say it, without secrets; the same over restarts.
 
         A checkpoint's position counts for a source of the same identity alone: another directory,
         topic or seed is refused at the start.

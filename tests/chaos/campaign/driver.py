@@ -48,7 +48,7 @@ _AGGREGATES: dict[str, Callable[[], Any]] = {
 
 
 class PlannedFailureError(Exception):
-    """What a round fails of on purpose."""
+    """Failure that a round meets on purpose."""
 
 
 def build(spark: SparkSession, directory: Path, history: History, generation: int) -> gw.Flow:

@@ -1,4 +1,4 @@
-"""What happens in a history, drawn at random: plain values, so that a program can be told them.
+"""Random histories as plain values, so that they can be passed to a program.
 
 A history is the life of one checkpoint in rounds.  A round starts the flow as it is by then, puts
 files, does a deed, and ends by stopping, failing or dying.  The flow may change between two rounds.

@@ -1,4 +1,4 @@
-"""What a history must have left behind, worked out from its rows and from nothing of Godwit's.
+"""Expected results of a history, computed from its rows and from nothing of Godwit's.
 
 The flow's *witness* emits every row with the generation of the flow that processed it.  So it says
 which rows each epoch had, and under which flow; everything else follows by plain arithmetic.
@@ -90,7 +90,7 @@ def problems(history: History, directory: Path, files: int) -> Iterator[str]:
 def _may_have_left(
     history: History, operator: Operator, epoch: int, witnessed: dict[int, list[dict[str, Any]]]
 ) -> bool:
-    """Whether this is the last epoch of an operator that a later generation does not have.
+    """True if this is the last epoch of an operator that a later generation does not have.
 
     If the query ended between commit and delivery, there is no sink to deliver the epoch to.
     """

@@ -1,4 +1,4 @@
-"""What flows over event time give, in plain Python over lists of rows, by the words of the guide.
+"""Reference results of flows over event time, in plain Python over lists of rows.
 
 Nothing of the product is used here. A row is a dict; moments are microseconds since 1970.
 """

@@ -30,7 +30,7 @@ class World:
 
 @dataclass(frozen=True)
 class Front:
-    """How far a stream has come."""
+    """Progress of a stream: watermark, newest event time, and if it has ended."""
 
     watermark: int
     newest: int
@@ -50,7 +50,7 @@ class Node(ABC):
 
     @abstractmethod
     def front(self, world: World) -> Front:
-        """How far it has come, as the last epoch left it."""
+        """Progress of the stream as of the last epoch."""
 
     def bounded(self, world: World) -> list[tuple[Row, int | None]]:
         """Rows of this epoch, and up to which moment each counts; ``None``: at any."""
@@ -166,11 +166,11 @@ class Operator(Node):
 
     @abstractmethod
     def is_late(self, at: int) -> bool:
-        """Whether a row of that moment is late."""
+        """True if a row of that event time is late."""
 
     @abstractmethod
     def over_at(self, newest: int) -> int:
-        """When all is over that rows up to that moment were of."""
+        """Time at which everything is over that rows up to that event time belong to."""
 
     def emitted_newest(self, newest: int) -> int:
         """Event time of the newest row that may come out."""

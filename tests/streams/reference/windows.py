@@ -61,7 +61,7 @@ class OfWindows(Operator):
         return [self.feed]
 
     def timed(self, row: Row) -> tuple[int, tuple[Any, ...]]:
-        """When a row happened, and its key."""
+        """Event time of a row, and its key."""
         at, key = self.moment_of(0, row), self.key(row)
         assert at is not None
         self.keyed.setdefault(key, tuple(row[k] for k in self.keys))
@@ -95,7 +95,7 @@ class Window(OfWindows):
 
     @property
     def grows(self) -> bool:
-        """Whether a window may come out more than once."""
+        """True if a window may be emitted more than once."""
         return self.update or self.lateness > 0
 
     def begins(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Which moves pay where some of them carry no state."""
+"""Moves that pay where some of them carry no state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Observing:
 
 
 def asked(turning: set[int], *, draining: frozenset[str] = frozenset()) -> MeasuredProblem:
-    """What planners are asked of a component some of whose key groups have an empty slot."""
+    """Problem that planners get of a component some of whose key groups have an empty slot."""
     world = World({"w": Part(rows=np.full(4, 10.0), state_bytes=500)}, {"a": 1, "b": 1})
     topology = Topology(stages=(("w",),))
     statistics = Statistics(topology, 0.0, {"w": dict.fromkeys(range(4), 500)})

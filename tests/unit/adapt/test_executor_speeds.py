@@ -1,4 +1,4 @@
-"""How fast executors are, told from what the same work costs where."""
+"""Speeds of executors, estimated from the cost of the same work on each."""
 
 from __future__ import annotations
 

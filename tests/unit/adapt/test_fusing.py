@@ -1,4 +1,4 @@
-"""Which operators share a component is decided by what they send each other."""
+"""Operators are fused by the rows that they send each other."""
 
 from __future__ import annotations
 

@@ -501,7 +501,7 @@ def ends(problem: Problem) -> None:
 
 
 class Unreadable:
-    """What fails once it is looked at."""
+    """Value that raises once it is looked at."""
 
     def __array__(self, *_given: object, **_more: object) -> np.ndarray:
         raise RuntimeError("not for you")

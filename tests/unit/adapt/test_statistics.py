@@ -1,4 +1,4 @@
-"""What a statistics period says: loads by key group, lane and executor, rates, what is missing."""
+"""Statistics period: loads by key group, lane and executor, rates, missing values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a verification while it goes on."""
+"""Progress of a verification while it runs."""
 
 from __future__ import annotations
 

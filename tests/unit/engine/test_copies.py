@@ -37,7 +37,7 @@ def chains() -> Chains:
 
 
 def reach(copies: Copies, reported: dict[StateId, dict[int, int]]) -> dict[int, int]:
-    """How far the copies at ``a`` reach, after a report of it."""
+    """Reach of the copies at ``a`` after a report of it."""
     return dict(reach_of([ONE, TWO], {"a": reported}, chains(), copies).get("a", {}))
 
 

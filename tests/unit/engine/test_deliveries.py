@@ -1,4 +1,4 @@
-"""Which sinks of a run are which of its checkpoint's last epoch."""
+"""Sinks of a run matched with those of its checkpoint's last epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lanes are told: where they run, what is theirs, and what brings their state forward."""
+"""Instructions of lanes: places, key groups they own, chains that bring their state forward."""
 
 from __future__ import annotations
 

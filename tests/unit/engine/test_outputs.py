@@ -1,4 +1,4 @@
-"""What sinks are given of an epoch: rows, files of theirs, and what another run left."""
+"""Input of sinks in an epoch: rows, files of theirs, and leftovers of another run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start takes up from a checkpoint, and what it leaves alone."""
+"""State that a start recovers from a checkpoint, and state that it ignores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start with a changed program goes on with, and what it refuses."""
+"""Restarts with a changed program: changes that go on, and changes that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a version of a program did not have is gone, whatever of it is in the checkpoint still."""
+"""State that a version of a program did not have is gone, even if the checkpoint still has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may set of how lanes read and write state."""
+"""Settings of lanes' reading and writing of state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be in flight at once, and transfer phases."""
+"""Bounds on moves in flight, and transfer phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where copies come from: who holds them, and what was delivered before."""
+"""Sources of copies: the executors that hold one, and past delivery rates."""
 
 from __future__ import annotations
 

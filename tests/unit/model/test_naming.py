@@ -1,4 +1,4 @@
-"""What may be a name, and the names that operators get."""
+"""Allowed names, and the names that operators get."""
 
 from __future__ import annotations
 

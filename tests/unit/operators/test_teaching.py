@@ -1,4 +1,4 @@
-"""What is easily got wrong is answered by what to do instead."""
+"""Common mistakes are answered by what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns tell the rows of a result apart, whatever makes it and whatever maps follow."""
+"""Columns that identify the rows of a result, for every operator and the maps after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators may share a component, and what becomes of levels then."""
+"""Operators that may share a component, and the levels that follow."""
 
 from __future__ import annotations
 

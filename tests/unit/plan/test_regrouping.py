@@ -1,4 +1,4 @@
-"""What a user says of components, as a physical plan."""
+"""Components named by a user, as a physical plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every planner in the registry, whatever its method."""
+"""Rules that every planner in the registry follows, whatever its method."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 
 def _within_reach(problem: Problem) -> bool:
-    """Whether any assignment keeps the limits."""
+    """True if any assignment keeps the limits."""
     m, n = problem.num_key_groups, problem.num_executors
     return any(
         not illegalities(problem, assignment) and not broken_limits(problem, assignment)

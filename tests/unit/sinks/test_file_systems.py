@@ -1,4 +1,4 @@
-"""What a path names: the same destination however it is written, and whoever's credentials."""
+"""One destination for a path however it is written, and whoever's credentials it has."""
 
 from __future__ import annotations
 

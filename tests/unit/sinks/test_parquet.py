@@ -51,7 +51,7 @@ ROWS = [
 
 
 def read(path: Path) -> list[tuple[Any, ...]]:
-    """What a reader of the directory sees, as (epoch, plane, total), sorted."""
+    """Rows that a reader of the directory sees, as (epoch, plane, total), sorted."""
     if not any(path.glob("epoch=*/**/*.parquet")):
         return []
     schema = pa.schema([("epoch", pa.int32()), *SCHEMA])
@@ -530,7 +530,7 @@ def test_an_epoch_directory_that_the_sink_did_not_complete_is_an_error(tmp_path:
 
 
 class PowerCuts:
-    """What a disk would hold had the power failed, at every moment at which something is forced.
+    """Contents of a disk had the power failed, at every moment at which something is forced.
 
     The disk is as nasty as it may be: a name may be durable without having been forced, or not,
     and bytes are durable only if they have been.

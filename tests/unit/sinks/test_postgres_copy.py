@@ -105,7 +105,7 @@ CASES: list[Any] = [
 def written_and_read(
     dsn: str, dtype: pa.DataType, values: Sequence[Any], created: str = ""
 ) -> list[tuple[Any, str]]:
-    """What comes back of `values`, and the type of the column, by way of table ``target``."""
+    """Return `values` as read back from table ``target``, and the type of the column."""
     table = pa.table({"row": range(len(values)), "value": pa.array(values, dtype)})
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SET TimeZone = 'UTC'")

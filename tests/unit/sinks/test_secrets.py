@@ -1,4 +1,4 @@
-"""What is confidential in URIs and options is never shown, however badly it is written."""
+"""Secrets in URIs and options are never shown, however badly they are written."""
 
 from __future__ import annotations
 

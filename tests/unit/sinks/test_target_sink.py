@@ -1,4 +1,4 @@
-"""What a new sink costs whose target keeps epochs: one of SQLite, by nothing but the contract."""
+"""A complete new sink whose target stores epochs: SQLite, by nothing but the contract."""
 
 from __future__ import annotations
 

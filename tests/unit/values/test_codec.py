@@ -144,7 +144,7 @@ class Sub(Base):
 
 @dataclasses.dataclass
 class Holder:
-    """What annotations do not say, and what `==` does not see."""
+    """Class whose annotations and `==` do not cover all of its value."""
 
     parts: list[Base] = dataclasses.field(default_factory=list)
     name: str = ""

@@ -1,4 +1,4 @@
-"""What a type of state looks like, in plain values, and what cannot be state."""
+"""Types of state as plain values, and types that cannot be state."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Death", "Executors", "Join", "Machine", "Pool", "SimulatedCluster", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What one executor has."""
+    """Cores, speed and bandwidth of one executor."""
 
     cores: int = 1  # lanes that run at once
     speed: float = 1.0  # of each core; work takes 1/speed of its time
@@ -54,7 +54,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """How a cluster answers when executors are asked for."""
+    """A cluster's answer to requests for executors: limit, delay and failures."""
 
     # executors that there can be; what is asked for beyond is refused at once
     most: int | None = None
@@ -67,7 +67,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedCluster:
-    """Where a simulated stream runs."""
+    """A cluster for simulated streams: its executors, and what befalls them."""
 
     machines: tuple[Machine, ...]  # one for each executor there is at the start
     names: tuple[str, ...] = ()  # their names; 0, 1, ... if left out.
@@ -118,7 +118,7 @@ class Executors:
     # -- as time passes ---------------------------------------------------------------------------
 
     def next_s(self) -> float:
-        """When something happens to them next."""
+        """Time of the next change; infinity if none is planned."""
         return self._coming[0][0] if self._coming else float("inf")
 
     def advance(self, until_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulated flow does with an epoch: rows through components, and what that costs whom.
+"""Epochs of a simulated flow: the rows of every component, and the time and bytes they cost.
 
 `SimulatedFlow.work` is pure: it says what an attempt at an epoch would do and how long it would
 take.  `SimulatedFlow.commit` makes it so.  An attempt that is broken off has therefore done
@@ -127,7 +127,7 @@ def levels_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Routed:
-    """What comes in at a component; vectors have one entry per key group of it."""
+    """Rows that enter a component from upstream; vectors have one entry per key group of it."""
 
     rows: np.ndarray
     size_bytes: FloatArray
@@ -202,7 +202,7 @@ def _whole(rows: FloatArray, rng: np.random.Generator) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentWork:
-    """What one component does in an epoch; vectors have one entry per key group."""
+    """Work of one component in an epoch; vectors have one entry per key group."""
 
     plan: EpochPlan  # how it runs
     runs: BoolArray
@@ -225,7 +225,7 @@ class ComponentWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpochWork:
-    """What an attempt at an epoch would do."""
+    """Work of one attempt at an epoch, not committed yet."""
 
     epoch: int
     batch: Batch

@@ -112,7 +112,7 @@ class EpochRecord:
 
     @property
     def ended_s(self) -> float:
-        """When it was committed."""
+        """Time of its commit."""
         return self.began_s + self.took_s
 
 
@@ -140,7 +140,7 @@ class History:
         return [event for event in self.events if isinstance(event, kinds)]
 
     def delays(self) -> Delays:
-        """How long source rows took."""
+        """Delays of the source rows of all epochs."""
         return Delays.all_of([record.delays for record in self.epochs])
 
     def summary(self) -> dict[str, float]:

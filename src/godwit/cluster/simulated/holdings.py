@@ -28,7 +28,7 @@ __all__ = ["Copy", "Holdings", "WaitBuffers"]
 
 @dataclass(slots=True, kw_only=True)
 class Copy:
-    """What one executor holds of one component."""
+    """Copies of one component's key groups on one executor."""
 
     there: BoolArray  # shape ``(m,)``: whether there is a copy
     # shape ``(m,)``: how much of the changelog, since the beginning, is in it

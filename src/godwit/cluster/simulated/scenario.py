@@ -61,7 +61,7 @@ _ROW_MS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a scenario is."""
+    """Size of a scenario: executors, key groups, keys, load and duration."""
 
     executors: int = 8  # at first
     cores: int = 2  # of each

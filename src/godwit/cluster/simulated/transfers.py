@@ -109,7 +109,7 @@ class Links(Generic[Name]):
         self._rates = None
 
     def next_end_s(self) -> float:
-        """When the next transfer ends, if nothing else begins; infinity if none is under way."""
+        """Time at which the next transfer ends if no other begins; infinity if none is under way."""
         if not self._flows:
             return float("inf")
         left = np.array([flow.left_bytes for flow in self._flows])
@@ -224,7 +224,7 @@ class Warming:
         return self.read_bytes + self.sent_bytes
 
     def next_s(self) -> float:
-        """When something ends next, if nothing is ordered; infinity if nothing is under way."""
+        """Time at which the next order ends if none is added; infinity if none is under way."""
         if not self._jobs:
             return float("inf")
         return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])

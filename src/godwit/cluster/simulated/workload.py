@@ -49,7 +49,7 @@ class Surge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How many rows arrive."""
+    """Arrival rate of a source: usual rate, surges and noise."""
 
     rows_per_s: float  # the usual rate
     # times at which it is another one; where they overlap, their factors multiply
@@ -102,7 +102,7 @@ class RowArrivals:
         return int(self._rows[-1] + 1e-9)
 
     def time_of(self, row: float) -> float:
-        """When as many as `row` rows have arrived."""
+        """Time by which `row` rows have arrived."""
         return float(np.interp(row, self._rows, self._times))
 
     def pieces(self, first: int, last: int) -> FloatArray:
@@ -216,7 +216,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return self.last - self.first
 
 

@@ -1,1 +1,1 @@
-"""What a lane does with an epoch; begin with `lane`."""
+"""The work of a lane in an epoch; begin with `lane`."""

@@ -1,4 +1,4 @@
-"""Which executor this Python process belongs to, and where its local store lies.
+"""The executor that this Python process belongs to, and the path of its local store.
 
 Invariant: what is made, trusted and removed lies in a directory that belongs to this user and that
 nobody else may write to; it may itself lie in one that everybody shares, such as ``/tmp``.  Names

@@ -1,4 +1,4 @@
-"""What one lane task writes: changelog, snapshots and staged output, a file each at most."""
+"""Files that one lane task writes: changelog, snapshots and staged output, one each at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lane task does: one epoch of every operator of its level, for the key groups it owns.
+"""A lane task: one epoch of every operator of its level, for the key groups it owns.
 
 Operators run upstream before downstream.  Rows for an operator of the same level stay in the lane:
 the two share a component, and hence the places of their key groups.  Other rows go through an

@@ -1,4 +1,4 @@
-"""How rows reach an operator: as payloads that cross an exchange, or as they are in their lane.
+"""Rows on their way to an operator: payloads across an exchange, or batches within a lane.
 
 A payload is a fixed header and one Arrow record batch (without its schema, which both ends know).
 Its *origin* orders payloads the same way however the shuffle fetched them, so a replayed epoch
@@ -74,7 +74,7 @@ _MAX_CHUNK_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Where a payload comes from and what it is."""
+    """Kind, destination and origin of a payload."""
 
     kind: int  # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS` or `HOT`
     level: int  # level of the component it is for

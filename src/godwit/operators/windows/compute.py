@@ -276,7 +276,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Where the time is, and whether panes are needed as windows grow."""
+        """Meaning of the output for the checkpoint: columns of time, and "update" or "append"."""
         return {**super().means, "output": "update" if self.update else "append"}
 
     def window_rows(

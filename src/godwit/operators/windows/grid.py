@@ -59,7 +59,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowsOfPanes:
-    """Which panes make which windows: columns, one entry per pane and window that holds it."""
+    """Pairs of a pane and a window that holds it, as columns."""
 
     pane: Moments  # position of the pane among those that were asked about
     kind: Moments  # which of the grid's windows
@@ -126,7 +126,7 @@ class PaneGrid:
         return max(window.end_of(moment) for window in self.windows)
 
     def closes(self, closed: int, until: int) -> bool:
-        """Whether any window ends after `closed`, and at `until` or before."""
+        """Return True if a window ends after `closed`, and at `until` or before."""
         return any(w.first_open(closed) <= w.last_closing(until) for w in self.windows)
 
     def windows_of(self, panes: Moments, closed: int, until: int) -> WindowsOfPanes:

@@ -1,4 +1,4 @@
-"""What rebalancing would have saved: against every placement there is, and against its bounds."""
+"""Savings of rebalancing: against every possible placement, and against its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators emit has an event time with a known delay, so whoever reads it waits for it."""
+"""Output of operators has an event time with a known delay, and readers wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What senders count of their traffic by pairs of key groups."""
+"""Senders count their traffic by pairs of key groups."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What others see of a query: listeners, progress, metrics."""
+"""Observability of a query: listeners, progress, metrics."""

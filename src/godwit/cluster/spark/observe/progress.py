@@ -1,4 +1,4 @@
-"""How far behind its sources a query is, and what Spark's own progress says of an epoch.
+"""Lag of a query behind its sources, and Spark's progress of an epoch.
 
 Spark notes a micro-batch's offsets, and what its sources say of themselves, once the micro-batch
 has ended.  Its file source does not tell what it holds back, but it takes files in the order of

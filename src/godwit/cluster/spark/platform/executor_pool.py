@@ -34,11 +34,11 @@ __all__ = ["Scheduler", "SparkExecutorPool", "SparkScheduler", "owns_nothing"]
 
 
 class Scheduler(Protocol):
-    """What the pool of executors asks of a cluster; calls may take a while."""
+    """Port to the cluster manager: request and end executors; calls may take a while."""
 
     @property
     def refusal(self) -> str:
-        """Why executors can never be added or removed, and what to do; empty where they can."""
+        """Reason why executors can never be added or removed, with a remedy; empty if they can."""
 
     @property
     def most(self) -> int | None:

@@ -1,1 +1,1 @@
-"""What a user holds: a flow that starts, and its running query."""
+"""Starting a flow on Spark, and the handle of the running query."""

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, in as few lines as it takes.
+"""Errors of Spark shortened to the lines that say what failed.
 
 Problem: an error of Spark's comes with the Java stacks of driver and executor, hundreds of lines in
 which the one that matters stands somewhere; and Spark logs an error of ours, which has been told in

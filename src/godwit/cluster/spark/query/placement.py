@@ -1,4 +1,4 @@
-"""Where the key groups of a running query are, and how they move: planners and migrations.
+"""Placement of a running query's key groups: assignments, plans and migrations.
 
 Problem: planners are pure functions of a `Problem`; a query has the facts (where key groups are,
 what they cost, how much state they hold) and can carry a plan out.
@@ -244,7 +244,7 @@ class Migration(Pending["EndMigration"]):
 
 
 class QueryPlacement:
-    """Where the key groups of a running query are, and what moves them: ``query.placement``."""
+    """Assignments of a running query, and migrations by hand: ``query.placement``."""
 
     def __init__(
         self,
@@ -704,7 +704,7 @@ class QueryPlacement:
         return tuple(migrations)
 
     def _places(self, component: str) -> Assignment:
-        """Where key groups are, executors included that own none."""
+        """Assignment of a component, with the executors that own nothing."""
         view = self._conducting.view
         return with_newcomers(view.components[component].assignment, view.executors)
 

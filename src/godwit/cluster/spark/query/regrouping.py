@@ -1,4 +1,4 @@
-"""Which operators share a component, changed while the stream runs: ``query.components``."""
+"""Changing which operators share a component while the stream runs: ``query.components``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Flow.explain` and `Flow.start` do, on a classic Spark session."""
+"""`Flow.explain` and `Flow.start` on a classic Spark session."""
 
 from __future__ import annotations
 

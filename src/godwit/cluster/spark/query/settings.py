@@ -1,4 +1,4 @@
-"""What a user may set when a flow is started: values by what they concern, defaults and checks."""
+"""Settings of a query, grouped by concern, with defaults and checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Who may use the checkpoint, and how much of its past stays readable.
+    """Access to the checkpoint, and the number of epochs that stay readable.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Sizing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """What the plan of a running query may change by itself, beside placement and size.
+    """Changes that a running query may make to its own plan, beside placement and size.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Adaptation:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
-    """Where the figures of a query can be read while it runs.
+    """Endpoints at which the figures of a running query can be read.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which rows a micro-batch of Spark holds, as Spark's own logs say.
+"""Rows of a micro-batch, identified by Spark's own logs.
 
 The problem: Spark plans a micro-batch, writes its plan to its log without forcing it to the disk,
 and calls us.  After a power failure its newest entries may be gone while our commit is there; Spark

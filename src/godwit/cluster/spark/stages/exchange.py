@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmClasses:
-    """What an epoch needs of Spark, Scala and Java, by what it is called there."""
+    """Handles of the Spark, Scala and Java classes that an epoch calls."""
 
     array_list: Any
     broadcast_threshold: int

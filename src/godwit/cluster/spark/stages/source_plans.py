@@ -1,4 +1,4 @@
-"""What a source, and the maps on it, may ask of Spark; and which streams its plan reads.
+"""Checks of a source's plan and its maps, and the streams that the plan reads.
 
 A flow's sources run as one streaming query whose epochs Godwit commits.  An operation that Spark
 would give state of its own (or would refuse at the start, long after the line that wrote it) is

@@ -57,7 +57,7 @@ _FEED = "__godwit_feed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedInput:
-    """What one operator takes from a feed."""
+    """Columns that one operator reads from a feed."""
 
     operator: int  # index of the operator in the flow
     slots: tuple[str, ...]  # slots of its columns: key columns, then the others

@@ -1,4 +1,4 @@
-"""What comes in is the same for every run, and shifts as the scenario says."""
+"""Input is the same for every run, and shifts as the scenario says."""
 
 from __future__ import annotations
 

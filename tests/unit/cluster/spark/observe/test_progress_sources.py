@@ -1,4 +1,4 @@
-"""How far behind its sources a query is: told from what Spark notes, whatever that is."""
+"""Lag of a query behind its sources, computed from Spark's own progress."""
 
 from __future__ import annotations
 

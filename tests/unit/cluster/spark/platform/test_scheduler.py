@@ -1,4 +1,4 @@
-"""What Spark's settings say about adding and removing executors, and what its scheduler is told."""
+"""Spark's settings for adding and removing executors, and requests to its scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What searches for reference cycles look at in a Python worker."""
+"""Searches for reference cycles in a Python worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of Spark's errors once the stacks are gone."""
+"""Spark's errors without their stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `migrate` takes for a plan, bounds and a strategy."""
+"""Plans, bounds and strategies that `migrate` accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of state, from a checkpoint alone and without Spark."""
+"""State read from a checkpoint alone and without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow is started with."""
+"""Settings that a flow is started with."""
 
 from __future__ import annotations
 

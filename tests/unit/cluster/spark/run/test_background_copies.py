@@ -1,4 +1,4 @@
-"""What goes wrong with background copies is told, and later orders are carried out all the same."""
+"""Failures of background copies are reported, and later orders are carried out all the same."""
 
 from __future__ import annotations
 

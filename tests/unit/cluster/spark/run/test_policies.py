@@ -1,4 +1,4 @@
-"""What policies propose is asked of the conductor where it is worth it, and gives way to users."""
+"""Proposals of policies reach the conductor if they are worth it, and give way to users."""
 
 from __future__ import annotations
 

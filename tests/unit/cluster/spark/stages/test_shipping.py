@@ -1,4 +1,4 @@
-"""What travels to executors is unpacked once in each of their Python processes."""
+"""Broadcast values are unpacked once in each Python process of an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an epoch is expected to be small follows from the one before it."""
+"""The epoch before decides if an epoch is expected to be small."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batch_of(rows: int, width: int = 1) -> bytes:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What Spark's plan gives."""
+    """Estimate of rows by Spark's plan."""
     batches: list[bytes] = []
     monkeypatch.setattr(SourceRows, "limited", lambda *_: list(batches))
     return batches

@@ -1,4 +1,4 @@
-"""What a plan reads, and where, from stand-ins for nodes of Spark's plans."""
+"""Streams that a plan reads, and where, from stand-ins for nodes of Spark's plans."""
 
 from __future__ import annotations
 
