@@ -41,7 +41,7 @@ class RealRun:
         )
 
     def assignment(self, executors: tuple[str, ...] = EXECUTORS) -> Assignment:
-        """Assignment: the first key groups on the first executor, one lane each."""
+        """Place the first key groups on the first executor, one lane each."""
         first = round(self.key_groups * self.lopsided)
         return Assignment(
             version=0,

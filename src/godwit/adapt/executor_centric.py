@@ -119,6 +119,7 @@ class Homes:
         problem: CoreAssignmentProblem,
         executors: tuple[str, ...],
     ) -> Counts:
+        """Assign cores of executors to components by the planner, and remember them."""
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
         cores = plan(problem).cores
         self._cores = {

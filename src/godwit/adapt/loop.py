@@ -306,6 +306,7 @@ class Controller:
         self._migrations.announce(kind, **values)
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:
+        """Announce loads, usage and arrival rates of a period."""
         used: dict[str, float] = {}
         index: dict[str, float] = {}
         for plan in planned:

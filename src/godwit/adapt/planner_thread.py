@@ -66,6 +66,7 @@ class _Call(Generic[T]):
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
+        """Wait for the call's end for some seconds; return whether it came."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -89,6 +90,7 @@ class _Call(Generic[T]):
         return False
 
     def _run(self) -> None:
+        """Run the function, and store its result or its error."""
         # What is raised here late, between the lines below, has nobody to tell.
         with contextlib.suppress(_PlannerEnded):
             try:

@@ -276,6 +276,7 @@ class Resizing:
         return self._in(change) if change.leaving else self._out(change)
 
     def _out(self, change: Resize) -> bool:
+        """Let draining executors stay, and ask for the rest; return whether any stays or comes."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.decided("out", situation.now_s)
@@ -300,6 +301,7 @@ class Resizing:
         return True
 
     def _in(self, change: Resize) -> bool:
+        """Drain the executors that leave, and announce it."""
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
@@ -364,12 +366,14 @@ class Resizing:
             )
 
     def _announce_failure(self, model: str, reason: str) -> None:
+        """Announce why a scaling model failed, once per reason."""
         if reason != self._refused:
             self._refused = reason
             self._announce(events.PlannerFailed, planner=model, reason=reason)
 
 
 def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
+    """Ask a scaling model for the number of executors, and check its answer."""
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(

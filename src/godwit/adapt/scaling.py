@@ -129,6 +129,7 @@ class WantedExecutors:
 
 
 def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
+    """Return the error that a scaling model's answer has a wrong value."""
     return InvalidControlError(
         f"A scaling model gave {value!r} as its {name}.", remedy=f"Give {wanted}."
     )

@@ -258,6 +258,7 @@ class Control:
         self._check_scaling()
 
     def _check_planner(self) -> None:
+        """Refuse a planner that is neither a known name nor a function."""
         if callable(self.planner):
             return
         if not isinstance(self.planner, str):
@@ -290,6 +291,7 @@ class Control:
             )
 
     def _check_scaling(self) -> None:
+        """Refuse a scaling model or limits that contradict each other."""
         least, most = self.min_executors, self.max_executors
         if most is not None and most < least:
             raise InvalidControlError(

@@ -276,6 +276,7 @@ class Statistics:
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
+        """Begin a statistics period."""
         self.began_s = now_s
         self._epochs = _Epochs()
         self._components: dict[str, _Tally] = {}

@@ -524,6 +524,7 @@ def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
 
 
 def _reason(name: str, metered: Metered, choice: Choice, max_latency_ms: float) -> str:
+    """Put the measured costs that decided a layout into words."""
     costs = metered.costs
     cpu = f"{costs.split_ms:.1f} ms of CPU split and {costs.combined_ms:.1f} ms combined"
     moved = f"{costs.migrations:.0f} key groups migrated"

@@ -237,6 +237,7 @@ def _shares(segment: SegmentRef) -> npt.NDArray[np.int64]:
 
 
 def _share(segment: SegmentRef, key_group: int) -> int:
+    """Bytes of a segment's block that are a key group's, by its share of the rows."""
     first, end = rows_of(segment, key_group)
     return (end - first) * segment.block.length // max(1, segment.row_ends[-1])
 
@@ -345,6 +346,7 @@ class Chains:
             yield f"what it names was written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
+        """Yield what is wrong with a segment of a record that follows these chains."""
         where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
         if segment.epoch != record.epoch:
             yield f"{where} is of epoch {segment.epoch}"
@@ -526,6 +528,7 @@ class Chains:
         return chains
 
     def _waiting_of(self, operator: str) -> WaitingRows:
+        """Rows of an operator that wait."""
         return self._waiting.get(operator) or WaitingRows()
 
 

@@ -281,12 +281,14 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
 
 
 def _pending(log: CommitLog) -> Iterator[str]:
+    """Yield in words the edits that the next start applies."""
     for edit in log.edits():
         yield from (f"{old} is renamed to {new}" for old, new in edit.renamed.items())
         yield from (f"{name} is dropped" for name in edit.dropped)
 
 
 def _state_summary(log: CommitLog, state: StateId) -> StateSummary:
+    """Sum up sizes, keys and chains of one state."""
     chains = log.chains
     has_state = chains.versions(state) >= 0
     segments = chains.of(state).num_segments[has_state]

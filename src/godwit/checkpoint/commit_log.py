@@ -368,6 +368,7 @@ class CommitLog:
         return self._load(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
+        """Refuse an epoch whose state is not readable any more."""
         if epoch not in self.retained_epochs:
             retained = self.retained_epochs
             there_are = (
@@ -426,6 +427,7 @@ class CommitLog:
         return self._load(commit_path(epoch), CommitRecord)[0]
 
     def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
+        """Return the error that a record names another predecessor."""
         return CorruptCheckpointError(
             f"The file {path!r} of the checkpoint {self.storage.uri!r} does not continue its "
             f"history: {problem}.",
@@ -508,6 +510,7 @@ class CommitLog:
         return written
 
     def _write_manifest(self) -> None:
+        """Write a manifest of all chains; a failure is logged, since records suffice."""
         path = manifest_path(self.latest_epoch)
         try:
             manifest = msgspec.structs.replace(
@@ -522,6 +525,7 @@ class CommitLog:
             self.chains.forget_inline_bytes(before=self.retained_epochs.start)
 
     def _check_files(self, record: CommitRecord) -> None:
+        """Refuse a record that names files of an earlier epoch."""
         for block in record.blocks():
             epoch = number_in(block.file) if block.file else record.epoch
             if epoch is None or epoch < record.epoch:
@@ -534,12 +538,14 @@ class CommitLog:
                 )
 
     def _check_ownership(self, run: RunRecord) -> None:
+        """Refuse to commit if a later run owns the checkpoint."""
         highest = max(numbers_in(self.storage, RUNS), default=-1)
         if highest != run.number:
             owner = load_record(self.storage, run_path(highest), RunRecord)
             raise lost_ownership(self.storage, run.run_id, owner.run_id)
 
     def _lost(self, epoch: int, run: RunRecord) -> CheckpointError:
+        """Return the error that another run committed the epoch."""
         other = load_record(self.storage, commit_path(epoch), CommitRecord).run_id
         if other != run.run_id:
             return lost_ownership(self.storage, run.run_id, other)
@@ -552,6 +558,7 @@ class CommitLog:
 
 
 def _contradiction(storage: CheckpointStorage, path: str, problem: str) -> CorruptCheckpointError:
+    """Return the error that a record contradicts those before it."""
     return CorruptCheckpointError(
         f"The file {path!r} of the checkpoint {storage.uri!r} contradicts the records before it: "
         f"{problem}.",

@@ -69,6 +69,7 @@ def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None
 
 
 def _current(log: CommitLog) -> FlowVersion:
+    """Return the flow version of the last committed epoch."""
     if log.latest is None:
         raise CheckpointError(
             f"No epoch is committed yet in the checkpoint {log.storage.uri!r}, so it has no "
@@ -79,6 +80,7 @@ def _current(log: CommitLog) -> FlowVersion:
 
 
 def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None:
+    """Refuse the name of an operator that cannot be edited."""
     current = version.operator(operator)
     if current is not None and current.part_of:
         raise CheckpointError(
@@ -97,6 +99,7 @@ def _check_operator(log: CommitLog, version: FlowVersion, operator: str) -> None
 
 
 def _write(log: CommitLog, edit: EditRecord) -> None:
+    """Write an edit as the next in order."""
     edit = log.next_edit(edit)
     log.storage.create_exclusive(edit_path(edit.number), encode_record(edit))
 

@@ -228,6 +228,7 @@ def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _utc(dtype: pa.DataType) -> pa.DataType:
+    """Return a type with its time zone replaced by UTC."""
     if pa.types.is_timestamp(dtype) and dtype.tz is not None:
         return pa.timestamp(dtype.unit, tz="UTC")
     return dtype
@@ -330,6 +331,7 @@ def read_chain(
 
 
 def _latest_entries(parts: list[StateRows], schema: StateSchema) -> StateRows:
+    """Concatenate batches of entries, and keep the last of each identity."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
     keys = _stack([part.keys for part in parts], schema.keys)
     values = _stack([part.values for part in parts], schema.values)
@@ -355,6 +357,7 @@ def _latest_entries(parts: list[StateRows], schema: StateSchema) -> StateRows:
 
 
 def _stack(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Concatenate batches, or make an empty one."""
     if batches and len(schema):
         return pa.concat_batches(batches)
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -302,6 +302,7 @@ def _results(description: StateDescription) -> dict[str, Any] | None:
 
 
 def _columns_of_results(results: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the state columns of an operator's results."""
     return frozenset(column for result in results.values() for column in result["state"])
 
 
@@ -322,6 +323,7 @@ def differences(where: str, old: Any, new: Any) -> Iterator[str]:
 
 
 def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Iterator[str]:
+    """Yield in words where two descriptions differ."""
     name = ".".join(path)
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
@@ -424,6 +426,7 @@ def unfit(
 
 
 def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
+    """Yield in words the values that changed under names that both have."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in sorted(was.keys() & now.keys()):
             yield from _changed_values(f"{where} {name}".lstrip(), was[name], now[name])

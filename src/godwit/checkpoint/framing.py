@@ -79,6 +79,7 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
+    """Yield what is wrong with an identity."""
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
     yield from _not_hexadecimal(identity, "query_id", "history")
@@ -87,11 +88,13 @@ def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
 
 
 def _run(run: RunRecord, number: int) -> Iterator[str]:
+    """Yield what is wrong with a record of a run."""
     if run.number != number:
         yield f"it is of run {run.number}"
 
 
 def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
+    """Yield what is wrong with a segment of the journal."""
     if segment.number != number:
         yield f"it is of segment {segment.number}"
     for entry in segment.entries:
@@ -101,6 +104,7 @@ def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
 
 
 def _edit(edit: EditRecord, number: int) -> Iterator[str]:
+    """Yield what is wrong with an edit."""
     if edit.number != number:
         yield f"it is of edit {edit.number}"
     yield from _out_of_bounds(edit, flow=_NUMBER, epoch=(-1, _NUMBER[1]))
@@ -108,6 +112,7 @@ def _edit(edit: EditRecord, number: int) -> Iterator[str]:
 
 
 def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
+    """Yield what is wrong with a flow version."""
     if not -1 <= flow.previous < number:
         yield f"it follows flow version {flow.previous}"
     operators = [*flow.operators.values(), *flow.kept.values()]
@@ -119,6 +124,7 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
 
 
 def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
+    """Yield what is wrong with a physical plan."""
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
     for what, listed in (("a component", names), ("an operator", operators)):
@@ -131,6 +137,7 @@ def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
 
 
 def _commit(record: CommitRecord, number: int) -> Iterator[str]:
+    """Yield what is wrong with a commit record."""
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
         return
@@ -190,6 +197,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
 
 
 def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
+    """Yield what is wrong with a manifest."""
     if manifest.epoch != number:
         yield f"it is of epoch {manifest.epoch}"
         return
@@ -240,6 +248,7 @@ _CHECKS: Final[dict[type, Callable[[Any, int], Iterator[str]]]] = {
 
 
 def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
+    """Yield the fields that are no hexadecimal digests."""
     for name in fields:
         value = getattr(record, name)
         if not _HEXADECIMAL.fullmatch(value):
@@ -255,6 +264,7 @@ def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
 
 
 def _segment(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
+    """Yield what is wrong with a reference to a segment."""
     yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
     yield from _block(segment.block)
     yield from row_problems(segment, num_key_groups)
@@ -278,6 +288,7 @@ def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
 
 
 def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
+    """Yield what is wrong with a reference to a snapshot."""
     yield from _out_of_bounds(
         snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
     )
@@ -285,6 +296,7 @@ def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator
 
 
 def _block(block: BlockRef) -> Iterator[str]:
+    """Yield what is wrong with a reference to a block."""
     if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"
     if block.data:
@@ -389,6 +401,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
 
 
 def _frame_problem(view: memoryview) -> str:
+    """Return what is wrong with the frame of a record; empty if nothing."""
     if len(view) < ALIGNMENT:
         return f"it is truncated to {len(view)} bytes"
     magic, start, length, checksum, head_checksum = _HEADER.unpack_from(view)
@@ -440,10 +453,12 @@ def _with_blocks(record: CommitRecord, change: Callable[[BlockRef], BlockRef]) -
 
 
 def _with_block(ref: _Ref, block: BlockRef) -> _Ref:
+    """Return a reference to another block."""
     return ref if block is ref.block else msgspec.structs.replace(ref, block=block)
 
 
 def _without_bytes(block: BlockRef) -> BlockRef:
+    """Return a block without the bytes that travel in the record."""
     return msgspec.structs.replace(block, data=b"") if block.data else block
 
 

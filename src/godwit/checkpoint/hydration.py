@@ -130,6 +130,7 @@ class Hydration:
         return known
 
     def _load_chains(self, key_groups: KeyGroups) -> None:
+        """Replace key groups by their snapshots and all segments after them."""
         chains = self._recover(key_groups.tolist())
         selected = np.zeros(len(self._floor), np.bool_)
         selected[list(chains)] = True
@@ -191,6 +192,7 @@ def _changes(
     ends: npt.NDArray[np.int64],
     epochs: npt.NDArray[np.int64],
 ) -> Changes:
+    """Return rows of a segment as changes."""
     return Changes(
         key_groups=key_groups,
         ends=ends,
@@ -307,6 +309,7 @@ def unpack_copies(
 
 
 def _refused(state: str, why: str) -> MigrationError:
+    """Return the error that copies of a peer cannot be used."""
     return MigrationError(
         f"Copies of {state!r} cannot be taken from another executor: {why}.",
         remedy="They are read from the checkpoint.",

@@ -105,6 +105,7 @@ class JournalWriter:
         self._failing = False
 
     def _write(self) -> None:
+        """Write the segments that have new entries, and forget those that are full."""
         while self._segments:
             segment = self._segments[0]
             if segment.dirty:
@@ -121,6 +122,7 @@ class JournalWriter:
             self._numbers.pop(0)
 
     def _write_segment(self, segment: _Segment) -> None:
+        """Write one segment, under another number if its file could not be written."""
         if self._numbers is None:
             self._numbers = sorted(_segments(self._storage))
         if segment.number is None or segment.failures > 1:  # what is in its way may stay there
@@ -173,6 +175,7 @@ class JournalReader:
         return tail[-count:] if count > 0 else []
 
     def _read(self, number: int) -> list[dict[str, Any]]:
+        """Read the entries of a segment; none if it is gone or damaged."""
         path = journal_path(number)
         # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError):
@@ -227,6 +230,7 @@ def recollect(
 
 
 def _entry(text: bytes) -> dict[str, Any] | None:
+    """Parse an entry; ``None`` if it is no JSON object."""
     with suppress(ValueError, RecursionError):
         entry = json.loads(text)
         return entry if isinstance(entry, dict) else None

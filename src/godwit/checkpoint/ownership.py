@@ -317,6 +317,7 @@ def look_at_lease(storage: CheckpointStorage) -> LeaseSight:
 
 
 def _lock_note(storage: CheckpointStorage) -> LeaseOwner | None:
+    """Read who holds the lock; ``None`` if that is unreadable."""
     with suppress(GodwitError, msgspec.DecodeError):
         return msgspec.json.decode(memoryview(storage.read(_LOCK)), type=LeaseOwner)
     return None
@@ -351,6 +352,7 @@ def _wait_until_dead(
 
 
 def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointInUseError:
+    """Return the error that another query uses the checkpoint."""
     return CheckpointInUseError(
         f"The checkpoint {storage.uri!r} is in use by {owner or 'another query'}.",
         remedy="Stop that query first, or start this one with a checkpoint of its own. If its "
@@ -361,6 +363,7 @@ def _in_use(storage: CheckpointStorage, owner: LeaseOwner | None) -> CheckpointI
 
 
 def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInUseError:
+    """Return the error that this query's lease was taken from it."""
     owner = lease_owner(storage)
     by = f"by {owner}" if owner is not None and owner != lease else "from outside"
     return CheckpointInUseError(
@@ -418,17 +421,20 @@ class HeartbeatLease:
         self._write()
 
     def _renew(self) -> None:
+        """Renew the lease periodically until it is released; runs on a thread."""
         while not self._released.wait(RENEWAL_S):
             self._beat += 1
             self._write()
             self._look()
 
     def _look(self) -> None:
+        """Notice a later lease."""
         with suppress(GodwitError, OSError):  # as of `_write`
             numbers = numbers_in(self._storage, LEASES)
             self._overtaken = max(numbers, default=-1) > self._number
 
     def _write(self) -> None:
+        """Write the beat; a failure is logged and tried again at the next."""
         # A store that is away for a moment is tried again at the next beat.
         try:
             self._storage.write_atomic(lease_path(self._number), self._record())
@@ -443,6 +449,7 @@ class HeartbeatLease:
             )
 
     def _record(self) -> bytes:
+        """Encode the beat."""
         released = self._released.is_set()
         return encode_record(_Beat(owner=self.owner, beat=self._beat, released=released))
 

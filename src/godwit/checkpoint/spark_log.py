@@ -337,15 +337,18 @@ def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
 
 
 def _text(reading: Reading) -> str:
+    """Describe a reading in words."""
     named = (f"{name} {value!r}" for name, value in reading.reads.items() if name != "format")
     return " of ".join(filter(None, [reading.reads.get("format", ""), ", ".join(named)]))
 
 
 def _sources(layout: OffsetLayout) -> set[str]:
+    """Names of the sources that a layout names."""
     return {reading.source for of in layout.readings for reading in of}
 
 
 def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
+    """Return the layout with one source in the place of all."""
     readings = tuple(
         tuple(msgspec.structs.replace(reading, source=name) for reading in of)
         for of in layout.readings
@@ -490,6 +493,7 @@ def _source_log(
 
 
 def _incomplete(source: CheckpointStorage, path: str) -> CheckpointError:
+    """Return the error that Spark's log could not be copied whole."""
     return CheckpointError(
         f"Spark's log of {source.uri!r} could not be copied whole: {path!r} is not there.",
         remedy="Remove the incomplete copy and copy again. If it fails while no query runs, "

@@ -79,6 +79,7 @@ def decode_files(data: bytes | pa.Buffer) -> WrittenFiles:
 
 
 def _damage(what: str, path: str) -> CorruptCheckpointError:
+    """Return the error that a block of staged output is damaged."""
     return CorruptCheckpointError(
         f"A block {what}.",
         remedy="The checkpoint was changed by something else than Godwit; restore it from a copy.",
@@ -125,11 +126,13 @@ class DivertedRows:
         self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete(self, paths: set[str]) -> None:
+        """Delete files of diverted rows."""
         for path in paths & self._paths:
             self._storage.delete(path)
         self._paths -= paths
 
 
 def _path(sink: str, epoch: int) -> str:
+    """Path of a sink's diverted rows of an epoch."""
     # Names of sinks may hold what names of files cannot.
     return f"{DIVERTED}/{epoch:012d}-{hashlib.sha256(sink.encode()).hexdigest()[:16]}.rec"

@@ -88,6 +88,7 @@ def translated(uri: str, path: str, doing: str) -> Iterator[None]:
 
 
 def _translation(error: Exception, uri: str, path: str, doing: str) -> GodwitError:
+    """Translate a file system's error to one with a remedy."""
     if isinstance(error, FileNotFoundError) and doing == "reading":
         return CorruptCheckpointError(
             f"The file {path!r} is missing from the checkpoint {uri!r}.",
@@ -410,6 +411,7 @@ class LocalStorage(CheckpointStorage):
                 self._rename_to_new(temporary, target, path)
 
     def _rename_to_new(self, temporary: Path, target: Path, path: str) -> None:
+        """Rename a file to a name that must not exist, under a lock where links cannot do it."""
         try:
             lock = self.disk.lock(target.with_name(_LOCK), wait=True)
         except OSError as error:
@@ -578,6 +580,7 @@ _locks: WeakSet[StorageLock] = WeakSet()
 
 
 def _close_in_child() -> None:
+    """Close inherited locks after a fork: they are the parent's."""
     for lock in list(_locks):
         lock.close()
 
@@ -609,6 +612,7 @@ class ObjectStoreClaims:
             raise FileExistsError(path)
 
     def _probe(self) -> None:
+        """Refuse a store that lets two writers create one object."""
         path = f"{_PROBE}{uuid4().hex}"
         first, second = self._created(path, b"1"), self._created(path, b"2")
         self._store.delete(path)
@@ -621,6 +625,7 @@ class ObjectStoreClaims:
             )
 
     def _created(self, path: str, data: bytes) -> bool:
+        """Create an object; return whether it was new and is ours."""
         errors = import_module("obstore.exceptions")
         try:
             self._store.put(path, data, mode="create")
@@ -728,6 +733,7 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def _write_whole(self, path: str, data: bytes) -> None:
+        """Write a file so that no reader sees a part of it."""
         if not self._renames:
             self._put(path, data)
             return
@@ -789,6 +795,7 @@ class RemoteStorage(CheckpointStorage):
 
 
 def _open_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> pa.NativeFile:
+    """Open a file for writing, making its directory if there is none."""
     try:
         return filesystem.open_output_stream(full)
     except FileNotFoundError:

@@ -141,6 +141,7 @@ class _Verification:
         self.checked: dict[BlockRef, pa.Schema | None] = {}
 
     def run(self) -> VerificationReport:
+        """Verify everything, and report the findings."""
         try:
             self.identity = load_record(self.storage, IDENTITY, FlowIdentity)
             self.num_key_groups = self.identity.num_key_groups
@@ -169,9 +170,11 @@ class _Verification:
         )
 
     def find(self, file: str, problem: str, remedy: str) -> None:
+        """Add a finding."""
         self.findings.add(Finding(file=file, problem=problem, remedy=remedy))
 
     def find_error(self, file: str, error: GodwitError) -> None:
+        """Add an error as a finding."""
         self.find(file, error.message, error.remedy)
 
     def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
@@ -315,6 +318,7 @@ class _Verification:
         return anchor
 
     def advance(self, chains: Chains | None, record: CommitRecord | None) -> Chains | None:
+        """Advance the chains by a record; ``None`` if it does not continue them."""
         if chains is None or record is None or record.epoch != chains.epoch + 1:
             return None
         if not self.under_its_flow(chains, record):
@@ -338,6 +342,7 @@ class _Verification:
             number = version.previous
 
     def find_flow(self, number: int) -> None:
+        """Add a finding for a flow version that is missing."""
         if number not in self.flows:  # otherwise what is wrong with it was found
             problem = "The flow version is missing, though state was written under it."
             self.find(flow_path(number), problem, _RESTORE)
@@ -391,6 +396,7 @@ class _Verification:
         return batch
 
     def check_segments(self, segments: Iterable[SegmentRef]) -> None:
+        """Read the segments, and add what is wrong as findings."""
         for segment in segments:
             where = (
                 f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
@@ -400,6 +406,7 @@ class _Verification:
             self.check_rows(segment.block, where, segment.row_ends, filed_under)
 
     def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
+        """Read the snapshots, and add what is wrong as findings."""
         for snapshot in snapshots:
             where = (
                 f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
@@ -446,6 +453,7 @@ class _Verification:
             )
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
+        """Read staged output, and add what is wrong as findings."""
         for output in outputs:
             if output.kind == "files":
                 try:
@@ -618,6 +626,7 @@ class _RecordPlan:
         self.manifests: dict[int, Manifest | None] = load(MANIFESTS, Manifest)
 
     def plan(self) -> RecordRepair:
+        """Plan the repair of records and manifests."""
         last, chains = self._farthest()
         genuine = [n for n, record in self.commits.items() if n > last and self._is_ours(record)]
         taken_back = tuple(range(last + 1, max(genuine, default=last) + 1))
@@ -718,6 +727,7 @@ class _RecordPlan:
                 return
 
     def _ailment(self, epoch: int) -> str:
+        """Describe the damage of an epoch's record."""
         if epoch not in self.commits:
             return "It is missing, and what its epoch committed is known nowhere else."
         if self.commits[epoch] is None:
@@ -732,6 +742,7 @@ class _RecordPlan:
         return record.history in {"", origin.history}
 
     def _give_again(self, number: int) -> None:
+        """Plan to write a manifest again from the records."""
         chains = self._replayed(number, before=number)
         path = manifest_path(number)
         problem = "It is missing."
@@ -797,4 +808,5 @@ class _RecordPlan:
         return chains
 
     def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:
+        """Add a step of the repair."""
         self.steps.append(RepairStep(path=path, problem=problem, action=action))

@@ -121,6 +121,7 @@ def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str])
 
 
 def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> None:
+    """Print the advice on all stages."""
     console = wide_console()
     whose = reader.application or "an application"
     version = f", Spark {reader.spark_version}" if reader.spark_version else ""
@@ -151,6 +152,7 @@ def _tell(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) 
 
 
 def _tell_stage(console: Console, reader: StageReader, stage: StageAdvice) -> None:
+    """Print the advice on one stage."""
     tell(console, _title(reader, stage), "bold")
     tell(console, f"  {stage.verdict()}")
     trigger_s = reader.queries[stage.query].trigger_s if stage.query in reader.queries else 0.0
@@ -189,6 +191,7 @@ def _range(low: int, high: int) -> str:
 
 
 def _draw(reader: StageReader, stages: Sequence[StageAdvice], path: Path) -> None:
+    """Draw the stages' figures into a file."""
     try:
         from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
     except ModuleNotFoundError as error:

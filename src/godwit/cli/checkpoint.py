@@ -267,6 +267,7 @@ def _line_of(entry: dict[str, Any]) -> str:
 
 
 def _states(summary: CheckpointSummary) -> Table:
+    """Table of the checkpoint's states."""
     head = (
         *("operator", "state", "key groups", "snapshot rows", "snapshots", "changelog"),
         *("segments: mean", "most", "waiting"),
@@ -347,6 +348,7 @@ def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
 
 
 def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
+    """Print what a verification found."""
     console = wide_console()
     checked = (
         f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
@@ -429,6 +431,8 @@ def _keep_offsets(args: argparse.Namespace) -> int:
 
 
 def _drop_key(args: argparse.Namespace) -> int:
+    """Drop the state of the key whose repr is given."""
+
     def is_key(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
 
@@ -529,6 +533,7 @@ def _tell_whether_startable(path: str, storage: CheckpointStorage) -> int:
 def _tell_repair(
     path: str, steps: Sequence[RepairStep], taken_back: Sequence[int], *, applied: bool
 ) -> None:
+    """Print the steps of a repair, planned or applied."""
     if not steps:
         _say(f"{path}: nothing to repair")
         return

@@ -78,6 +78,7 @@ class EventLog:
             yield from self._lines_of(path)
 
     def _lines_of(self, path: str) -> Iterator[bytes]:
+        """Yield the lines of a file; lines that are too long are left out and noted."""
         rest = bytearray()
         too_long = False
         for piece in self._pieces(path):
@@ -100,6 +101,7 @@ class EventLog:
             yield bytes(rest)
 
     def _pieces(self, path: str) -> Iterator[bytes]:
+        """Yield the bytes of a file in pieces, decompressed."""
         try:
             with self.filesystem.open_input_stream(path, compression=None) as file:
                 start = file.read(8)
@@ -197,6 +199,7 @@ def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
 
 
 def _decompressed(path: str, file: Any, start: bytes) -> Iterator[bytes]:
+    """Yield the bytes of a compressed file, or refuse its codec."""
     for codec, magic in _REFUSED.items():
         if start.startswith(magic):
             raise EventLogError(
@@ -393,24 +396,30 @@ class StageReader:
                 yield run
 
     def _log_start(self, line: bytes) -> None:
+        """Read Spark's version."""
         self.spark_version = str(_mapping(json.loads(line)).get("Spark Version", ""))[:40]
 
     def _application_start(self, line: bytes) -> None:
+        """Read the application's name."""
         self.application = str(_mapping(json.loads(line)).get("App Name", ""))[:200]
 
     def _environment(self, line: bytes) -> None:
+        """Read the settings that matter."""
         properties = _mapping(json.loads(line)).get("Spark Properties")
         known = dict(properties) if isinstance(properties, list) else _mapping(properties)
         self._task_cpus = max(1, int(known.get("spark.task.cpus", 1)))
 
     def _executor_added(self, line: bytes) -> None:
+        """Note an executor's cores."""
         added = msgspec.json.decode(line, type=_Executor)
         self._cores[added.executor] = max(0, added.info.cores)
 
     def _executor_removed(self, line: bytes) -> None:
+        """Forget an executor."""
         self._cores.pop(msgspec.json.decode(line, type=_Executor).executor, None)
 
     def _stage_submitted(self, line: bytes) -> None:
+        """Open a stage with stateful operators."""
         if b"StateStore" not in line:
             return
         submitted = msgspec.json.decode(line, type=_Stage)
@@ -441,6 +450,7 @@ class StageReader:
         return places.setdefault(stage, len(places))
 
     def _task_end(self, line: bytes) -> None:
+        """Add a task's figures to its stage."""
         if not self._open:
             return
         ended = msgspec.json.decode(line, type=_TaskEnd)
@@ -464,6 +474,7 @@ class StageReader:
         run.tasks.setdefault(partition, task)
 
     def _stage_completed(self, line: bytes) -> StageRun | None:
+        """Close a stage and return its run."""
         if not self._open:
             return None
         info = msgspec.json.decode(line, type=_Stage).info
@@ -471,10 +482,12 @@ class StageReader:
         return run if run is not None and run.tasks and info.failure is None else None
 
     def _query_started(self, line: bytes) -> None:
+        """Note a streaming query and its name."""
         started = _mapping(json.loads(line))
         self._query(started.get("id"), started.get("name"))
 
     def _query_progress(self, line: bytes) -> None:
+        """Add a micro-batch's durations to its query."""
         progress = _mapping(_mapping(json.loads(line)).get("progress"))
         figures = self._query(progress.get("id"), progress.get("name"))
         figures.batches += 1

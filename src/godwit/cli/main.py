@@ -94,6 +94,7 @@ def _add_unavailable(commands: Any, name: str, extra: str, package: str) -> None
 
 
 def _missing(package: str, extra: str) -> GodwitError:
+    """Return the error that a package of an extra is not installed."""
     return GodwitError(
         f"It needs the package {package}, which is not installed.",
         remedy=f"pip install 'godwit-streams[{extra}]'",
@@ -132,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Run a command; name the extra to install if a package is missing."""
     try:
         status: int = args.run(args)
     except ModuleNotFoundError as error:

@@ -84,6 +84,7 @@ def _methods() -> str:
 
 
 def _add_method(methods: Any, entry: Planner) -> None:
+    """Add the subcommand of a planner."""
     parser = methods.add_parser(
         entry.name,
         description=(
@@ -111,6 +112,7 @@ def _add_method(methods: Any, entry: Planner) -> None:
 
 
 def _options(entry: Planner) -> str:
+    """Describe a planner's options with their defaults."""
     try:
         defaults = entry.defaults()
     except InvalidProblemError as error:
@@ -133,6 +135,7 @@ def _add_arguments(parser: argparse.ArgumentParser, *, shown: str) -> None:
 
 
 def _add_precompute(methods: Any) -> None:
+    """Add the subcommand that computes projected migration costs."""
     parser = methods.add_parser(
         "precompute",
         help="projected migration costs for mtm (paper 1 §5.2)",
@@ -159,6 +162,7 @@ def _add_precompute(methods: Any) -> None:
 
 
 def _run_method(args: argparse.Namespace) -> int:
+    """Solve a problem by one planner."""
     problem, options = _read_problem(args.problem)
     entry = planner(args.method)
     chosen = options.get(args.method, {}) | _settings(args.set)
@@ -189,6 +193,7 @@ def _run_method(args: argparse.Namespace) -> int:
 
 
 def _run_compare(args: argparse.Namespace) -> int:
+    """Solve a problem by several planners and compare them."""
     problem, options = _read_problem(args.problem)
     if not isinstance(problem, Problem):
         raise InvalidProblemError(
@@ -224,6 +229,7 @@ def _run_compare(args: argparse.Namespace) -> int:
 
 
 def _comparison(solutions: Sequence[Solution], shown: Sequence[PlanPreview]) -> str:
+    """Table of the solutions of several planners."""
     return table(
         ("method", "status", "load distance", "variance", "moves", "bytes", "collocated", "pause",
          "time"),
@@ -245,6 +251,7 @@ def _comparison(solutions: Sequence[Solution], shown: Sequence[PlanPreview]) -> 
 
 
 def _run_precompute(args: argparse.Namespace) -> int:
+    """Compute projected migration costs, and write them to a file."""
     problem, _ = _read_problem(args.problem)
     transitions = _transitions(args.transitions)
     block_map: BlockMap = serially
@@ -303,6 +310,7 @@ def _settings(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def _json(text: str, where: str) -> Any:
+    """Parse JSON, or refuse it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
@@ -329,6 +337,7 @@ def _read(path: Path) -> bytes:
 
 
 def _draw(shown: Sequence[PlanPreview], path: Path) -> None:
+    """Draw previews of plans into a file."""
     from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
 
     figure = plots.preview_figure(shown[0]) if len(shown) == 1 else plots.compare_figure(shown)

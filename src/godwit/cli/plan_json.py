@@ -28,6 +28,7 @@ __all__ = ["EXAMPLES", "KINDS", "plain", "problem_from_json", "schema_of", "solu
 
 
 def _about(text: str) -> Meta:
+    """Describe a field in the JSON schema."""
     return Meta(description=text)
 
 
@@ -249,12 +250,14 @@ def _invalid(error: str, kind: str) -> InvalidProblemError:
 
 
 def _wrong(name: str, value: object, remedy: str) -> InvalidProblemError:
+    """Return the error that a field has a wrong value."""
     return InvalidProblemError(
         f"{name} = {value!r:.200} is wrong.", remedy=remedy, field=name, value=value
     )
 
 
 def _array(name: str, value: Any) -> Any:
+    """Convert nested lists to an array, or refuse them."""
     try:
         return np.asarray(value) if isinstance(value, list) else value
     except (ValueError, OverflowError):
@@ -262,6 +265,7 @@ def _array(name: str, value: Any) -> Any:
 
 
 def _executor(value: str | int, index: Mapping[str, int], name: str) -> int:
+    """Index of an executor given by name or index."""
     if isinstance(value, str):
         if value not in index:
             raise _wrong(name, value, f"There is no such executor; there are {', '.join(index)}.")

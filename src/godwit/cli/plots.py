@@ -248,6 +248,7 @@ def _width(text: str) -> float:
 
 
 def _counted(durations: Sequence[str]) -> str:
+    """Label of an axis of epochs, with their duration if they share one."""
     return f"epoch ({durations[0]})" if len(durations) == 1 else f"epochs ({', '.join(durations)})"
 
 

@@ -101,6 +101,7 @@ def add_sim_command(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Run the simulations of `godwit sim`, and print or draw them."""
     size = Size(
         executors=args.executors,
         cores=args.cores,
@@ -133,6 +134,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _print(runs: Mapping[str, History], *, tell: bool) -> None:
+    """Print a table of the runs, and their events if asked."""
     figures = [history.summary() for history in runs.values()]
     rows = [
         ("rows/s", *(f"{f['rows_per_s']:,.0f}" for f in figures)),

@@ -350,6 +350,7 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
 
 
 def _noted(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    """Values of one kind among journal entries."""
     return [value for entry in entries if isinstance(value := entry.get(kind), Mapping)]
 
 
@@ -402,6 +403,7 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
 
 
 def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
+    """Rows a second over the last epochs."""
     if not epochs:
         return 0.0
     end_s = epochs[-1].began_s + epochs[-1].duration_ms / 1e3
@@ -413,6 +415,7 @@ def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
 def _executors(
     progress: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]]
 ) -> tuple[ExecutorFigures, ...]:
+    """Figures of the executors, from progress and events."""
     if not progress:
         return ()
     latest = progress[-1]
@@ -454,12 +457,14 @@ def _executors(
 
 
 def _load_distance(executors: Iterable[ExecutorFigures]) -> float:
+    """Largest distance of a lane's load from the mean, as a share of it."""
     index = [e.busy_ms / max(e.lanes, 1) for e in executors if not (e.draining or e.lost)]
     mean = sum(index) / len(index) if index else 0.0
     return max(abs(one - mean) for one in index) / mean if mean > 0 else 0.0
 
 
 def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, ...]:
+    """Figures of the migrations under way."""
     there: dict[str, MigrationFigures] = {}
     for event in events:
         name = _text(event.get("migration"))
@@ -477,6 +482,7 @@ def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, 
 
 
 def _sources(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
+    """Figures of the sources."""
     noted = _noted(entries, "sources")
     sources = noted[-1].get("sources") if noted else None
     return tuple(
@@ -497,6 +503,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
+    """Return a finite number, or 0."""
     number = _finite(value)
     return 0.0 if number is None else number
 
@@ -513,10 +520,12 @@ def _count(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
+    """Return a value as one short printable line."""
     return printable(str(value)[:_TEXT]).replace("\n", " ")
 
 
 def _time(value: Any) -> float:
+    """Unix time of an ISO text; 0 if it is none."""
     try:
         return datetime.fromisoformat(str(value)).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -583,6 +592,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
 
 
 def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
+    """Lines on the speed of epochs."""
     if not figures.epochs:
         yield Text("no epoch in sight")
         return
@@ -600,6 +610,7 @@ def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
 
 
 def _moving(figures: RunFigures) -> Text:
+    """Line on key groups on their way."""
     busy = figures.in_flight or figures.planned or figures.waiting or figures.suspended
     return Text(
         f"key groups: {figures.in_flight} in flight, {figures.planned} still to move, "
@@ -609,6 +620,7 @@ def _moving(figures: RunFigures) -> Text:
 
 
 def _source(source: SourceFigures, symbols: Symbols) -> Text:
+    """Line on a source."""
     parts = [] if source.behind is None else [f"{counted(source.behind, 'offset')} behind"]
     if source.input_rows_per_s is not None:
         parts.append(f"{source.input_rows_per_s:,.0f} rows/s in")
@@ -620,6 +632,7 @@ def _source(source: SourceFigures, symbols: Symbols) -> Text:
 
 
 def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols) -> Iterator[Text]:
+    """Lines on the executors."""
     executors = figures.executors
     if not executors:
         return
@@ -640,6 +653,7 @@ def _draw_executors(figures: RunFigures, width: int, room: int, symbols: Symbols
 def _draw_executor(
     executor: ExecutorFigures, busiest_ms: float, name_width: int, width: int, symbols: Symbols
 ) -> Text:
+    """Line on one executor: name, share of the time, bar of its load."""
     name = Text(symbols.plain(executor.name))
     name.truncate(name_width, overflow="crop", pad=True)
     index = executor.busy_ms / max(executor.lanes, 1)

@@ -428,6 +428,7 @@ class _Reader:
         )
 
     def _unit(self) -> str:
+        """Read a unit of an interval."""
         for unit in (*_DAY_UNITS, *_MONTH_UNITS):
             if self.takes(unit):
                 return unit

@@ -283,13 +283,16 @@ def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
 
 
 def _numbers(logarithms: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
+    """Decode numbers stored as logarithms."""
     return (np.exp2(logarithms / _STEPS) - 1) / 1000.0
 
 
 def _packed(column: npt.NDArray[Any]) -> str:
+    """Compress a column to text."""
     return base64.b64encode(zlib.compress(column.tobytes())).decode()
 
 
 def _unpacked(text: str) -> npt.NDArray[np.uint16]:
+    """Decompress a column of text, up to a bound on its size."""
     bound = zlib.decompressobj()
     return np.frombuffer(bound.decompress(base64.b64decode(text), 2 * _KEY_GROUPS), "<u2")

@@ -208,6 +208,7 @@ class MigrationProtocol:
     # Epochs.
 
     def _epoch_started(self, epoch: int) -> None:
+        """Begin an epoch, unless one runs or it is committed."""
         plans = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
@@ -231,6 +232,7 @@ class MigrationProtocol:
         return running
 
     def _epoch_committed(self, fact: inputs.EpochSucceeded) -> None:
+        """End the running epoch, and advance every component by its report."""
         running = self._end_epoch(fact.epoch, "committed")
         for component in self._components.values():
             component.committed(self._run, running, fact)
@@ -253,6 +255,7 @@ class MigrationProtocol:
         return self._components[name]
 
     def _migration_requested(self, fact: inputs.MigrationRequested) -> None:
+        """Begin a migration, unless the component has one or the plan does not fit."""
         c = self._component(fact.component)
         if c.migration is not None:
             raise MigrationError(
@@ -291,6 +294,7 @@ class MigrationProtocol:
             begun[c.name] = begun.get(c.name, 0) + 1
 
     def _cancellation_requested(self, fact: inputs.CancellationRequested) -> None:
+        """Withdraw the moves of a migration that have not switched, and end it."""
         for c in self._components.values():
             if c.migration is not None and c.migration.request.id == fact.id:
                 c.withdraw(self._run, fact.reason)
@@ -303,12 +307,14 @@ class MigrationProtocol:
         )
 
     def _lanes_requested(self, fact: inputs.LanesRequested) -> None:
+        """Change lanes within executors."""
         c = self._component(fact.component)
         changed = change_lanes(c.name, c.assignment, lanes=fact.lanes, lane_of=fact.lane_of)
         c.lanes.update(fact.lanes)
         c.switch_to(self._run, changed)
 
     def _regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
+        """Put the components of another physical plan in the place of the old."""
         if self._run.running is not None:
             raise MigrationError(
                 f"Components cannot change while epoch {self._run.running.epoch} runs.",
@@ -322,6 +328,7 @@ class MigrationProtocol:
         self._run.copies.regroup(fact.parts, fact.states)
 
     def _drain_requested(self, executor: str) -> None:
+        """Let no key group move onto an executor any more."""
         if executor in self._run.executors:
             self._run.draining.add(executor)
             for c in self._components.values():
@@ -330,6 +337,7 @@ class MigrationProtocol:
     # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
 
     def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
+        """Note warmed copies, and drop those that nobody needs any more."""
         c = self._component(fact.component)
         unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
@@ -343,6 +351,7 @@ class MigrationProtocol:
         c.drop(self._run, fact.executor, unwanted)
 
     def _warming_failed(self, fact: inputs.WarmingFailed) -> None:
+        """Order the copies anew, a second later."""
         c = self._component(fact.component)
         for g in fact.key_groups:
             transfer = c.transfers.get(g)
@@ -353,6 +362,7 @@ class MigrationProtocol:
     # Losses.
 
     def _executor_lost(self, executor: str) -> None:
+        """Give the key groups of a lost executor new places, and suspend them."""
         run = self._run
         if executor not in run.executors:
             return

@@ -207,6 +207,7 @@ def _holder(order: StartWarming, key_group: int, copies: Copies, owner: str) -> 
 
 
 def _rate(bytes_per_s: float) -> str:
+    """Write a rate for people."""
     return f"{human_bytes(bytes_per_s)}/s"
 
 

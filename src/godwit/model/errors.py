@@ -67,6 +67,7 @@ class GodwitError(Exception):
 def _rebuild(
     cls: type[GodwitError], message: str, remedy: str, context: dict[str, Any]
 ) -> GodwitError:
+    """Make an error again from its pickled parts."""
     return cls(message, remedy=remedy, **context)
 
 

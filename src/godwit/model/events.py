@@ -334,7 +334,7 @@ class BackgroundFailed(Event):
 
 
 def _told(numbers: Mapping[str, float]) -> str:
-    """Write numbers for the line of an event."""
+    """Write the numbers of a decision."""
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f" ({told})" if told else ""
 

@@ -133,6 +133,7 @@ class _Hiding(logging.Filter):
     """Logging filter that removes secrets from records, tracebacks included."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Hide secrets in a log record."""
         told = record.getMessage()
         if (shown := hidden(told)) != told:
             record.msg, record.args = shown, None

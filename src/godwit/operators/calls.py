@@ -205,6 +205,7 @@ class Calls:
     def _call(
         self, function: Callable[..., Any], key: tuple[Any, ...], argument: Any, state: Any
     ) -> list[Any]:
+        """Call a user's function; an error of it names the key."""
         try:
             result = function(key, argument, state)
             return [] if result is None else list(result)
@@ -213,10 +214,12 @@ class Calls:
 
 
 def _datetime(moment: int) -> dt.datetime:
+    """Convert microseconds of Unix time to a datetime in UTC."""
     return _EPOCH + moment * _MICROSECOND
 
 
 def _microseconds(at: dt.datetime) -> int:
+    """Convert a datetime to microseconds of Unix time; one without zone is UTC."""
     if not isinstance(at, dt.datetime) or at != at:  # noqa: PLR0124 - pandas' NaT is a datetime
         msg = f"a timer is set to a datetime, not to {at!r}"
         raise TypeError(msg)
@@ -268,6 +271,7 @@ class Meter:
         return self._spent_ms(1)
 
     def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
+        """Milliseconds per key by one of the clocks, with a share of the time of all."""
         laps = np.array([lap[clock] for lap in self._laps])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3

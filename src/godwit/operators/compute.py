@@ -395,6 +395,7 @@ class _Result:
             )
 
     def _failure(self, what: str, remedy: str) -> UserFunctionError:
+        """Return the error that a user's aggregate broke its contract."""
         kind = type(self.aggregate).__qualname__
         return UserFunctionError(
             f"Aggregate {self.name!r} ({kind}) of operator {self.operator!r}: {what}.",
@@ -404,6 +405,7 @@ class _Result:
         )
 
     def _overflow(self, error: SumOverflowError, keys: pa.RecordBatch | None) -> EpochFailedError:
+        """Return the error that a sum is too large for its type."""
         key = (
             None if keys is None else tuple(column[error.group].as_py() for column in keys.columns)
         )

@@ -48,6 +48,7 @@ class Emitted:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _normal(self, index: int, row: Any) -> tuple[Any, ...]:
+        """Return a row as a tuple in the order of the output's columns."""
         names = self.schema.names
         if isinstance(row, dict):
             if row.keys() == set(names):
@@ -107,6 +108,7 @@ class Emitted:
     def _failure(
         self, index: int, what: str, hint: str = "", *, column: str = "", rows: bool = False
     ) -> UserFunctionError:
+        """Return the error that an emitted row does not fit the output."""
         key = self.keys[bisect.bisect_right(self.ends, index)]
         declared = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
         remedy = (
@@ -128,6 +130,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) -> tuple[int, str]:
+    """Return the index of the first value that does not fit a column, and the reason."""
     for index, value in enumerate(values):
         try:
             pa.array([value], field.type)
@@ -147,5 +150,6 @@ def _first_fraction(values: tuple[Any, ...]) -> int | None:
 
 
 def _shown(value: object, limit: int = 80) -> str:
+    """Shorten a value's repr for messages."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

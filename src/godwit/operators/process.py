@@ -220,6 +220,7 @@ class ProcessOperator(KeyedOperator):
     def _blobs(
         self, states: list[Any], removed: list[int], keys: list[tuple[Any, ...]]
     ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+        """Encode states; also return which keys have their state removed, if any."""
         dropped = None
         kept: Sequence[int] = range(len(states))
         if removed:
@@ -295,6 +296,7 @@ class TimedProcess(ProcessOperator):
         return earliest
 
     def _now(self, time: EpochTime) -> int:
+        """Time by the operator's clock at the end of the epoch, in microseconds."""
         return time.until if self.clock == "event" else time.clock
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002

@@ -183,6 +183,7 @@ class _Components:
             self._before[c] = ((self._before[c] | before) & ~gone) | here
 
     def plan(self) -> FusionPlan:
+        """Return the components as a plan, with the rows that still cross between them."""
         of = np.array(self.of)
         names, component_of = np.unique(of, return_inverse=True)
         rate = self.problem.rate

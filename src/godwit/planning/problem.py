@@ -290,6 +290,7 @@ class Problem:
     # -- validation ------------------------------------------------------------------------------
 
     def _check_executors(self) -> None:
+        """Check and freeze what there is per executor."""
         set_field(self, "executors", tuple(self.executors))
         set_field(self, "resources", tuple(self.resources))
         n, r = len(self.executors), len(self.resources)
@@ -320,6 +321,7 @@ class Problem:
             )
 
     def _check_key_groups(self) -> None:
+        """Check and freeze what there is per key group."""
         m, n, r = len(self.current), len(self.executors), len(self.resources)
         if m == 0:
             raise wrong_value("current", [], "there must be at least one key group")
@@ -340,6 +342,7 @@ class Problem:
             )
 
     def _check_relations(self) -> None:
+        """Check and freeze operators, their links, traffic and history."""
         m = self.num_key_groups
         set_field(self, "operators", tuple(self.operators))
         freeze_array(self, "operator_of", np.int32, shape=(m,), default=0)
@@ -371,6 +374,7 @@ class Problem:
             raise wrong_value("seconds_per_byte", self.seconds_per_byte, "give a finite number ≥ 0")
 
     def _check_limits(self) -> None:
+        """Refuse limits that contradict the problem."""
         target, usage = self.limits.target_executors, self.limits.max_usage
         if target is not None and target > len(self.available):
             raise wrong_value(

@@ -300,6 +300,7 @@ ASKED: Mapping[str, type] = MappingProxyType(
 
 
 def _read_transitions(value: object, name: str) -> object:
+    """Read the transition matrix of a problem's JSON."""
     if value is None or isinstance(value, Transitions):
         return value
     if not isinstance(value, Mapping) or set(value) != {"sizes", "probability"}:

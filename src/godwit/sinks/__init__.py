@@ -338,6 +338,7 @@ def noop() -> NoopSink:
 
 
 def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkError:
+    """Return the error that a sink's package is not installed."""
     return SinkError(
         f"The {sink} sink needs {package}, which cannot be imported: {error}.",
         remedy=f"pip install 'godwit-streams[{extra}]'",
@@ -346,6 +347,7 @@ def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkErr
 
 
 def _check_path(sink: str, path: object) -> None:
+    """Refuse a path that is no text or empty."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
     if not os.fspath(path):
@@ -356,6 +358,7 @@ def _check_path(sink: str, path: object) -> None:
 
 
 def _check_columns(sink: str, **options: object) -> None:
+    """Refuse options that should name columns and do not."""
     for option, columns in options.items():
         is_named = isinstance(columns, Sequence) and all(isinstance(c, str) for c in columns)
         if columns is not None and not is_named:
@@ -363,6 +366,7 @@ def _check_columns(sink: str, **options: object) -> None:
 
 
 def _wrong_kind(sink: str, what: str, value: object, wanted: str) -> SinkError:
+    """Return the error that an argument has a wrong type."""
     article = "a " if what in ("path", "connection", "table") else ""
     return SinkError(
         f"The {sink} sink was given {article}{what} of type {type(value).__name__}.",

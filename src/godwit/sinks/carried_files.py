@@ -158,6 +158,7 @@ def rows_of_file(
 
 
 def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read a Parquet file that was carried along, in today's columns."""
     for batch in pq.ParquetFile(stream).iter_batches():
         columns = [
             batch.column(field.name).cast(field.type)
@@ -169,4 +170,5 @@ def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterat
 
 
 def _repeated(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
+    """Column of a partition's one value, as often as there are rows."""
     return pa.nulls(rows, dtype) if text is None else pa.repeat(pa.scalar(text).cast(dtype), rows)

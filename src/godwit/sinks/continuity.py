@@ -186,6 +186,7 @@ _EFFECTS: Final[dict[str, str]] = {  # of going on all the same
 
 
 def _refused(name: str, problem: _Problem, sink: Sink) -> SinkError:
+    """Return the error that target and checkpoint have diverged, with ways out."""
     if problem.kind == "behind":
         back = (
             "Restore the target as it was; or start from a backup of the checkpoint that is as "
@@ -272,6 +273,7 @@ def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
 
 
 def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
+    """Last epoch that a Delta table has of a sink's writer."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  an extra
 

@@ -161,6 +161,7 @@ class DeltaSink(TargetSink):
         return self._file_writer()
 
     def _file_writer(self) -> DeltaLaneWriter:
+        """Writer that lanes get."""
         return DeltaLaneWriter(
             sink=self._context.name,
             target=self.target or "",
@@ -217,6 +218,7 @@ class DeltaSink(TargetSink):
         self._look()
 
     def _check_table(self) -> None:
+        """Refuse a table that cannot take the rows."""
         if (refusal := _refusal(self._table, self._schema)) is not None:
             raise self._error(*refusal)
 
@@ -233,6 +235,7 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _app_id(self, generation: str) -> str:
+        """Application id under which the table keeps this writer's epochs."""
         return _application(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
@@ -397,6 +400,7 @@ class DeltaSink(TargetSink):
         )
 
     def _properties(self, point: HistoryPoint, *, first: bool = False) -> CommitProperties:
+        """Commit properties that store the epoch with the rows."""
         transactions = [Transaction(self._app_id(self._generation), point.epoch)]
         if first:  # that the writer was here is asked of its first generation
             transactions.append(Transaction(self._app_id(""), point.epoch))
@@ -790,6 +794,7 @@ def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def _is_plain(dtype: pa.DataType) -> bool:
+    """Return whether a file's statistics can hold values of a type as they are."""
     return bool(
         pa.types.is_integer(dtype)
         or pa.types.is_date32(dtype)
@@ -799,6 +804,7 @@ def _is_plain(dtype: pa.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value for a file's statistics; ``None`` if it has none."""
     if isinstance(value, str):
         return value if len(value.encode()) <= _LONGEST_TEXT else None
     return value if value is None or isinstance(value, int) else value.isoformat()

@@ -310,6 +310,7 @@ def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
 
 
 def _force_names_above(path: Path) -> None:
+    """Force the names of a directory and those above it to the disk."""
     # The directories above may be new. They need not be readable, but those that are not were not
     # made here.
     force_names(above for above in (path, *path.parents) if os.access(above, os.R_OK))
@@ -346,6 +347,7 @@ def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) ->
 
 
 def _names_a_directory(dtype: pa.DataType) -> bool:
+    """Return whether values of a type can name directories of partitions."""
     return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)

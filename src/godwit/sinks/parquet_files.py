@@ -262,6 +262,7 @@ def partitioned(
 
 
 def _text(value: pa.Scalar) -> str | None:
+    """Write a partition's value as its directory spells it."""
     # An empty text counts as null, as in Spark.
     plain = value.as_py()
     if plain is None or plain == "":
@@ -355,6 +356,7 @@ def short_directory_name(column: str, *, folds: bool) -> Rule:
 
 
 def _with_long_directory_name(column: str, folds: bool, values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of values whose directory name would be too long."""
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         return None
     room = (_LONGEST_NAME - len(column.encode()) - 1) // 3  # a character may become %XX

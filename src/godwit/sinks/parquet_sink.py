@@ -320,6 +320,7 @@ class ParquetSink(TargetSink):
         self._note_last(point)
 
     def _note_last(self, point: HistoryPoint) -> None:
+        """Note in the directory that an epoch is delivered."""
         self._directory.note_last(point)
         self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 
@@ -465,6 +466,7 @@ class ParquetSink(TargetSink):
                 self._fs.delete_dir(f"{self._root}/epoch={epoch}")
 
     def _marker(self) -> dict[str, Any]:
+        """Contents of an epoch's marker file."""
         return {
             "format": _FORMAT,
             "query_id": self._context.query_id,
@@ -474,6 +476,7 @@ class ParquetSink(TargetSink):
         }
 
     def _check_columns(self) -> None:
+        """Refuse options that do not fit the columns or the output mode."""
         if self._keep is not None and not self._context.complete:
             raise self._error(
                 "keep is for complete mode; here every epoch holds rows that no other does",
@@ -494,6 +497,7 @@ def _written_in(name: str) -> float:
 
 
 def _is_codec(name: str) -> bool:
+    """Return whether Arrow has a compression of that name."""
     try:
         return bool(pa.Codec.is_available(name))
     except ValueError:

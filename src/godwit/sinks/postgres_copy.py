@@ -120,6 +120,7 @@ def _refused(
 
 
 def _reason(error: psycopg.Error | UnwritableRowsError) -> str:
+    """Reason for a refusal by the server, or by the writer."""
     if isinstance(error, UnwritableRowsError):
         return f"cannot be written as text: {error_text(error)}"
     return f"the server says: {error.diag.message_primary or error_text(error)}"

@@ -236,6 +236,7 @@ class DeliveredEpochs:
         )
 
     def _delete(self, connection: Connection, row: _Row) -> None:
+        """Delete a row of the table of epochs, if the user may."""
         table = sql.Identifier(row.schema, EPOCHS)
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
         if scalar(connection, may_delete, table.as_string()) and _has_targets(
@@ -284,6 +285,7 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> sql.Composed:
+        """Statement that records an epoch for a target."""
         return self._statement(
             statement,
             self._schema,
@@ -476,6 +478,7 @@ class PostgresSink(TargetSink):
         self._last = point.epoch
 
     def _asking_for_epochs(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which errors say that the epochs could not be read."""
         return self._explaining(
             "cannot be asked for its epochs",
             "Check the server and the privileges of its user, and start the query again.",

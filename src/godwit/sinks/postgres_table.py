@@ -127,6 +127,7 @@ def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
 
 
 def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a connection's parameters, without those of psycopg itself."""
     if isinstance(dsn, str):
         return dict(conninfo_to_dict(dsn))
     return {name: value for name, value in dsn.items() if name not in _OF_PSYCOPG}
@@ -317,6 +318,7 @@ class TargetTable:
         return self.identifier.as_string()
 
     def _create_statement(self, connection: Connection) -> sql.Composed:
+        """Statement that creates the table."""
         supports_null_keys = connection.info.server_version >= _NULLS_NOT_DISTINCT_SINCE
         null_keys = any(self.schema.field(name).nullable for name in self.keys)
         parts: list[sql.Composable] = [
@@ -446,6 +448,7 @@ class TargetTable:
             )
 
     def _error(self, what: str, remedy: str) -> SinkError:
+        """Return an error about the table."""
         return SinkError(
             f"PostgreSQL sink {self.sink!r}: table {self.table} {what}.",
             remedy=remedy,

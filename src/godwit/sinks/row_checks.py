@@ -53,10 +53,12 @@ class Rule:
 
 
 def _with_zero_byte(values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of texts with a zero byte."""
     return pc.match_substring(values, "\0") if _is_text(values.type) else None
 
 
 def _of_other_years(values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of dates and times that the target's calendar does not have."""
     dtype = values.type
     if not (pa.types.is_date(dtype) or pa.types.is_timestamp(dtype)):
         return None
@@ -69,11 +71,13 @@ def _of_other_years(values: pa.Array) -> pa.BooleanArray | None:
 
 
 def _with_nanoseconds(values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of timestamps that are not whole microseconds."""
     is_timestamp = pa.types.is_timestamp(values.type)
     return _fractions(values) if is_timestamp and values.type.unit == "ns" else None
 
 
 def _beyond_microseconds(values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of durations and times that are not whole microseconds."""
     if not (pa.types.is_duration(values.type) or pa.types.is_time64(values.type)):
         return None
     if values.type.unit == "ns":
@@ -90,6 +94,7 @@ def _fractions(nanoseconds: pa.Array) -> pa.BooleanArray:
 
 
 def _with_key_twice(values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of maps with a key twice."""
     if not pa.types.is_map(values.type):
         return None
     entries = _entries(values)
@@ -121,6 +126,7 @@ def up_to_characters(limit: int) -> Rule:
 
 
 def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of texts longer than a limit."""
     return pc.greater(pc.utf8_length(values), limit) if _is_text(values.type) else None
 
 
@@ -133,6 +139,7 @@ def one_of(texts: tuple[str, ...]) -> Rule:
 
 
 def _not_among(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | None:
+    """Mask of texts other than those allowed."""
     if not _is_text(values.type):
         return None
     known = pc.is_in(values, value_set=pa.array(texts, values.type))
@@ -240,6 +247,7 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 
 def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """Lengths of lists; 0 for null."""
     lengths = pc.list_value_length(lists).fill_null(0)
     return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
 

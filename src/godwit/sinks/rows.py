@@ -198,6 +198,7 @@ def fit(
 
 
 def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) -> pa.RecordBatch:
+    """Return a batch in a schema, after checking the names that were announced."""
     if batch.schema.names != announced:
         raise ValueError(f"columns {batch.schema.names} where {announced} were announced")
     return with_columns_of(schema, batch)

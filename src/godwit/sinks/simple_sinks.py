@@ -111,6 +111,7 @@ class MemorySink(Sink):
         return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
 
     def _opened(self) -> SinkContext:
+        """Return the context; raise if the sink belongs to no query yet."""
         if self._context is None:
             raise SinkError(
                 "This memory sink belongs to no query yet.",
@@ -119,6 +120,7 @@ class MemorySink(Sink):
         return self._context
 
     def _refresh_view(self) -> None:
+        """Update the temporary view of the rows."""
         if self._name is None:
             return
         context = self._opened()
@@ -229,6 +231,7 @@ class NoopSink(Sink):
 
 
 def _rows(output: EpochOutput) -> Iterator[tuple[object, ...]]:
+    """Yield rows as tuples, converted in small parts."""
     for batch in output.batches():
         for start in range(0, batch.num_rows, 100):
             part = batch.slice(start, 100)

@@ -64,6 +64,7 @@ class TargetSink(Sink):
             ) from self._secrets.cause(error)
 
     def _error(self, what: str, remedy: str, **context: Any) -> SinkError:
+        """Return an error about the target, without secrets."""
         on_table = f" on table {self._place['table']}" if "table" in self._place else ""
         return SinkError(
             f"{self._kind} sink {self._context.name!r}{on_table}: {self._secrets.hide(what)}.",

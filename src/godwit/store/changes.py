@@ -47,6 +47,7 @@ class EntryRange:
         return np.flatnonzero(self._inside(event_times))
 
     def _inside(self, event_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which event times lie in the range."""
         inside: npt.NDArray[np.bool_] = (event_times >= self.first) & (event_times < self.end)
         return inside
 
@@ -113,6 +114,7 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
+        """Return the changes of some rows."""
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,
@@ -160,6 +162,7 @@ def _sizes(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _mismatch(hashes: int, actual: str, path: str) -> StateEncodingError:
+    """Return the error that rows and hashes differ in number."""
     return StateEncodingError(
         f"{hashes} hashes come with {actual} for table {path}.",
         remedy="Pass one row, with every column of the schema, for each hash.",

@@ -207,9 +207,11 @@ class Column(ABC):
         """Forget the values of all rows, which are so many."""
 
     def _nulls_of(self, rows: Rows) -> Nulls | None:
+        """Null marks of rows; ``None`` if the column has none."""
         return self._nulls.take(rows) if self._words[NULLS] else None
 
     def _put_nulls(self, rows: Rows | slice, encoded: Encoded) -> None:
+        """Store the null marks of rows."""
         if encoded.nulls is not None:
             self._words[NULLS] = 1
             self._nulls[rows] = encoded.nulls
@@ -440,6 +442,7 @@ class _VariableColumn(Column):
         self._put_nulls(rows, encoded)
 
     def _append_entries(self, first: int, encoded: Encoded) -> None:
+        """Append values to the heap, and their offsets as new entries."""
         values = encoded.values
         if not len(values):
             return

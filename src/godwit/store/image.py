@@ -235,6 +235,7 @@ class TableImage:
             raise IndexError("A slot of the index names a row that is not there.")
 
     def _index(self, slots: int) -> HashIndex:
+        """Hash index of so many slots."""
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
@@ -312,6 +313,7 @@ class TableImage:
         head[LIVE_ROWS] += count
 
     def _put_values(self, rows: Rows, upserts: Upserts) -> None:
+        """Overwrite the values of rows, and account for their bytes."""
         for value, encoded in zip(self.values, upserts.values, strict=True):
             before = value.lengths(rows)
             value.put(rows, encoded)
@@ -415,6 +417,7 @@ class KeyHasher:
         return _multipliers(self._secret, column, count)
 
     def _add_fixed(self, sums: UInt64Array, number: int, values: npt.NDArray[Any]) -> None:
+        """Add fixed-width values to the sums."""
         if values.ndim == 1:
             values = values[:, None]
         elif values.dtype.itemsize == 1:  # of an odd width: filled up to whole words
@@ -426,6 +429,7 @@ class KeyHasher:
             sums += _product(values[:, word].astype(np.uint64), multipliers, word)
 
     def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
+        """Add texts or binary values to the sums, word by word."""
         offsets = offsets_of(values)
         starts = offsets[:-1].astype(np.int64)
         lengths = np.diff(offsets).astype(np.int64)

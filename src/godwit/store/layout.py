@@ -271,25 +271,30 @@ def own_words(head: memoryview, column: int) -> memoryview:
 
 
 def _read_capacity(head: list[int], rows: int, of_column: int, columns: int) -> Capacity:
+    """Read the capacity, or the use, from the head of a table."""
     starts = (WORDS + WORDS_PER_COLUMN * i + of_column for i in range(columns))
     return Capacity(rows=head[rows], columns=tuple((head[at], head[at + 1]) for at in starts))
 
 
 def _put_pair(head: memoryview, column: int, which: int, pair: tuple[int, int]) -> None:
+    """Write a pair of numbers about a column into the head."""
     at = WORDS + WORDS_PER_COLUMN * column + which
     head[at], head[at + 1] = pair
 
 
 def _shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]:
+    """Shape of a section's array at a capacity."""
     places = capacity.places(section.per, column) + section.more
     return (places,) if section.width is None else (places, section.width)
 
 
 def _place_bytes(section: Section) -> int:
+    """Bytes of one place in a section."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 
 def _pages(size: int) -> int:
+    """Round up to whole pages."""
     return -(-size // _PAGE) * _PAGE
 
 

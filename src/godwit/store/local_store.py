@@ -204,6 +204,7 @@ class LocalState:
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        """Yield each table that changes belong to, with the mask of its key groups."""
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():
@@ -222,6 +223,7 @@ class LocalState:
             yield self._table(number), np.flatnonzero(tables == number)
 
     def _table(self, number: int) -> StateTable:
+        """Return the table of a number, made on first use."""
         table = self._tables.get(number)
         if table is None:
             table = self._tables[number] = self._new_table(number)
@@ -255,6 +257,7 @@ class LocalState:
             fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
 
     def _lock_file(self) -> int:
+        """File descriptor of the lock, opened anew if the directory was removed."""
         if self._fd is not None and os.fstat(self._fd).st_nlink:
             return self._fd
         if self._close is not None:  # the whole directory was removed, and the lock file with it

@@ -120,6 +120,7 @@ class StateTable:
             self._publish(self._guarded(lambda: self._copy_alive(nothing, None)))
 
     def _discard(self) -> None:
+        """Delete the table's file; its state is in the checkpoint."""
         self._path.unlink(missing_ok=True)
         self._file = None
 
@@ -311,6 +312,7 @@ class StateTable:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
+        """Apply changes in place, or in a larger copy if there is no room."""
         image = self._image
         upserts, removals = changes.encode(image)
         if self._file is not None and self._put(
@@ -407,6 +409,7 @@ class StateTable:
         return new
 
     def _publish(self, file: TableFile) -> None:
+        """Put a new file in the table's place."""
         file.path.replace(self._path)
         self._file = file
 
@@ -536,6 +539,7 @@ def open_file(
 
 
 def _no_file(path: Path) -> LocalStoreError:
+    """Return the error that something else than a file is in a table's place."""
     return LocalStoreError(
         f"The local store expects a table at {path}, and something else than a file is there.",
         remedy="Somebody put it there while the query was running: remove it. State is in the "
@@ -545,6 +549,7 @@ def _no_file(path: Path) -> LocalStoreError:
 
 
 def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> TableImage | None:
+    """Map a file; ``None`` if it is no intact table of that schema."""
     if size == 0:
         return None
     memory = mmap.mmap(fd, size)
@@ -563,6 +568,7 @@ def identity_of(status: os.stat_result) -> FileIdentity:
 
 
 def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
+    """Return the error to raise for one of the file system's."""
     if error.errno not in _FULL:
         return error
     return StorageFullError(
@@ -664,6 +670,7 @@ def _needed_places(
 
 
 def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
+    """Return whether there is room for what is needed."""
     return room.rows >= needed.rows + spare_rows and all(
         entries >= needed_entries and heap >= needed_heap
         for (entries, heap), (needed_entries, needed_heap) in zip(
@@ -673,6 +680,7 @@ def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:
+    """Refuse a table beyond what its format can address."""
     if needed > limit:
         raise StateEncodingError(
             f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",

@@ -70,6 +70,7 @@ class HoldsValue:
     value: Any
 
     def _refuse(self, *_: object) -> NoReturn:
+        """Raise, where the holder is used like its value."""
         msg = (
             f"this is a {type(self).__name__}, which holds a value and is none: use its .value, as "
             "in state.value += 1"
@@ -348,6 +349,7 @@ class MsgpackCodec:
             raise UnsupportedValueError(f"{path or 'it'} is {self._reason(part)}") from None
 
     def _fails(self, part: Any) -> bool:
+        """Return whether a part of the state cannot be encoded."""
         return bool(self._reason(part))
 
     def _reason(self, part: Any) -> str:

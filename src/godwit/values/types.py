@@ -266,6 +266,7 @@ def _class_name(cls: type) -> str:
 
 
 def _record_kind(cls: type) -> str:
+    """Kind of a class with named fields, as stored."""
     return "namedtuple" if _is_named_tuple(cls) else "record"
 
 

@@ -163,11 +163,13 @@ class TaggedValues:
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
+        """Lower the elements of a list to what msgpack has."""
         if self._leaves.issuperset(map(type, value)):
             return value
         return list(map(self._lower, value))
 
     def _dict(self, value: dict[Any, Any]) -> Any:
+        """Lower a dict: as a map where keys are text, else as pairs."""
         if not _TEXT.issuperset(map(type, value)):
             return self._pairs(_PAIRS, value)
         if self._leaves.issuperset(map(type, value.values())):
@@ -175,6 +177,7 @@ class TaggedValues:
         return {key: self._lower(item) for key, item in value.items()}
 
     def _items(self, code: int, value: Any) -> msgspec.msgpack.Ext:
+        """Tag a container that is stored as a list."""
         return self._extension(code, self._list(list(value)))
 
     def _flat(self, value: dict[Any, Any]) -> list[Any]:
@@ -182,12 +185,15 @@ class TaggedValues:
         return [self._lower(part) for pair in value.items() for part in pair]
 
     def _pairs(self, code: int, value: dict[Any, Any]) -> msgspec.msgpack.Ext:
+        """Tag a mapping that is stored as pairs."""
         return self._extension(code, self._flat(value))
 
     def _deque(self, value: collections.deque[Any]) -> msgspec.msgpack.Ext:
+        """Tag a deque, with its maximum length."""
         return self._extension(_DEQUE, [value.maxlen, *self._list(list(value))])
 
     def _defaultdict(self, value: collections.defaultdict[Any, Any]) -> msgspec.msgpack.Ext:
+        """Tag a defaultdict, with the name of its factory."""
         factory: Any = value.default_factory
         name: str | None = None
         if factory is not None:
@@ -200,12 +206,14 @@ class TaggedValues:
         return self._extension(_DEFAULTDICT, [name, *self._flat(value)])
 
     def _member(self, name: str, value: enum.Enum) -> msgspec.msgpack.Ext:
+        """Tag a member of an enumeration, by name and value."""
         member = None if isinstance(value, enum.Flag) else value.name
         return self._extension(_MEMBER, [name, member, self._lower(value.value)])
 
     def _record(
         self, name: str, fields: Sequence[str], known: frozenset[str], value: Any
     ) -> msgspec.msgpack.Ext:
+        """Tag an object of a class with named fields."""
         attributes = getattr(value, "__dict__", None)
         if attributes and not known.issuperset(attributes):
             check_attributes(value, fields)
@@ -232,11 +240,13 @@ class TaggedValues:
         return reader(self._decode_inner(data))
 
     def _read_record(self, name: str, fields: dict[str, Any]) -> Any:
+        """Make the object again; plain: its fields alone."""
         if self._plain:
             return fields
         return rebuilt(self._known(name), fields)
 
     def _read_member(self, name: str, member: str | None, value: Any) -> Any:
+        """Make the enumeration's member again; plain: its value alone."""
         if self._plain:
             return value
         cls: Any = self._known(name)
@@ -285,6 +295,7 @@ def _why_not(value: Any) -> str:
 
 
 def _shown(value: Any, limit: int = 60) -> str:
+    """Shorten a value's repr for messages."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a class may do anything there
@@ -319,6 +330,7 @@ def _zone(zone: dt.tzinfo | None) -> Any:
 
 
 def _read_zone(zone: Any) -> dt.tzinfo | None:
+    """Read a time zone: a name, or an offset."""
     if zone is None:
         return None
     if isinstance(zone, str):
@@ -428,6 +440,7 @@ def _ready(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
+    """Write a key as text."""
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     return str(value)

@@ -115,6 +115,8 @@ def add_demo_command(subparsers: Any) -> None:
 
 
 def _at_least(minimum: int) -> Any:
+    """Return an argument type: whole numbers from a minimum on."""
+
     def number(text: str) -> int:
         value = int(text)
         if value < minimum:
@@ -144,6 +146,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
+    """Play the demo on Spark, and draw its picture."""
     from godwit.cli.demo.story import Settings, play  # noqa: PLC0415  Spark is slow to import
 
     settings = Settings(
@@ -221,6 +224,7 @@ def _prepared(directory: Path | None) -> Path:
 
 
 def _remove_all_but(directory: Path, picture: str) -> None:
+    """Empty a directory but for the picture."""
     for entry in directory.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -229,6 +233,7 @@ def _remove_all_but(directory: Path, picture: str) -> None:
 
 
 def _tell(console: Console, outcome: Outcome) -> None:
+    """Print what happened in the demo, in figures."""
     recording = outcome.recording
     console.print()
     marks = {mark.label: mark.at_s for mark in recording.marks}

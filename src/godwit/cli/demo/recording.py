@@ -344,6 +344,7 @@ _TOO_FINE = (
 
 
 def _summary(figures: DemoEpoch) -> str:
+    """One line on the key groups on their way."""
     return (
         f"in flight {figures.in_flight}, waiting {figures.waiting}, suspended {figures.suspended}"
     )
@@ -381,6 +382,7 @@ class PlainLines:
             self._print(event.describe())
 
     def _print(self, text: str) -> None:
+        """Print a line with the seconds since the start."""
         elapsed = time.monotonic() - self._started
         tell(self._console, f"{elapsed:6.1f} s  {text}")
 
@@ -435,6 +437,7 @@ class LivePage:
         return Group(*page)
 
     def _figures(self, recording: Recording) -> list[RenderableType]:
+        """Bars and numbers above the log."""
         latest = recording.epochs[-1]
         share = min(1.0, recording.rows / max(recording.rows_in_all, 1))
         filled = round(share * _BAR)

@@ -415,6 +415,7 @@ def _measured(run: ScenarioRun) -> dict[str, Any]:
 
 
 def _tell(runs: Sequence[ScenarioRun]) -> None:
+    """Print a table of the controllers' figures."""
     console = wide_console(120)
     head = (
         *("controller", "rows/s", "epoch: median", "99th percentile", "rows behind, at most"),

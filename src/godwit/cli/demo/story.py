@@ -271,6 +271,7 @@ class _Script:
             self._release()
 
     def _release(self) -> None:
+        """Let the next file in, for the source to read."""
         for file in self._unread.pop(0):
             self._recorder.let_in(file)
             self._rows_released += self._rows_of[file]
@@ -364,6 +365,7 @@ class _Script:
         self._audience.say(f"executor {victim} killed (SIGKILL to its process {pid})")
 
     def _has_moved(self) -> bool:
+        """Return whether the migration has begun and ended."""
         return self._moves is not None and self._unfinished == 0
 
     def _is_finished(self) -> bool:

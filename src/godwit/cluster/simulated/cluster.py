@@ -147,6 +147,7 @@ class Executors:
         return speed
 
     def _plan(self, at_s: float, what: str, name: str) -> None:
+        """Schedule a change of the executors."""
         self._happened += 1
         heapq.heappush(self._coming, (at_s, self._happened, what, name))
 

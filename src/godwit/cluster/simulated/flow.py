@@ -436,6 +436,7 @@ class SimulatedFlow:
         copies: Copies,
         speeds: Mapping[str, float],
     ) -> ComponentWork:
+        """Work of one component in an epoch."""
         name, m = component.name, component.key_groups
         phase, routed = self._phase(name, batch.phase), None
         if component.feeds:
@@ -484,6 +485,7 @@ class SimulatedFlow:
         keys: FloatArray,
         touched: FloatArray | BoolArray,
     ) -> FloatArray:
+        """Time that lanes take for the rows of each key group."""
         costs = self._costs
         per_row, per_key = costs.row_ms + component.row_ms, costs.key_ms + component.key_ms
         ms: FloatArray = rows * per_row + keys * per_key + touched * costs.key_group_ms
@@ -504,6 +506,7 @@ class SimulatedFlow:
         return astray
 
     def _missing_bytes(self, name: str, plan: EpochPlan) -> FloatArray:
+        """Bytes that each key group lacks where it runs."""
         assignment, holdings = plan.assignment, self.holdings[name]
         missing = np.zeros(assignment.num_key_groups)
         for at, executor in enumerate(assignment.executors):
@@ -554,6 +557,7 @@ class SimulatedFlow:
 
 
 def _mask(m: int, key_groups: frozenset[int], *, inverted: bool = False) -> BoolArray:
+    """Mask of some of `m` key groups."""
     mask = np.full(m, inverted)
     mask[list(key_groups)] = not inverted
     return mask

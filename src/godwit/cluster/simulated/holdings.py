@@ -204,5 +204,6 @@ class WaitBuffers:
 
 
 def _scaled(pieces: FloatArray, share: float) -> FloatArray:
+    """Scale the counts of pieces of arrivals by a share."""
     scaled: FloatArray = pieces * np.array([share, 1.0, 1.0])
     return scaled

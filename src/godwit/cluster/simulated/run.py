@@ -289,6 +289,7 @@ class Simulation:
             self._see()
 
     def _see(self) -> None:
+        """Report executors that came or died to the conductor."""
         alive, known = self.executors.alive, self.conductor.view.executors
         for name in known.keys() - alive.keys():
             self._warming.leave(name)
@@ -297,9 +298,11 @@ class Simulation:
         self.conductor.see(self._cores())
 
     def _cores(self) -> dict[str, int]:
+        """Cores of each executor."""
         return {name: machine.cores for name, machine in self.executors.alive.items()}
 
     def _first_assignments(self) -> dict[str, Assignment]:
+        """Return the scenario's assignments, or key groups dealt out evenly."""
         cores = self._cores()
         assignments = self.scenario.assignments
         return {
@@ -312,6 +315,7 @@ class Simulation:
     # -- what is told -----------------------------------------------------------------------------
 
     def _record(self, work: EpochWork, began_s: float, left: FloatArray) -> EpochRecord:
+        """Record a committed epoch in the history."""
         moves, loaded = 0, 0.0
         for name, part in work.components.items():
             now, before = part.plan.assignment, self._places[name]
@@ -370,6 +374,7 @@ class Simulation:
 
 
 def _distance(load: FloatArray, capacity: FloatArray) -> float:
+    """Largest distance of load per capacity from the mean, as a share of it."""
     if not load.sum() or not len(capacity):
         return 0.0
     mean = load.sum() / capacity.sum()

@@ -96,6 +96,7 @@ class Size:
 
 
 def _flow(size: Size) -> tuple[SimulatedComponent, ...]:
+    """Flow of one component."""
     return (
         SimulatedComponent(
             name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000

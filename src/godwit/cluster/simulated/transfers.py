@@ -109,7 +109,7 @@ class Links(Generic[Name]):
         self._rates = None
 
     def next_end_s(self) -> float:
-        """Time at which the next transfer ends if no other begins; infinity if none is under way."""
+        """Time at which the next transfer ends if no other begins; infinity if there is none."""
         if not self._flows:
             return float("inf")
         left = np.array([flow.left_bytes for flow in self._flows])
@@ -135,6 +135,7 @@ class Links(Generic[Name]):
         return ended
 
     def _fair_rates(self) -> FloatArray:
+        """Max-min fair rate of each transfer under way."""
         if self._rates is None:
             ends = np.array([flow.ends for flow in self._flows])
             self._rates = fair_rates(ends, np.array(self._capacity))
@@ -250,6 +251,7 @@ class Warming:
     # -- orders -----------------------------------------------------------------------------------
 
     def _begin_orders(self) -> None:
+        """Begin the next order of every executor that is free."""
         for executor, orders in self._orders.items():
             while orders and executor not in self._jobs:
                 order = orders.popleft()
@@ -298,6 +300,7 @@ class Warming:
         self._links.start(executor, job.peer.executor, executor, size)
 
     def _end_transfer(self, job: _Job, failure: str) -> None:
+        """End a transfer from a peer, and go on with the next or the checkpoint."""
         assert job.peer is not None, "only a transfer ends here"
         peer, job.peer, job.starts_s = job.peer, None, float("inf")
         self._peers.ended(job.order)
@@ -315,6 +318,7 @@ class Warming:
         )
 
     def _end(self, job: _Job) -> Warmed:
+        """End an order: its copies are warm."""
         holdings = self.holdings[job.order.component]
         groups = np.array(job.order.key_groups, np.int32)
         holdings.bring_forward(job.order.executor, groups, job.written_bytes)

@@ -190,6 +190,7 @@ class KeySpread:
         return self._phases[number]
 
     def _made(self, frequency: FloatArray) -> Phase:
+        """Spread keys of some frequencies over key groups."""
         share = np.bincount(self._home, weights=frequency, minlength=self.key_groups).astype(
             np.float64
         )

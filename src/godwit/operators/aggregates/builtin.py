@@ -346,6 +346,7 @@ def kept_rows(*columns: str) -> Aggregate:
 def _moments(
     name: str, column: str, where: str | None, *, population: bool, root: bool
 ) -> Aggregate:
+    """Aggregate of variance or standard deviation."""
     _check_flag(name, column, "population", population)
     shown = ("population=True",) if population else ()
     options = {"population": population, "root": root}
@@ -353,6 +354,7 @@ def _moments(
 
 
 def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
+    """Aggregate of the first or the last value."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
     shown = ("ignore_nulls=True",) if ignore_nulls else ()
     options = {"last": name == "last", "ignore_nulls": ignore_nulls}
@@ -360,6 +362,7 @@ def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) 
 
 
 def _collected(name: str, column: str, limit: int, where: str | None) -> Aggregate:
+    """Aggregate that collects at most `limit` values."""
     _check_size(name, column, "limit", limit)
     shown = () if limit == 100 else (f"limit={limit}",)
     options = {"name": name, "limit": limit}
@@ -367,6 +370,7 @@ def _collected(name: str, column: str, limit: int, where: str | None) -> Aggrega
 
 
 def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: bool) -> Aggregate:
+    """Aggregate of the value where another column is smallest or largest."""
     columns = (column,) if isinstance(by, str) and by == column else (column, by)
     return _built_in(name, columns, bind_extreme_by, _ORDERED, where, repr(by), largest=largest)
 
@@ -374,6 +378,7 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
 def _percentile(
     name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
 ) -> Aggregate:
+    """Aggregate of an approximate percentile; `shown`: its arguments, for messages."""
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),
@@ -390,6 +395,7 @@ def _percentile(
 
 
 def _check_size(name: str, column: str, option: str, size: int) -> None:
+    """Refuse an option that is not a whole number from 1 to 10,000."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10_000:
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={size!r}.",
@@ -399,6 +405,7 @@ def _check_size(name: str, column: str, option: str, size: int) -> None:
 
 
 def _check_flag(name: str, column: str, option: str, value: object) -> None:
+    """Refuse an option that is not a bool."""
     if not isinstance(value, bool):
         raise InvalidFlowError(
             f"{name}({column!r}) has {option}={value!r}.",

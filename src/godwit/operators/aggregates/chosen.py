@@ -81,6 +81,7 @@ class _PrimitiveExtreme(_Extreme):
         return self._column(chosen, seen | others_seen)
 
     def _choose(self) -> np.ufunc:
+        """Return the function that picks the extreme of two values."""
         # NaN is the largest value: maximum() takes it, fmin() takes anything rather than it.
         return np.maximum if self.largest else np.fmin
 
@@ -126,9 +127,11 @@ class _ComparedExtreme(_Extreme):
         return self._better(left.column(0), right.column(0))
 
     def _beats(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
+        """Return which challengers are more extreme than the values they challenge."""
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
     def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
+        """Merge two columns of states, of which either may be null."""
         wins = self._beats(challengers, holders).fill_null(False)
         wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
         return self.states(pc.if_else(wins, challengers, holders))
@@ -257,6 +260,7 @@ class _Position(BuiltIn):
         return states.column(0)
 
     def _seen(self, states: pa.RecordBatch) -> pa.Array:
+        """Return which states hold a value."""
         return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
 
     def _states(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:

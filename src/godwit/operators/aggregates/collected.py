@@ -141,6 +141,7 @@ class PackedRows(BuiltIn):
         return pa.ListArray.from_arrays(offsets, values, type=self.output)
 
     def _rows(self, states: pa.RecordBatch) -> tuple[IntArray, list[pa.Array]]:
+        """Unpack states: the group of each row, and the columns."""
         return unpack_rows(states.column(0), self.layout)
 
     def _joined(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
@@ -270,6 +271,7 @@ _VALUES: Final[dict[str, type[PackedRows]]] = {
 
 
 def _nullable(columns: pa.Schema | tuple[pa.Field, ...]) -> tuple[PackedColumn, ...]:
+    """Layout of columns that may hold nulls."""
     return tuple(PackedColumn(dtype=column.type, nullable=True) for column in columns)
 
 

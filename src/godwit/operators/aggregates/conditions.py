@@ -117,6 +117,7 @@ class _Literal(Condition):
 
 
 def _text_as(text: str, dtype: pa.DataType) -> pa.Scalar:
+    """Convert a text literal to the type it is compared with; raise ValueError if it is none."""
     if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
         return pa.scalar(text, dtype)
     if pa.types.is_date(dtype):
@@ -152,6 +153,7 @@ class _Comparison(Condition):
 
 
 def _compared(sign: str, left: pa.Array | pa.Scalar, right: pa.Array | pa.Scalar) -> pa.Array:
+    """Compare two operands as Spark does; NaN equals itself and is above all else."""
     if _family(left.type) != _family(right.type):
         raise ValueError(sign)
     left, right = (v.cast(pa.decimal128(20)) if v.type == pa.uint64() else v for v in (left, right))
@@ -231,6 +233,7 @@ class _Both(Condition):
 
 
 def _truth(condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
+    """Evaluate a condition; raise ValueError if it gives no booleans."""
     found = condition.evaluate(rows)
     if not pa.types.is_boolean(found.type):
         raise ValueError(str(condition))
@@ -322,6 +325,7 @@ class _Parser:
             at = match.end()
 
     def refuse(self, why: str) -> NoReturn:
+        """Raise the error that the condition cannot be read."""
         raise InvalidFlowError(
             f"{self.call} has the condition {self.text!r}, in which {why}.",
             remedy=_GRAMMAR,
@@ -329,18 +333,21 @@ class _Parser:
         )
 
     def either(self) -> Condition:
+        """Parse operands of ``or``."""
         parts = [self._all()]
         while self._skip("or"):
             parts.append(self._all())
         return _joined("or", parts)
 
     def _all(self) -> Condition:
+        """Parse operands of ``and``."""
         parts = [self._not()]
         while self._skip("and"):
             parts.append(self._not())
         return _joined("and", parts)
 
     def _not(self) -> Condition:
+        """Parse a test, or ``not`` before one."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             self.refuse(f"parentheses and not are nested more than {_MAX_DEPTH} deep")
@@ -349,6 +356,7 @@ class _Parser:
         return condition
 
     def _test(self) -> Condition:
+        """Parse parentheses, a comparison, ``is null``, ``in`` or a bare column."""
         if self._skip("("):
             condition = self.either()
             self._expect(")")
@@ -370,6 +378,7 @@ class _Parser:
         return operand
 
     def _one_of(self, operand: Condition) -> Condition:
+        """Parse the list after ``in`` as comparisons joined by ``or``."""
         self._expect("(")
         parts: list[Condition] = [self._comparison("=", operand)]
         while self._skip(","):
@@ -378,12 +387,14 @@ class _Parser:
         return _joined("or", parts)
 
     def _comparison(self, sign: str, left: Condition) -> Condition:
+        """Parse the right operand of a comparison."""
         right = self._operand()
         if isinstance(left, _Literal) and isinstance(right, _Literal):
             self.refuse(f"{left} and {right} are compared, of which none is a column")
         return _Comparison(sign, left, right)
 
     def _operand(self) -> Condition:
+        """Parse a column or a literal."""
         if not self.tokens:
             self.refuse("something is missing at the end")
         negative = self._skip("-")
@@ -408,16 +419,19 @@ class _Parser:
         return self.refuse(f"{token!r} is not expected")
 
     def _word(self) -> str:
+        """Return the next token in lower case; empty if it is no word or sign."""
         kind, token = self.tokens[0]
         return token.lower() if kind in ("word", "sign") else ""
 
     def _skip(self, word: str) -> bool:
+        """Skip the next token if it is `word`; return whether it was."""
         if not self.tokens or self._word() != word:
             return False
         self.tokens.pop(0)
         return True
 
     def _expect(self, word: str) -> None:
+        """Skip `word`, or refuse the condition."""
         if not self._skip(word):
             after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
             self.refuse(f"{word!r} is missing {after}")

@@ -114,6 +114,7 @@ class _ApproxDistinct(BuiltIn):
         return column_of(np.rint(estimates).astype(np.int64), None, pa.int64())
 
     def _read(self, states: pa.RecordBatch) -> _Sketches:
+        """Read sketches from states: sparse ones as entries, dense ones as registers."""
         blobs = states.column(0)
         lengths = np.diff(boundaries_of(blobs))
         dense = lengths == self.size
@@ -130,6 +131,7 @@ class _ApproxDistinct(BuiltIn):
         )
 
     def _union(self, count: int, parts: list[_Sketches]) -> pa.RecordBatch:
+        """Merge sketches per group, and make those dense that grew too large."""
         groups, entries = _deduplicated(
             np.concatenate([part.groups for part in parts]),
             np.concatenate([part.entries for part in parts]),
@@ -236,6 +238,7 @@ def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _binary(data: ByteArray, offsets: IntArray) -> pa.Array:
+    """Build a column of binary values from their bytes and offsets, without a copy."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 

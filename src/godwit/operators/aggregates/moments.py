@@ -85,11 +85,13 @@ class _Moments(BuiltIn):
 
 
 def _moments_of(states: pa.RecordBatch) -> Moments:
+    """Read count, mean and sum of squared deviations from states."""
     count, mean, m2 = (values_of(column) for column in states.columns)
     return count, mean, m2
 
 
 def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Moments:
+    """Compute the moments of values per group."""
     count = np.bincount(groups, minlength=size).astype(np.int64, copy=False)
     divisor = np.maximum(count, 1)
     with np.errstate(invalid="ignore", over="ignore"):  # infinities have no deviation: NaN
@@ -104,6 +106,7 @@ def _moments(groups: IntArray, values: npt.NDArray[np.float64], size: int) -> Mo
 
 
 def _merged(left: Moments, right: Moments) -> Moments:
+    """Merge moments by the formula of Chan et al."""
     count_l, mean_l, m2_l = left
     count_r, mean_r, m2_r = right
     count = count_l + count_r

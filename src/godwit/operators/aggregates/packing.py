@@ -124,15 +124,18 @@ def unpack_rows(
 
 
 def _has_header(layout: tuple[PackedColumn, ...]) -> bool:
+    """Return whether packed rows begin with the sizes of variable-width columns."""
     return any(is_variable_width(column.dtype) for column in layout)
 
 
 def _width(dtype: pa.DataType) -> int:
+    """Bytes of one fixed-width value."""
     primitive = numpy_type(dtype)
     return dtype.byte_width if primitive is None else primitive.itemsize
 
 
 def _row_width(layout: tuple[PackedColumn, ...]) -> int:
+    """Bytes of the fixed-width part of one packed row."""
     return sum(_width(column.dtype) + column.nullable for column in layout)
 
 
@@ -152,12 +155,14 @@ def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
 
 
 def _binary(data: ByteArray, boundaries: npt.NDArray[Any]) -> pa.Array:
+    """Build a column of binary values from their bytes and boundaries."""
     offsets = np.ascontiguousarray(boundaries, np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
     return pa.Array.from_buffers(_SPAN, len(offsets) - 1, buffers)
 
 
 def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
+    """View a fixed-width column as bytes; return them and the width of a value."""
     width = _width(column.type)
     if numpy_type(column.type) is not None:
         return np.ascontiguousarray(values_of(column)).view(np.uint8), width
@@ -167,6 +172,7 @@ def _fixed_bytes(column: pa.Array) -> tuple[ByteArray, int]:
 
 
 def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+    """Build a fixed-width column from its bytes."""
     primitive = numpy_type(dtype)
     if primitive is not None:
         return column_of(data.view(primitive), mask, dtype)
@@ -177,6 +183,7 @@ def _fixed(data: ByteArray, mask: BoolArray | None, dtype: pa.DataType) -> pa.Ar
 def _variable(
     data: ByteArray, offsets: IntArray, mask: BoolArray | None, dtype: pa.DataType
 ) -> pa.Array:
+    """Build a column of text or binary values from their bytes and offsets."""
     wide = pa.types.is_large_string(dtype) or pa.types.is_large_binary(dtype)
     narrowed = offsets if wide else offsets.astype(np.int32)
     buffers = [_bitmap(mask), pa.py_buffer(narrowed), pa.py_buffer(data)]
@@ -184,4 +191,5 @@ def _variable(
 
 
 def _bitmap(mask: BoolArray | None) -> pa.Buffer | None:
+    """Pack a mask into an Arrow validity bitmap."""
     return None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))

@@ -104,9 +104,11 @@ class _Percentile(BuiltIn):
 
     @property
     def _log_base(self) -> float:
+        """Logarithm of the ratio of neighbouring buckets (DDSketch's gamma)."""
         return math.log1p(2 * self.error / (1 - self.error))
 
     def _buckets(self, values: FloatArray) -> IntArray:
+        """Bucket of each value; the order of buckets is that of values."""
         size = np.abs(values)
         with np.errstate(divide="ignore", invalid="ignore"):
             scaled = np.ceil(np.log(size) / self._log_base)
@@ -130,12 +132,14 @@ class _Percentile(BuiltIn):
         return np.where(buckets < 0, -middle, middle)
 
     def _read(self, states: pa.RecordBatch) -> tuple[IntArray, IntArray, IntArray]:
+        """Unpack states: group, bucket and count of each entry."""
         groups, (buckets, counts) = unpack_rows(states.column(0), _LAYOUT)
         return groups, values_of(buckets).astype(np.int64), values_of(counts)
 
     def _union(
         self, count: int, parts: list[tuple[IntArray, IntArray, IntArray]]
     ) -> pa.RecordBatch:
+        """Add up counts of equal buckets per group, and pack them into states."""
         groups, buckets, counts = (np.concatenate(c) for c in zip(*parts, strict=True))
         order = order_by(groups, buckets + _INFINITE)
         groups, buckets, counts = groups[order], buckets[order], counts[order]

@@ -103,12 +103,14 @@ def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) ->
 
 
 def _float_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> npt.NDArray[np.float64]:
+    """Add values to float sums per group."""
     values = _zero_where_null(column).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is NaN, as it should be
         return _zero_where_null(sums) + np.bincount(groups, values, len(sums))
 
 
 def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArray:
+    """Add values to integer sums per group; raise `SumOverflowError` beyond 64 bits."""
     values = _zero_where_null(column).astype(np.int64, copy=False)
     total = _zero_where_null(sums).copy()
     if len(values) == 0:
@@ -127,6 +129,7 @@ def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArra
 
 
 def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
+    """Add values to decimal sums per group, in limbs of 128-bit integers."""
     limbs = _limbs_of(sums)
     for limb, added in zip(limbs, _limbs_of(column), strict=True):
         np.add.at(limb, groups, added)
@@ -189,6 +192,7 @@ class _Mean(BuiltIn):
         return column_of(means, None if some.all() else some, self.output)
 
     def _decimal_means(self, sums: pa.Array, counts: IntArray) -> pa.Array:
+        """Divide decimal sums by counts, rounding half up as Spark does."""
         # 128 bits divided by 64 in Python: once per key, so it never is what an epoch waits for.
         factor = 10 ** (self.output.scale - sums.type.scale)
         bound = 10**self.output.precision
@@ -215,6 +219,7 @@ def _divided(numerator: int, denominator: int) -> int:
 
 
 def _zero_where_null(column: pa.Array) -> npt.NDArray[Any]:
+    """Values of a column, with 0 for nulls."""
     mask = mask_of(column)
     values = values_of(column)
     return values if mask is None else np.where(mask, values, values.dtype.type(0))
@@ -226,6 +231,7 @@ def _reach(values: IntArray) -> int:
 
 
 def _raise_if_any(overflowed: BoolArray, dtype: pa.DataType) -> None:
+    """Raise `SumOverflowError` for the first group whose sum overflowed."""
     if overflowed.any():
         raise SumOverflowError(int(np.flatnonzero(overflowed)[0]), dtype)
 

@@ -133,6 +133,7 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
     def _side_of(self, given: int) -> int:
+        """Side, left or right, of one of the operator's inputs."""
         return LEFT if given in self.sides[LEFT].inputs else RIGHT
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:

@@ -129,6 +129,7 @@ def _is_type(given: object) -> bool:
 
 
 def _no_type(kind: str, given: object) -> InvalidFlowError:
+    """Return the error that a state was declared with something that is no type."""
     remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
     if isinstance(given, str):
         remedy = f"Give the class itself, without quotes, as in gw.{kind}(float)."
@@ -182,6 +183,7 @@ def check_states(operator: str, states: object, **others: object) -> dict[str, D
 
 
 def _check_name(operator: str, name: object) -> None:
+    """Refuse a name of a state that is no plain lower-case identifier."""
     good = isinstance(name, str) and name.isidentifier() and name.isascii()
     if not good or name != str(name).lower() or keyword.iskeyword(name) or name.startswith("_"):
         raise InvalidFlowError(

@@ -100,6 +100,7 @@ class ListOfKey(OfKey, Sequence[T]):
         return f"ListOfKey({self._all()!r})"
 
     def _all(self) -> list[T]:
+        """Read all elements."""
         self._insist()
         elements: list[T] = self._cells.read(self._group)
         return elements
@@ -163,6 +164,7 @@ class ListCells(Cells):
                 self._lists[group].swept.add(page)
 
     def _look_for_heads(self, groups: Any) -> None:
+        """Look up the head entries of keys, all in one read."""
         looked = self.look_up(groups, pa.array(np.full(len(groups), _HEAD)))
         self._looked_up = {
             key: _List.of(looked.blob(1, row) if known else b"")
@@ -171,6 +173,7 @@ class ListCells(Cells):
         self._heads.took(looked.nbytes)
 
     def _list(self, group: int) -> _List:
+        """Return a key's list, read ahead with those of the keys after it."""
         of_key = self._lists.get(group)
         if of_key is None:
             if group not in self._looked_up:
@@ -217,6 +220,7 @@ class ListCells(Cells):
         ahead.took(looked.nbytes)
 
     def _missing(self, of_key: _List, *, everything: bool) -> list[int]:
+        """Numbers of the list's pages that are not read yet: all, or the last alone."""
         first = of_key.first if everything else max(of_key.after - 1, of_key.first)
         return [page for page in range(first, of_key.after) if page not in of_key.pages]
 

@@ -227,6 +227,7 @@ class MapCells(Cells):
         return of_key
 
     def _item(self, group: int, item: Any) -> _Item:
+        """Return an item of a key's map, looked up if need be."""
         of_key = self._map(group)
         parts = self.stored.parts(item)
         found = of_key.items.get(item)
@@ -312,6 +313,7 @@ class MapCells(Cells):
         return looked.nbytes
 
     def _find(self, groups: npt.NDArray[np.int64], columns: list[pa.Array]) -> Looked:
+        """Look up entries of items."""
         return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
 
     def _take(self, groups: list[int], items: Any, looked: Looked) -> None:
@@ -324,6 +326,7 @@ class MapCells(Cells):
                 of_key.ahead[item] = _Item(before, there=there)
 
     def _whose(self, group: int, item: Any) -> str:
+        """Describe an item for messages."""
         return f"{self.key(group)}, item {item!r}"
 
     # -- what is written -----------------------------------------------------------------------
@@ -442,10 +445,12 @@ class _Listings:
         ]
 
     def _find(self, groups: list[int], pages: list[int]) -> Looked:
+        """Look up pages of listings."""
         none = [pa.nulls(len(groups), field.type) for field in self._stored.items]
         return self._cells.look_up(np.array(groups, np.int64), pa.array(pages, pa.int64()), *none)
 
     def _unpacked(self, blob: bytes) -> list[Any]:
+        """Decode a page's items."""
         items: list[Any] = msgspec.msgpack.decode(blob, type=self._stored.page) if blob else []
         return items
 
@@ -459,6 +464,7 @@ class _Listings:
         one.listed = first * _PAGE_ITEMS + len(items)
 
     def _put_page(self, group: int, number: int, packed: bytes, written: Written) -> None:
+        """Write a page of a listing."""
         forever = () if self._stored.ttl_us is None else (END,)
         written.put(group, (number, *self._no_item), b"", packed, *forever)
 
@@ -531,4 +537,5 @@ def _last_of_each(items: list[Any]) -> list[Any]:
 
 
 def _pages(listed: int) -> int:
+    """Return the number of pages that a listing of `listed` items takes."""
     return -(-listed // _PAGE_ITEMS)

@@ -117,6 +117,7 @@ class States:
         self._over = True
 
     def _insist(self) -> None:
+        """Refuse the use of a state after the call that it was passed to."""
         if self._over:
             raise UserFunctionError(
                 f"A state of key {self._key!r} of operator {self._operator!r} was used after the "
@@ -237,6 +238,7 @@ class ProcessOfStates(KeyedOperator):
         return columns
 
     def _now(self, time: EpochTime) -> int:
+        """Time by the operator's clock at the end of the epoch, in microseconds."""
         return time.until if self.clock == "event" else time.clock
 
     # -- an epoch ------------------------------------------------------------------------------

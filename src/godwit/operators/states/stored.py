@@ -268,6 +268,7 @@ class Written:
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
+    """Convert rows of key values to columns."""
     if not rows:
         return [pa.array([], field.type) for field in fields]
     columns = zip(*rows, strict=True)

@@ -93,6 +93,7 @@ class ValueCells(Cells):
         self._cells = {group: _Cell(b"", there=True) for group, _ in expired}
 
     def _cell(self, group: int) -> _Cell:
+        """Return a key's cell, read ahead with those of the keys after it."""
         cell = self._cells.get(group)
         if cell is None:
             if group not in self._looked_up:
@@ -168,6 +169,7 @@ class ValueCells(Cells):
         return written
 
     def _new(self) -> bytes:
+        """Encode the value that a new key begins with."""
         (blob,) = self.stored.encoded([self._make_new()], lambda _: "a new key")
         return blob
 

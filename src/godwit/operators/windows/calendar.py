@@ -101,6 +101,7 @@ class Calendar:
         return numbers
 
     def _nearly(self, instant: int) -> int:
+        """Return the number of the UTC day or month of an instant; the zone may shift it by one."""
         day = instant // UNIT_US
         if self.unit == "day":
             return int(day)
@@ -110,6 +111,7 @@ class Calendar:
 
 @lru_cache(maxsize=1 << 14)
 def _begins(unit: CalendarUnit, zone: str, number: int) -> int:
+    """Instant at which a day or month begins in a zone."""
     if unit == "day":
         ordinal = number + _EPOCH_DAY
         if not _FIRST <= ordinal <= _LAST:

@@ -178,6 +178,7 @@ def _planned(
     *,
     search: bool,
 ) -> ConsolidationPlan:
+    """Plan how the windows that close are built from panes and from one another."""
     problem = ConsolidationProblem(
         pane_keys=np.array(shares, np.float64),
         windows=windows,

@@ -54,6 +54,7 @@ class TimeWindow:
         return self._aligned(moment) + self.length_us
 
     def _aligned(self, moment: int) -> int:
+        """Start of the last window that begins at `moment` or before."""
         return (moment - self.offset_us) // self.every_us * self.every_us + self.offset_us
 
 
@@ -154,6 +155,7 @@ class PaneGrid:
     def _of_kind(
         self, kind: int, window: TimeWindow, panes: Moments, closed: int, until: int
     ) -> tuple[Moments, Moments, Moments, Moments]:
+        """Pairs of panes and windows of one kind: pane, kind, start and end."""
         every, length = window.every_us, window.length_us
         last = (panes - window.offset_us) // every * every + window.offset_us
         first = last - (length - (panes - last) - self.width_us) // every * every

@@ -46,6 +46,7 @@ class Hopping:
         return self._spelled(self.window.length_us)
 
     def _spelled(self, length_us: int) -> str:
+        """Spell a length in the window's own units."""
         if self.calendar is None:
             return spelled(length_us)
         return spelled_calendar(length_us // UNIT_US, self.calendar.unit)
@@ -223,6 +224,7 @@ def _of_calendar(length: Duration, every: Duration, start: Duration, zone: str) 
 
 
 def _mixed(length: Duration, other: Duration) -> InvalidFlowError:
+    """Return the error that lengths in days and in months were mixed."""
     return InvalidFlowError(
         f"Windows of {length!r} were given {other!r}: one counts days, the other months.",
         remedy="Give both in days and weeks, or both in months, quarters and years.",
@@ -230,6 +232,7 @@ def _mixed(length: Duration, other: Duration) -> InvalidFlowError:
 
 
 def _insist_on_no_gaps(spec: Hopping) -> None:
+    """Refuse windows that begin less often than they are long."""
     if spec.window.every_us > spec.window.length_us:
         raise InvalidFlowError(
             f"Windows of {str(spec).removeprefix('hopping ')} leave gaps, and rows in them would "
@@ -239,6 +242,7 @@ def _insist_on_no_gaps(spec: Hopping) -> None:
 
 
 def _window(length_us: int, every_us: int, start: Duration) -> TimeWindow:
+    """Return windows of a length that begin every `every_us`, checked."""
     offset = microseconds(start, "The start of windows", least=0)
     if offset >= every_us:
         raise InvalidFlowError(

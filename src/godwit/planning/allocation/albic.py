@@ -540,6 +540,7 @@ class _Search:
         )
 
     def _collocate_only(self) -> _Attempt:
+        """Collocate pairs of key groups without any balancing."""
         units = single_units(self.problem)
         place = self._collocate(build_model(self.problem, units), self.problem.current)
         return _Attempt(assignment=units.expand(place), units=len(units))

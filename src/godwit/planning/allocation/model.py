@@ -105,6 +105,7 @@ def merge_units(problem: Problem, unit_of: IntArray, pinned: IntArray) -> Units:
 
 
 def _sums(unit_of: IntArray, values: FloatArray, size: int) -> FloatArray:
+    """Add up values by unit."""
     return np.bincount(unit_of, weights=values, minlength=size).astype(np.float64, copy=False)
 
 

@@ -39,6 +39,7 @@ class Placement:
         self._reset(place)
 
     def _reset(self, place: IntArray) -> None:
+        """Recompute the sums of loads and resources for a placement."""
         model = self.model
         n = len(model.speed)
         self.place = place.copy()
@@ -93,6 +94,7 @@ class Placement:
         return np.asarray(away * self.model.units.count[unit], np.float64)
 
     def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
+        """State bytes that moves would add to the migration, or save."""
         if self.model.max_bytes == np.inf:  # then nobody asks how many
             return np.zeros(1)
         home = self.model.units.home[unit]
@@ -109,6 +111,7 @@ class Placement:
         return np.asarray(within, np.bool_)
 
     def _affordable(self, unit: IndexArray, executor: IndexArray, *, spend: bool) -> BoolArray:
+        """Return which moves stay within the limits of the migration."""
         moves, size = self._extra_moves(unit, executor), self._extra_bytes(unit, executor)
         return self._within(moves, size, spend=spend)
 
@@ -242,6 +245,7 @@ class AllocationSearch(Placement):
             self._apply(step)
 
     def _best_move(self, h: int, limit: float, *, spend: bool) -> _Step | None:
+        """Best move of one unit from or to executor `h`; ``None`` if none makes it better."""
         # Where no move is left, only what moved already can go elsewhere for nothing.
         candidate = self.movable & (self._away if self._full(1, spend=spend) else True)
         on_executor = self.place == h
@@ -340,6 +344,7 @@ class AllocationSearch(Placement):
     def _pick(
         self, worst: FloatArray, limit: float, units: IndexArray, executors: IndexArray
     ) -> _Step | None:
+        """Return the step of least worst deviation, if it is better than `limit`."""
         at = int(worst.argmin())
         row, column = divmod(at, worst.shape[1])
         if not worst[row, column] < limit - _PROGRESS:

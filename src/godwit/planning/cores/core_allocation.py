@@ -161,6 +161,7 @@ class _Station:
         return self.waiting - self._waiting(blocked, self.cores + 1)
 
     def grow(self) -> None:
+        """Add a core, by the recursion of Erlang's formula B."""
         self.cores += 1
         self.blocked = self.load * self.blocked / (self.cores + self.load * self.blocked)
         self.waiting = self._waiting(self.blocked, self.cores)

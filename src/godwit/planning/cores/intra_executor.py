@@ -79,6 +79,7 @@ class _Lanes:
         self._sorted: dict[int, list[tuple[float, int]]] = {}
 
     def balance(self, limit: float, max_moves: int | None) -> None:
+        """Move key groups from the busiest lane to the idlest, up to `max_moves`."""
         left = len(self.lane_of) * len(self._load) if max_moves is None else max_moves
         while left > 0:
             source, target = self._top(self._busiest, -1), self._top(self._idlest, 1)
@@ -123,6 +124,7 @@ class _Lanes:
         return best
 
     def _reassign(self, source: int, at: int, target: int) -> None:
+        """Move the key group at a position of lane `source` to lane `target`."""
         weight, key_group = self._sorted[source].pop(at)
         if target in self._sorted:
             insort(self._sorted[target], (weight, key_group))

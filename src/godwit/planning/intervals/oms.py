@@ -184,6 +184,7 @@ def plan_oms(
 
 
 def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[float]) -> None:
+    """Refuse targets and thresholds that do not fit the problem."""
     available = len(problem.available)
     for i, n in enumerate(targets):
         if not 1 <= n <= available:

@@ -132,6 +132,7 @@ class Sample:
         )
 
     def _add(self, size: int, cuts: IntArray | None) -> None:
+        """Add a partition to the sample, if it is new and there is room."""
         if cuts is None or (len(self._visited) >= self._most and self._seen[size]):
             return
         row = tuple(cuts.tolist())
@@ -140,6 +141,7 @@ class Sample:
             self._visited.append((size, row))
 
     def _step(self, cuts: IntArray, size: int) -> IntArray | None:
+        """Return the cheapest partition of a size that follows another."""
         return cheapest_step(cuts, self._reaches[size], self._transitions.sizes[size], self._kept)
 
     def start(self, count: int) -> None:

@@ -85,6 +85,7 @@ class _Hearing:
             )
 
     def _work(self) -> None:
+        """Pass events to the listener, on a thread of its own, until the end."""
         while (item := self._next()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
@@ -100,6 +101,7 @@ class _Hearing:
             return self._pending.popleft()
 
     def _failed(self, event: Event, error: BaseException) -> None:
+        """Log and report a listener's failure, once per kind of error."""
         kind = type(error).__name__
         if kind in self._failures or len(self._failures) >= _MAX_FAILURES:
             return
@@ -255,6 +257,7 @@ class EventDispatcher:
     # -- under the lock -----------------------------------------------------------------------
 
     def _put(self, record: Callable[[], bool]) -> None:
+        """Queue an entry for the recorders; when the queue is full, drop it and report that."""
         if self._closed:
             return
         if self._queue.qsize() < _MAX_EVENTS:
@@ -282,6 +285,7 @@ class EventDispatcher:
     # -- on the thread that records -----------------------------------------------------------
 
     def _work(self) -> None:
+        """Write queued entries, and flush from time to time; runs on a thread."""
         guard, goes_on = self._guard("recording"), True
         while goes_on:
             try:
@@ -297,6 +301,7 @@ class EventDispatcher:
         guard(self._flush)
 
     def _flush(self) -> None:
+        """Record the samples, and have recorders write what they hold."""
         self._flushed_s = time.monotonic()
         for kind, ask in self._samples.items():
             values = None
@@ -310,12 +315,14 @@ class EventDispatcher:
                 self._guard(f"writing the {name}")(recorder.flush)
 
     def _record_event(self, event: Event) -> bool:
+        """Log an event that is a warning, and pass it to the recorders."""
         if event.is_warning:
             with suppress(Exception):  # a log handler of the user's
                 _logger.warning("Flow %r: %s", self._name, event.describe())
         return self._record("event", event.to_dict)
 
     def _record(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+        """Pass an entry to every recorder."""
         if self._recording and self._recorders:
             entry = values()
             for name, recorder in tuple(self._recorders.items()):
@@ -325,14 +332,17 @@ class EventDispatcher:
     # -- what fails ---------------------------------------------------------------------------
 
     def _guard(self, what: str) -> Guard:
+        """Return the guard of one kind of work."""
         return self._guards.setdefault(what, Guard(what, self._background_failed))
 
     def _background_failed(self, what: str, error: str) -> None:
+        """Emit `BackgroundFailed`."""
         with self._order:
             epoch = self._recent[-1].epoch if self._recent else -1
             self.emit(BackgroundFailed(epoch=epoch, at_s=time.time(), what=what, error=error))
 
     def _report(self, listener: Listener, event: Event, error: str) -> None:
+        """Emit `ListenerFailed`."""
         self.emit(
             ListenerFailed(
                 epoch=event.epoch,

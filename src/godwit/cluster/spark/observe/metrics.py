@@ -149,6 +149,7 @@ class Metrics:
         """Do nothing: what was taken is shown at once."""
 
     def _progress(self, values: Mapping[str, Any]) -> None:
+        """Update the metrics of epochs, rows and phases."""
         metrics = self._metrics
         took = values["durationMs"]
         metrics["godwit_epochs"].inc()
@@ -167,6 +168,7 @@ class Metrics:
         self._executors(values)
 
     def _executors(self, values: Mapping[str, Any]) -> None:
+        """Update the metrics that have one value per executor."""
         metrics, there = self._metrics, values["executors"]
         with_input = values["batchId"] is not None
         for name in _OF_EXECUTORS:
@@ -183,6 +185,7 @@ class Metrics:
                 metrics["godwit_executor_load_seconds"].labels(executor).set(load_s)
 
     def _event(self, values: Mapping[str, Any]) -> None:
+        """Count an event, and update the metrics that it carries."""
         kind = values["kind"]
         self._metrics["godwit_events"].labels(kind).inc()
         if kind in DECISIONS:
@@ -199,6 +202,7 @@ class Metrics:
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
 
     def _measured(self, values: Mapping[str, Any]) -> None:
+        """Update the metrics of the controller's measurements."""
         self._metrics["godwit_load_distance_ratio"].set(values["load_distance"])
         self._metrics["godwit_arrival_rows_per_second"].set(values["arrival_per_s"])
         speeds = self._metrics["godwit_executor_speed_ratio"]
@@ -207,6 +211,7 @@ class Metrics:
             speeds.labels(executor).set(speed)
 
     def _sources(self, values: Mapping[str, Any]) -> None:
+        """Update the metrics of the sources' lag."""
         metric = self._metrics["godwit_source_offsets_behind"]
         metric.clear()
         for place, source in enumerate(values["sources"]):
@@ -246,6 +251,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(make_wsgi_app(registry))
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection; end the oldest if there are too many."""
         with self._changing:
             while len(self._since_s) >= _MAX_CONNECTIONS:
                 self._end(next(iter(self._since_s)))  # in the order in which they came
@@ -260,6 +266,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(request)
 
     def close_request(self, request: Any) -> None:
+        """Close a connection, and forget it."""
         with self._changing:
             self._since_s.pop(request, None)
         super().close_request(request)
@@ -319,6 +326,7 @@ class MetricsServer:
 
 
 def _refused(host: str, port: int, error: Exception) -> InvalidFlowError:
+    """Return the error that metrics cannot be served at an address."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return InvalidFlowError(
             f"Metrics cannot be served at {host}:{port}: the port is taken.",

@@ -118,6 +118,7 @@ def offsets_behind(end: Any, latest: Any) -> int | None:
 
 
 def _parsed(value: Any) -> Any:
+    """Parse JSON, or return the value as it is."""
     if isinstance(value, str):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
@@ -129,6 +130,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _finite(value: Any) -> float | None:
+    """Return a number as a float; ``None`` for anything else."""
     return float(value) if _is_number(value) else None
 
 
@@ -259,6 +261,7 @@ class SparkProgress:
             _logger.info("Spark's progress takes no durations of ours: %s", error)
 
     def _found(self) -> Any:
+        """Spark's JVM object of the query that runs on this thread."""
         if self._execution is None:
             query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
             query: Any = self._spark.streams.get(str(query_id))

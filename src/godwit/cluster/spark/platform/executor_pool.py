@@ -270,9 +270,11 @@ class SparkExecutorPool:
         return len(self._conducting.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
+        """Return the number of executors that were requested and are not there yet."""
         return 0 if self._total is None else max(0, self._total - self._there())
 
     def _wake(self) -> None:
+        """Start the pool's thread if need be, and let it look at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="godwit-pool", daemon=True)
             self._thread.start()
@@ -281,6 +283,7 @@ class SparkExecutorPool:
     # -- on its own thread --------------------------------------------------------------------
 
     def _work(self) -> None:
+        """Look at the executors periodically until the pool is closed; runs on a thread."""
         guard = Guard("adding and giving back executors", self._conducting.background_failed)
         while self._goes_on():
             try:
@@ -291,6 +294,7 @@ class SparkExecutorPool:
                 guard.tell(error)
 
     def _goes_on(self) -> bool:
+        """Wait until it is time to look again; return false once the pool is closed."""
         with self._changed:
             if not self._closed:
                 busy = self._pending() or self._leaving or self._total != self._told
@@ -308,6 +312,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
 
     def _is_late(self) -> bool:
+        """Return whether executors that were requested have not come in time."""
         with self._changed:
             if not self._pending():
                 self._until_s = None
@@ -317,6 +322,7 @@ class SparkExecutorPool:
             return self._until_s is not None and self._now_s() > self._until_s
 
     def _tell(self, total: int) -> None:
+        """Request a total of executors from the cluster manager."""
         taken, why = self._asked(lambda: self._scheduler.request(total))
         with self._changed:
             self._told = total
@@ -324,6 +330,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster did not take the request{why}")
 
     def _give_up(self, reason: str) -> None:
+        """Withdraw the request for executors that have not come, and announce it."""
         with self._changed:
             count = self._pending()
             if not count:
@@ -335,6 +342,7 @@ class SparkExecutorPool:
         self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _give_back(self) -> None:
+        """End the executors that leave and own nothing, between two epochs."""
         view = self._conducting.view
         if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
             return
@@ -361,6 +369,7 @@ class SparkExecutorPool:
                         )
 
     def _asked(self, call: Callable[[], bool]) -> tuple[bool, str]:
+        """Call the cluster manager; return whether it agreed, and an error's text."""
         try:
             return call(), ""
         except Exception as error:  # noqa: BLE001  whatever Spark may raise while it ends

@@ -134,6 +134,7 @@ def rehearse(executor: Executor, source: Any, spark: SparkContext) -> None:
 
 
 def _throw_away(lane: int, batches: Iterator[bytes]) -> Iterator[Blob]:
+    """Read rows and send nothing: the lane of a rehearsal."""
     import_module("godwit.cluster.spark.stages.stages")
     for _ in batches:
         pass
@@ -207,6 +208,7 @@ class ExecutorWatch:
             self._lost.lost(name)
 
     def _rehearse(self, executor: Executor) -> None:
+        """Rehearse the last epoch on a new executor; a failure is logged."""
         try:
             rehearse(executor, self._cluster.source.latest, self._spark.sparkContext)
         except Exception:
@@ -214,6 +216,7 @@ class ExecutorWatch:
         self._rehearsed.add(executor.name)
 
     def _work(self) -> None:
+        """Look for new and lost executors periodically; runs on a thread."""
         while not self._stopping.wait(_LOOK_S):
             try:
                 self.look()

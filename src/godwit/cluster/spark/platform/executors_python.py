@@ -47,6 +47,7 @@ def insist_on_python(spark: SparkContext) -> None:
 
 
 def _ask(spark: SparkContext) -> list[dict[str, Any]]:
+    """Return version and packages of Python on every executor."""
     packages = _PACKAGES
 
     # By value: a Python without Godwit could not import this function from it.
@@ -100,6 +101,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compare(told: dict[str, Any], executable: str) -> None:
+    """Refuse an executor's Python that differs from the driver's where it matters."""
     where = f"The executors' Python ({told['executable']})"
     wrong = []
     if told["python"] != tuple(sys.version_info[:2]):

@@ -50,6 +50,7 @@ def main(command: list[str]) -> int:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
+    """Terminate a process; kill it if it does not end in time."""
     child.terminate()
     try:
         child.wait(_GRACE_S)
@@ -59,6 +60,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _children() -> list[int]:
+    """Process ids of this process's children."""
     pid = os.getpid()
     try:
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -68,6 +70,7 @@ def _children() -> list[int]:
 
 
 def _die_with_parent() -> None:
+    """Have Linux kill this process when its parent dies."""
     # Should this process itself be killed, the kernel ends the command.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

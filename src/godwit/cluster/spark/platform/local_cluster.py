@@ -294,6 +294,7 @@ class LocalCluster:
     # -- processes ----------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, str]:
+        """Spark settings of applications on the cluster."""
         return {
             "spark.authenticate": "true",
             "spark.driver.host": HOST,
@@ -320,6 +321,7 @@ class LocalCluster:
         }
 
     def _begin_worker(self) -> str:
+        """Start a worker; return its name."""
         name = f"worker-{len(self._processes)}"
         self._spawn(
             name,
@@ -331,13 +333,16 @@ class LocalCluster:
         return name
 
     def _log(self, name: str) -> Path:
+        """Path of a daemon's log."""
         return self.work_dir / f"{name}.log"
 
     @property
     def _daemon_settings(self) -> Path:
+        """Path of the daemons' properties file."""
         return self.work_dir / "daemons.properties"
 
     def _spawn(self, name: str, daemon: str, *arguments: str) -> Path:
+        """Start a daemon that dies with this process; return the path of its log."""
         _require_java()
         environment = os.environ | _environment()
         environment["SPARK_LOCAL_DIRS"] = str(self.work_dir / "local")
@@ -361,6 +366,7 @@ class LocalCluster:
         return log
 
     def _wait_for(self, name: str, log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait until a daemon's log matches a pattern; raise if it exits or time is up."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             exited = self._processes[name].poll()
@@ -392,6 +398,7 @@ class LocalCluster:
 
 
 def _daemon_settings(secret: str) -> dict[str, str]:
+    """Spark settings of master and workers."""
     return {
         "spark.authenticate": "true",
         "spark.authenticate.secret": secret,
@@ -404,6 +411,7 @@ def _daemon_settings(secret: str) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
+    """Environment variables of master and workers."""
     return {
         "SPARK_HOME": _spark_home(),
         "SPARK_LOCAL_IP": HOST,
@@ -425,6 +433,7 @@ def _spark_home() -> str:
 
 
 def _require_java() -> None:
+    """Refuse to start without Java."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin/java").exists()):
         raise ClusterError(

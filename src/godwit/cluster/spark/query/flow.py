@@ -86,6 +86,7 @@ class Flow(LogicalFlow):
         check_plan(dataframe, f"Source {name!r}", source=name)
 
     def _check_session(self, name: str, dataframe: Any) -> None:
+        """Refuse a DataFrame of Spark Connect, or of another session."""
         session = dataframe.sparkSession
         if not hasattr(session, "_jsparkSession"):
             raise InvalidFlowError(
@@ -236,6 +237,7 @@ class Flow(LogicalFlow):
 
 
 def _path(option: str, value: Any) -> str:
+    """Return an option as a path, or refuse it."""
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if isinstance(path, str):

@@ -106,6 +106,7 @@ def checked_moves(plan: Any) -> dict[int, str]:
 
 
 def _key_group(number: Any) -> int:
+    """Return the number of a key group, or refuse it."""
     try:
         if isinstance(number, bool):
             raise TypeError  # noqa: TRY301  it would be taken for 0 or 1
@@ -119,6 +120,7 @@ def _key_group(number: Any) -> int:
 
 
 def _executor(number: object, name: object) -> str:
+    """Return the name of an executor, or refuse it."""
     if not isinstance(name, str):
         raise InvalidPlanError(
             f"The plan sends key group {number!r} to {name!r}, of type {type_name(name)}.",
@@ -381,6 +383,7 @@ class QueryPlacement:
         return found
 
     def _insist_on_running(self) -> None:
+        """Refuse to migrate once the query has stopped."""
         if self._conducting.closed:
             raise MigrationError(
                 f"Query {self._query!r} has stopped, so none of its key groups can move.",
@@ -475,6 +478,7 @@ class QueryPlacement:
         return replace(problem, operators=(self._labels[name],))
 
     def _facts(self, component: str) -> ComponentFacts:
+        """Measured loads and state sizes of a component, for a planner's problem."""
         places = self._places(component)
         with self._conducting.locked() as conductor:
             epochs = conductor.recent_load.cpu_ms(component)
@@ -542,6 +546,7 @@ class QueryPlacement:
         return make_solution(problem, owner[target.executor_of], method="a plan by hand")
 
     def _routes(self, solution: Solution, component: str | None) -> tuple[CopyRoute, ...]:
+        """Predicted routes of the copies that a solution's moves need."""
         problem, moved = solution.problem, solution.moved
         names: tuple[str | None, ...] = problem.operators
         if len(names) == 1 and names[0] not in {*self._assigned, *self._labels.values()}:
@@ -704,11 +709,12 @@ class QueryPlacement:
         return tuple(migrations)
 
     def _places(self, component: str) -> Assignment:
-        """Assignment of a component, with the executors that own nothing."""
+        """Return the assignment of a component, with the executors that own nothing."""
         view = self._conducting.view
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _component(self, component: str | None) -> str:
+        """Name of a component from the name or label that a user gave."""
         labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:
             return next(iter(labels))

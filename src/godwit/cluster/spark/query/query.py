@@ -263,6 +263,7 @@ class Query:
         return None if failure is None else self._explained(failure)
 
     def _explained(self, error: BaseException) -> GodwitError:
+        """Return Godwit's error behind one of Spark's."""
         cause = self._gate.failure or error
         if isinstance(cause, GodwitError):
             return cause
@@ -285,6 +286,7 @@ class Query:
         return problems + late
 
     def _announce_end(self, problems: list[tuple[str, str]]) -> None:
+        """Announce how the query ended, and the problems in closing it."""
         failure = self.exception()
         with self._run.conducting.locked() as conductor:
             for what, error in problems:
@@ -397,6 +399,7 @@ class Query:
         self._dispatcher.add_listener(listener)
 
     def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
+        """Bytes of state of each key group of a component."""
         with self._run.conducting.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:

@@ -163,6 +163,7 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
 def _start_spark(
     rows: DataFrame, options: Options, flow_name: str, run: SparkRun
 ) -> StreamingQuery:
+    """Start Spark's streaming query, whose micro-batches are the run's epochs."""
     progress = SparkProgress(rows.sparkSession)
     stopped = partial(is_stopped, rows.sparkSession)
     source: Any = run.cluster.source  # as `start` has it opened
@@ -206,6 +207,7 @@ def _spark_quiet() -> Iterator[None]:
 
 
 def _check_interval(rows: DataFrame, options: Options) -> None:
+    """Refuse a trigger interval that Spark does not take."""
     interval = (options.trigger or {}).get("processingTime")
     if interval is not None:
         try:
@@ -218,6 +220,7 @@ def _check_interval(rows: DataFrame, options: Options) -> None:
 
 
 def _check_name(spark: SparkSession, name: str) -> None:
+    """Refuse the name of a query that runs in this session."""
     if any(query.name == name for query in spark.streams.active):
         raise InvalidFlowError(
             f"A streaming query named {name!r} is running in this session already.",
@@ -227,6 +230,7 @@ def _check_name(spark: SparkSession, name: str) -> None:
 
 
 def _spark_uri(options: Options) -> str:
+    """URI of the checkpoint as Spark spells it."""
     # Spark takes a path without a scheme for one of its default file system, which may be HDFS.
     uri = options.checkpoint
     if "://" in uri:

@@ -124,6 +124,7 @@ class Scaling:
     # -- on its own thread --------------------------------------------------------------------
 
     def _work(self) -> None:
+        """Carry out the scaling, and announce its end; runs on a thread."""
         try:
             self._carry_out()
         except Exception as error:  # noqa: BLE001  told to whoever waits
@@ -143,6 +144,7 @@ class Scaling:
             self._ended.set()
 
     def _carry_out(self) -> None:
+        """Ask for executors, move key groups and give executors back until the target is met."""
         missing, rounds = "", 0
         grown = False
         while True:
@@ -169,6 +171,7 @@ class Scaling:
             )
 
     def _there(self) -> tuple[str, ...]:
+        """Executors that are there, without those given back."""
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
     def _grow(self, short: int) -> str:
@@ -229,6 +232,7 @@ class Scaling:
             self._pause()
 
     def _is_short(self) -> bool:
+        """Return whether fewer executors stay than are asked for."""
         return len(self._pool.staying) < self.target
 
     def _least(self, names: list[str], count: int) -> set[str]:
@@ -251,9 +255,11 @@ class Scaling:
                 return
 
     def _evened(self, problem: Problem) -> Problem:
+        """Return the problem with measured loads."""
         return replace(problem, load=_load_of(problem))
 
     def _emptied(self, problem: Problem) -> Problem:
+        """Return the problem of emptying the executors that leave."""
         # Without the target, what would cost balance could stay for a later plan.
         limits = Limits(target_executors=len(problem.available))
         return replace(problem, load=_load_of(problem), limits=limits)
@@ -292,10 +298,12 @@ class Scaling:
             self._pause()
 
     def _pause(self) -> None:
+        """Wait a moment for executors to come or migrations to end."""
         self._insist_on_going_on()
         self._ended.wait(_LOOK_S)
 
     def _insist_on_going_on(self) -> None:
+        """Raise if the scaling was cancelled or the query has stopped."""
         if self._cancelled:
             raise ScalingError(
                 f"The scaling to {counted(self.target, 'executor')} was ended: {self._cancelled}.",
@@ -310,6 +318,7 @@ class Scaling:
             )
 
     def _give_up(self) -> None:
+        """Withdraw the request for executors, and cancel the migrations."""
         if self._asked:
             self._pool.withdraw()
         for migration in self._migrations.values():
@@ -319,11 +328,13 @@ class Scaling:
             self._stay(name)
 
     def _stay(self, name: str) -> None:
+        """Let an executor stay that was to leave."""
         self._drained.discard(name)
         self._pool.keep(name)
         self._conducting.stay(name)
 
     def _explained(self, error: Exception) -> GodwitError:
+        """Return the error that the scaling failed."""
         if isinstance(error, GodwitError):
             return error
         return ScalingError(

@@ -73,10 +73,12 @@ class BackgroundCopies:
             pool.close()
 
     def _hand_out(self) -> None:
+        """Take orders one by one until the end; runs on a thread."""
         while (order := self._orders.get()) is not None:
             self._guard(self._hand, order)
 
     def _hand(self, order: StartWarming | DropCopies) -> None:
+        """Start an order on a thread of its executor; peers' links are waited for."""
         if isinstance(order, StartWarming) and order.peers:
             component = self._conducting.view.components.get(order.component)
             transfers = () if component is None else component.transfers  # regrouped since
@@ -93,6 +95,7 @@ class BackgroundCopies:
         pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
+        """Carry out an order to warm copies, and report it to the conductor."""
         started = time.perf_counter()
         try:
             warmed = self._warmed(order)
@@ -167,6 +170,7 @@ class BackgroundCopies:
             yield begun
 
     def _drop(self, order: DropCopies) -> None:
+        """Carry out an order to drop copies; failures only cost room."""
         if order.executor not in self._cluster.executors:
             return
         for state in order.states:
@@ -176,6 +180,7 @@ class BackgroundCopies:
                 )
 
     def _request(self, state: StateId, executor: str) -> Errand:
+        """Describe the copies of one state on an executor, for a job."""
         there = self._cluster.executors[executor]
         return Errand(
             state=state,

@@ -153,6 +153,7 @@ class ControllerThread:
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 
     def _work(self) -> None:
+        """Step the controller whenever an epoch was observed; runs on a thread."""
         while self._take():
             self._guarded(self._controller.step)
             self._status = self._controller.status
@@ -170,6 +171,7 @@ class ControllerThread:
         return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step; an error becomes an event, and the stream goes on."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  told of; the stream goes on

@@ -148,6 +148,7 @@ class Ending:
         return True
 
     def _end(self) -> None:
+        """Wait for the running epoch, then close every part of the query in order."""
         # An epoch that is nearly over would have to be done again.
         self._gate.drain(_GRACE_S)
         problems: list[tuple[str, str]] = []

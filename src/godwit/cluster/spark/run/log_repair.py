@@ -79,6 +79,7 @@ class _LogPlan:
         self.layout: OffsetLayout | None = None
 
     def made(self) -> tuple[RepairStep, ...]:
+        """Plan the repair of Spark's logs."""
         try:
             self.layout = load_layout(self.storage)
         except GodwitError:
@@ -153,6 +154,7 @@ class _LogPlan:
             )
 
     def _summed_up(self, path: str) -> list[bytes] | None:
+        """Lines of a compact log file, rebuilt from the files before it if need be."""
         current = self._read(path)
         if current is not None:
             return current.splitlines()[1:]
@@ -160,6 +162,7 @@ class _LogPlan:
         return self._before(directory, int(name.removesuffix(".compact")))
 
     def _check_batch(self, batch: BatchRef) -> None:
+        """Plan the repair of a micro-batch's offsets."""
         path = f"{SPARK}/offsets/{batch.number}"
         current = None if self.layout is None else self.layout.pending.get(batch.number)
         current = self._read(path) if current is None else current
@@ -297,6 +300,7 @@ class _LogPlan:
         return bool(sums == beside[8:])
 
     def _put_back(self, path: str, current: bytes | None, content: bytes) -> None:
+        """Plan to write a log file again."""
         if not content:
             self._cannot(path, "It is gone, and the record does not carry it.")
             return
@@ -308,9 +312,11 @@ class _LogPlan:
         self.steps.append(RepairStep(path=path, problem=problem, action="write", content=content))
 
     def _set_aside(self, path: str, problem: str) -> None:
+        """Plan to move a file out of the way."""
         self.steps.append(RepairStep(path=path, problem=problem, action="set aside"))
 
     def _cannot(self, path: str, problem: str) -> None:
+        """Note damage that cannot be repaired."""
         self.steps.append(RepairStep(path=path, problem=problem, action="none"))
 
 
@@ -338,15 +344,18 @@ def _sources(batch: BatchRef) -> dict[str, bytes]:
 
 
 def _of_entry(data: bytes, entry: int) -> list[bytes]:
+    """Lines of a log file that belong to an entry, sorted."""
     lines = data.splitlines()[1:]
     return sorted(line for line in lines if _number_of(line) == entry)
 
 
 def _is_above(line: bytes, last: int) -> bool:
+    """Return whether a line belongs to an entry after `last`."""
     number = _number_of(line)
     return not isinstance(number, int) or number > last
 
 
 def _number_of(line: bytes) -> Any:
+    """Micro-batch that a line of a file log belongs to."""
     value = _json(line)
     return value.get("batchId") if isinstance(value, dict) else None

@@ -117,6 +117,7 @@ class MicroBatches:
                 _fsync(directory)
 
     def _read(self, number: int) -> BatchRef:
+        """Read a micro-batch's offsets and files from Spark's logs."""
         offsets = read_entry(self._storage, f"offsets/{number}")
         if offsets is None:
             raise CheckpointError(

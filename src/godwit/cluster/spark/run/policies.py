@@ -116,6 +116,7 @@ class OperatorPolicies:
             yield self._asked_by_hand
 
     def _asked_by_hand(self, regrouping: str) -> None:
+        """Note a regrouping by hand, which policies respect."""
         self._by_hand = regrouping
 
     def observe(
@@ -130,6 +131,7 @@ class OperatorPolicies:
     def _observe(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
+        """Pass an epoch to the policies, and carry out their proposals."""
         with self._lock:
             now_s, self._flow = time.time(), flow
             with self._conducting.locked() as conductor:

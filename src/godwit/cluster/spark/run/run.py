@@ -250,6 +250,7 @@ class SparkRun:
         self._note("progress", lambda: progress)
 
     def _collect(self) -> None:
+        """Delete files of the checkpoint that nothing needs, and announce it."""
         collected = collect(self.log)
         for error in collected.errors:
             self._collecting.tell(error)

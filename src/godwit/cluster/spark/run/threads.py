@@ -125,6 +125,7 @@ class DaemonPool:
             self._changed.notify_all()
 
     def _work(self) -> None:
+        """Run submitted calls one after the other; the body of a thread."""
         while (call := self._next()) is not None:
             future, function = call
             if not future.set_running_or_notify_cancel():
@@ -138,6 +139,7 @@ class DaemonPool:
             del call, future, function  # what they hold is not kept until the next call
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """Wait for the next call; ``None`` once the pool is closed."""
         with self._changed:
             self._idle += 1
             try:

@@ -149,6 +149,7 @@ def _broadcast_list(broadcasts: tuple[Any, ...], spark: SparkContext) -> Any:
 
 
 def _java_list(items: Iterable[Any], spark: SparkContext) -> Any:
+    """Copy items to a Java list."""
     made = jvm_classes(spark).array_list()
     for item in items:
         made.add(item)

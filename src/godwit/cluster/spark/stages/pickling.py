@@ -112,6 +112,7 @@ class _Later:
 
 
 def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
+    """Reduce a msgspec struct class of the main script to the parts it is made of."""
     own = [name for name in inspect.get_annotations(cls) if name in _fields(cls)]
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _STRUCT_OPTIONS}
@@ -149,6 +150,7 @@ def _struct_recipe(cls: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _make_struct(making: dict[str, Any]) -> Any:
+    """Make a struct class again; its functions follow in `_finish_struct`."""
     later = {name: _Later() for name in making["factories"]}
     namespace = {
         **making["described"],
@@ -165,6 +167,7 @@ def _make_struct(making: dict[str, Any]) -> Any:
 
 
 def _finish_struct(cls: Any, state: Any) -> Any:
+    """Add methods and factories to a struct class made by `_make_struct`."""
     attributes, factories = state
     for name, late in _unfinished.pop(cls, {}).items():
         late.function = attributes["__post_init__"] if name == "__post_init__" else factories[name]
@@ -199,6 +202,7 @@ def check_picklable(flow: LogicalFlow) -> None:
 
 
 def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    """Yield the user's values of a flow: where each is, the value, an error's context."""
     for node in flow.operators:
         context = {"operator": node.name}
         after = f"of operator {node.name!r}"
@@ -221,6 +225,7 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
 
 
 def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    """Yield the user's functions in maps before a node."""
     for branch in branches_of(node):
         if not branch.has_arrow_maps:
             continue
@@ -236,6 +241,7 @@ def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
 
 
 def _check(value: Any, where: str, context: dict[str, str]) -> None:
+    """Refuse a value that cannot be pickled, naming the part that cannot."""
     error = _pickling_error(value)
     if error is None:
         return
@@ -268,6 +274,7 @@ def _check(value: Any, where: str, context: dict[str, str]) -> None:
 
 
 def _pickling_error(value: Any) -> Exception | None:
+    """Return the error of pickling a value; ``None`` if it can be."""
     try:
         dumps(value)
     except Exception as error:  # noqa: BLE001  a user's __reduce__ may raise anything
@@ -286,6 +293,7 @@ def _culprit(value: Any, depth: int) -> tuple[tuple[str, ...], Any]:
 
 
 def _referred_to(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a function, method or object refers to, with their names."""
     if inspect.ismethod(value):
         yield "self", value.__self__
     elif isinstance(value, functools.partial):

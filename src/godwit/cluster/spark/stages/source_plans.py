@@ -190,6 +190,7 @@ def streams_in(dataframe: DataFrame) -> list[Any]:
 
 
 def _analysed(dataframe: Any) -> Any:
+    """Analysed logical plan of a DataFrame."""
     return dataframe._jdf.queryExecution().analyzed()  # noqa: SLF001  what is not in PySpark
 
 
@@ -202,6 +203,7 @@ def _check_for_streaming(dataframe: Any, plan: Any) -> None:
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
+    """Yield all nodes of a plan."""
     pending = [plan]
     while pending:
         node = pending.pop()
@@ -214,6 +216,7 @@ def _children(node: Any) -> list[Any]:
 
 
 def _items(sequence: Any) -> list[Any]:
+    """Copy a Scala sequence to a list."""
     return [sequence.apply(i) for i in range(sequence.size())]
 
 
@@ -289,11 +292,13 @@ def offset_layout(
 
 
 def _interval(spark: SparkSession) -> int:
+    """Compaction interval of Spark's file logs."""
     value = spark.conf.get(_INTERVAL, str(DEFAULT_INTERVAL))
     return max(1, int(value)) if value is not None and value.isdecimal() else DEFAULT_INTERVAL
 
 
 def _distinct(streams: Sequence[Any]) -> list[Any]:
+    """Streams without those that equal an earlier one."""
     found: list[Any] = []
     for stream in streams:
         if _place(stream, found) is None:
@@ -302,6 +307,7 @@ def _distinct(streams: Sequence[Any]) -> list[Any]:
 
 
 def _place(stream: Any, streams: Sequence[Any]) -> int | None:
+    """Index of a stream among others; ``None`` if it is not there."""
     return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
 
 
@@ -344,6 +350,7 @@ def _reads(stream: Any) -> dict[str, str]:
 
 
 def _pairs(scala_map: Any) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a Scala map."""
     items = scala_map.iterator()
     while items.hasNext():
         pair = items.next()

@@ -129,6 +129,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[SourceFeed, ...]:
 
 
 def _free_slot(dtype: pa.DataType, taken: Mapping[str, pa.DataType]) -> str:
+    """Name a new slot for a column of a type."""
     number = 0
     while (slot := f"{dtype}_{number}".replace(" ", "")) in taken:
         number += 1

@@ -240,6 +240,8 @@ def _named(name: str, spark: SparkContext) -> Iterator[None]:
 
 
 def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -> Any:
+    """Return the function that runs a lane task of a level before the last."""
+
     def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
         rows, reports = parted(parcels)
         due, later = due_at(level, rows)
@@ -254,6 +256,8 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
 
 
 def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -> Any:
+    """Return the function that runs a lane task of the last level."""
+
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         rows, reports = parted(parcels)
         yield from reports

@@ -163,6 +163,7 @@ def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) 
 
 
 def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:
+    """Run a job of one task on an executor, and return its answer."""
     _describe(f"copies of {errand.state} on executor {errand.executor}", spark)
     (reply,) = fetch(python_rdd(on_executors([errand.location], work, spark), spark), spark)
     answer: bytes = reply
@@ -170,6 +171,7 @@ def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:
 
 
 def _describe(what: str, spark: SparkContext) -> None:
+    """Set the next job's scheduler pool and its description in Spark's UI."""
     spark.setLocalProperty("spark.scheduler.pool", POOL)
     spark.setJobDescription(f"godwit: {what}")
 
