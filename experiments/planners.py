@@ -60,7 +60,7 @@ def main() -> None:
     for name in ["nobody", *names]:
         settings = Control(
             planner=name if name != "nobody" else "milp",
-            policy="static" if name == "nobody" else "resource_centric",
+            elasticity="static" if name == "nobody" else "resource_centric",
             search=Search(options=_OPTIONS.get(name, {})),
             period=5.0,
         )

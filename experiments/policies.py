@@ -48,7 +48,7 @@ def main() -> None:
     rows, runs = [], {}
     for policy in _POLICIES:
         began = time.process_time()
-        settings = Control(policy=policy, period=5.0, scaling=utilisation() if scales else None)
+        settings = Control(elasticity=policy, period=5.0, scaling=utilisation() if scales else None)
         simulation = Simulation(made, seed=given.seed, control=controlled_by(settings))
         runs[policy] = history = simulation.run()
         found = history.summary()

@@ -15,35 +15,35 @@ from godwit.model import events
 if TYPE_CHECKING:
     from pathlib import Path
 
-POLICIES = ("resource_centric", "executor_centric", "naive_executor_centric")
+ELASTICITIES = ("resource_centric", "executor_centric", "naive_executor_centric")
 
 
-def played(scenario: Scenario, directory: Path, policy: str) -> Controlled:
+def played(scenario: Scenario, directory: Path, elasticity: str) -> Controlled:
     realization = Controlled(
-        directory, deep=scenario.deep, policy=scenario.policy, control={"policy": policy}
+        directory, deep=scenario.deep, policy=scenario.policy, control={"elasticity": elasticity}
     )
     play(scenario, realization)
     return realization
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("elasticity", ELASTICITIES)
 def test_key_groups_move_by_themselves_and_their_rows_stay_in_order(
-    tmp_path: Path, policy: str
+    tmp_path: Path, elasticity: str
 ) -> None:
     busy = Scenario(
         name="few keys, many rows",
         executors=dict.fromkeys(THREE, 2),
         steps=(Rows(count=60, keys=5),) * 12,
     )
-    realization = played(busy, tmp_path, policy)
+    realization = played(busy, tmp_path, elasticity)
     told = [type(event) for event in realization.events]
     assert events.RebalancingStarted in told
     assert events.AssignmentSwitched in told
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("elasticity", ELASTICITIES)
 def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row_is_lost(
-    tmp_path: Path, policy: str
+    tmp_path: Path, elasticity: str
 ) -> None:
     rows = Rows(count=60, keys=5)
     lent = Scenario(
@@ -57,7 +57,7 @@ def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row
             *(rows,) * 4,
         ),
     )
-    realization = played(lent, tmp_path, policy)
+    realization = played(lent, tmp_path, elasticity)
     assert any(isinstance(event, events.RebalancingStarted) for event in realization.events)
 
 
@@ -66,4 +66,4 @@ def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
     tmp_path: Path, seed: int
 ) -> None:
-    played(drawn(seed), tmp_path, POLICIES[seed % len(POLICIES)])
+    played(drawn(seed), tmp_path, ELASTICITIES[seed % len(ELASTICITIES)])

@@ -144,7 +144,7 @@ class Controller:
         now_s, period = self._clock.now_s(), self._period
         return {
             "planner": self._settings.planner_name,
-            "policy": self._settings.policy,
+            "elasticity": self._settings.elasticity,
             "nextDecisionInS": round(
                 max(0.0, self._statistics.began_s + self._settings.period_s - now_s), 3
             ),
@@ -161,7 +161,7 @@ class Controller:
 
     def propose(self, now_s: float) -> Iterator[Proposal]:
         """Propose what is due: see `godwit.adapt.policy.AdaptationPolicy`."""
-        view, static = self._migrations.view, self._settings.policy == "static"
+        view, static = self._migrations.view, self._settings.elasticity == "static"
         came = view.executors.keys() - self._executors
         self._executors = frozenset(view.executors)
         if not view.executors:
@@ -233,7 +233,7 @@ class Controller:
         """
         known = self._settings.registered
         ranges = known is not None and known.plans_intervals
-        return self._settings.policy == "resource_centric" and not ranges
+        return self._settings.elasticity == "resource_centric" and not ranges
 
     def _scale(
         self,

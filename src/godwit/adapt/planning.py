@@ -318,8 +318,8 @@ class Planning:
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
         self._homes = None
-        if settings.policy.endswith("executor_centric"):
-            self._homes = Homes(naive=settings.policy.startswith("naive"))
+        if settings.elasticity.endswith("executor_centric"):
+            self._homes = Homes(naive=settings.elasticity.startswith("naive"))
         known = settings.registered
         joint = known is not None and some_traffic in known.requires
         self._groups = (topology.components,) if joint else topology.stages
@@ -400,7 +400,7 @@ class Planning:
             measured=measured,
             assignment=planned,
             selected=select_moves(problem, planned, terms, budget, held_bytes=measured.held_bytes),
-            planner=settings.policy if self._homes is not None else settings.planner_name,
+            planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
     def _ask(self, measured: MeasuredProblem) -> IntArray:
@@ -434,7 +434,7 @@ class Planning:
         problems together are large nobody is asked twice.
         """
         known, most = self._settings.registered, problem.limits.max_moves
-        if known is None or "max_moves" in known.refuses or self._settings.policy != _BY_PLAN:
+        if known is None or "max_moves" in known.refuses or self._settings.elasticity != _BY_PLAN:
             return (most,)
         few = 2 * _excess_key_groups(problem) + 4
         counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)

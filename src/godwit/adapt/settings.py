@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from godwit.model.durations import DurationOrSeconds
     from godwit.planning.registry import Planner
 
-__all__ = ["AnyPlanner", "Budget", "Cadence", "Control", "Means", "PolicyName", "Search", "Worth"]
+__all__ = ["AnyPlanner", "Budget", "Cadence", "Control", "Elasticity", "Means", "Search", "Worth"]
 
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
-PolicyName: TypeAlias = Literal[
+Elasticity: TypeAlias = Literal[
     "resource_centric", "executor_centric", "naive_executor_centric", "static"
 ]
 
@@ -194,11 +194,11 @@ class Control:
         `gw.scripted`, or a function of a situation. None: as many as there are.
     min_executors, max_executors
         Limits on their number.
-    policy
-        How work and cores meet, after paper 5 §5: ``"resource_centric"``: key groups move between
-        executors; ``"executor_centric"``: key groups stay at home, and cores of other executors
-        are lent to where the work is; ``"naive_executor_centric"``: the same, minding neither
-        state nor locality; ``"static"``: nothing moves.
+    elasticity
+        How work and cores are matched, after paper 5 §5. ``"resource_centric"``: key groups move
+        between executors; ``"executor_centric"``: key groups stay at home, and cores of other
+        executors are lent to where the work is; ``"naive_executor_centric"``: the same, without
+        regard to state or locality; ``"static"``: nothing moves.
     period
         Statistics period: how often the loop decides, if there are enough epochs (`cadence`).
     budget
@@ -206,11 +206,11 @@ class Control:
     bounds
         What may be in flight at once, see `gw.Bounds`.
     cadence
-        When it decides, and for how long it leaves things alone; see `gw.Cadence`.
+        Periods, cool-downs and how long manual overrides last; see `gw.Cadence`.
     search
-        What the planner is given beside the problem; see `gw.Search`.
+        Options and limits of the planner; see `gw.Search`.
     worth
-        When moving is worth it; see `gw.Worth`.
+        Thresholds and costs that decide if a move is worth it; see `gw.Worth`.
 
     Raises
     ------
@@ -227,7 +227,7 @@ class Control:
     scaling: ScalingModel | Callable[..., Any] | None = None
     min_executors: int = 1
     max_executors: int | None = None
-    policy: PolicyName = "resource_centric"
+    elasticity: Elasticity = "resource_centric"
     period: DurationOrSeconds = 10.0
     budget: Budget = field(default_factory=Budget)
     bounds: Bounds = field(default_factory=Bounds)
@@ -245,11 +245,11 @@ class Control:
         ):
             _check_kind(name, getattr(self, name), kind)
         self._check_planner()
-        if self.policy not in get_args(PolicyName):
+        if self.elasticity not in get_args(Elasticity):
             raise InvalidControlError(
-                f"There is no policy {self.policy!r}.",
-                remedy=f"Use one of {', '.join(get_args(PolicyName))}.",
-                policy=self.policy,
+                f"There is no elasticity {self.elasticity!r}.",
+                remedy=f"Use one of {', '.join(get_args(Elasticity))}.",
+                elasticity=self.elasticity,
             )
         _check_number("min_executors", self.min_executors, least=1, whole=True)
         if self.max_executors is not None:

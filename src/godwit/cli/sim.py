@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from godwit.adapt import Control
 from godwit.adapt.scaling import utilisation
-from godwit.cli.plots import histories_figure
+from godwit.adapt.settings import Elasticity
 from godwit.cluster.simulated import Simulation, calibration, controlled_by
 from godwit.cluster.simulated.scenario import SCENARIOS, Size, scenario
 from godwit.model import events
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_sim_command"]
 
-_POLICIES = ("resource_centric", "executor_centric", "naive_executor_centric", "static")
 _DECISIONS = (
     events.RebalancingStarted,
     events.ScaledOut,
@@ -90,7 +89,8 @@ def add_sim_command(subparsers: Any) -> None:
     planners = [p.name for p in PLANNERS.values() if p.asks == "assignment"]
     parser.add_argument("--planner", choices=planners, default="milp", metavar="PLANNER",
                         help=f"one of {', '.join(planners)} (default: milp)")  # fmt: skip
-    parser.add_argument("--policy", choices=_POLICIES, default="resource_centric")
+    parser.add_argument("--elasticity", choices=get_args(Elasticity), default="resource_centric",
+                        help="how work and cores are matched")  # fmt: skip
     parser.add_argument("--no-scaling", action="store_true", help="keep the number of executors")
     parser.add_argument("--period", type=float, default=5.0, help="seconds between decisions")
     parser.add_argument("--seed", type=int, default=0)
@@ -114,7 +114,7 @@ def _run(args: argparse.Namespace) -> int:
     played = scenario(args.scenario, size)
     settings = Control(
         planner=args.planner,
-        policy=args.policy,
+        elasticity=args.elasticity,
         period=args.period,
         scaling=None if args.no_scaling or played.cluster.pool.most is None else utilisation(),
     )
@@ -127,9 +127,10 @@ def _run(args: argparse.Namespace) -> int:
     else:
         _print(runs, tell=args.events)
     if args.figure is not None:
-        histories_figure(runs, title=f"{args.scenario}, {settings.planner_name}").savefig(
-            args.figure
-        )
+        from godwit.cli import plots  # noqa: PLC0415  matplotlib is slow to import
+
+        title = f"{args.scenario}, {settings.planner_name}"
+        plots.histories_figure(runs, title=title).savefig(args.figure)
     return 0
 
 

@@ -147,6 +147,7 @@ _GROUPED = {
 _MOVED = {
     ("Control", "least"): "min_executors=",
     ("Control", "most"): "max_executors=",
+    ("Control", "policy"): "elasticity=",
     ("Control", "least_epochs"): "cadence=gw.Cadence(min_epochs=...)",
     ("Control", "planning_limit"): "search=gw.Search(time_limit=...)",
     **{

@@ -785,18 +785,18 @@ def test_what_was_given_back_and_is_not_gone_yet_was_drained_by_nobody_s_hand() 
 
 def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_out() -> None:
     worst = {}
-    for policy in ("static", "resource_centric", "executor_centric", "naive_executor_centric"):
-        settings = control(policy=policy)
+    for elasticity in ("static", "resource_centric", "executor_centric", "naive_executor_centric"):
+        settings = control(elasticity=elasticity)
         world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings).run(6 * PERIOD_S)
-        worst[policy] = max(world.load_index("sum").values())
+        worst[elasticity] = max(world.load_index("sum").values())
         moved = world.told(events.MigrationStarted)
-        assert bool(moved) == (policy != "static")
+        assert bool(moved) == (elasticity != "static")
     assert worst["resource_centric"] < 0.75 * worst["static"]
     assert worst["executor_centric"] < 0.85 * worst["static"]
 
 
 def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period() -> None:
-    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(policy="static"))
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(elasticity="static"))
     world.run(3 * PERIOD_S)
     assert world.control is not None
     assert 0 < world.control.status["epochsObserved"] < PERIOD_S / 0.1
@@ -804,7 +804,7 @@ def test_a_stream_that_is_left_alone_keeps_no_figures_for_longer_than_a_period()
 
 
 def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None:
-    settings = control(policy="executor_centric")
+    settings = control(elasticity="executor_centric")
     world = World({"sum": Part(rows=skewed(4.0))}, FOUR, settings=settings)
     before = world.conductor.view.components["sum"].assignment
     world.run(6 * PERIOD_S)

@@ -12,6 +12,7 @@ from godwit.adapt import Budget, Control, Means
 from godwit.adapt.scaling import fixed, scripted, utilisation
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
+from godwit.model.frames import WrongArgumentsError
 
 if TYPE_CHECKING:
     from godwit.planning import Problem
@@ -28,7 +29,7 @@ def keep(problem: Problem) -> Any:
         ({"planner": 3}, "given 3 as its planner"),
         ({"planner": "fusion"}, "says nothing about where key groups should be"),
         ({"planner": "flux", "options": {"seed": 1}}, "'flux' has no option 'seed'"),
-        ({"policy": "anarchic"}, "no policy 'anarchic'. Use one of resource_centric"),
+        ({"elasticity": "anarchic"}, "no elasticity 'anarchic'. Use one of resource_centric"),
         (
             {"min_executors": 4, "max_executors": 2},
             "least 4 executors and at most 2 contradict each other",
@@ -99,3 +100,8 @@ def test_what_makes_sense_is_taken() -> None:
 )
 def test_times_are_read_as_people_write_them(text: float | str, found: float) -> None:
     assert seconds(text, "It") == pytest.approx(found)
+
+
+def test_a_former_name_of_a_setting_is_refused_with_the_new_one() -> None:
+    with pytest.raises(WrongArgumentsError, match="policy= is elasticity= now"):
+        Control(policy="static")  # type: ignore[call-arg]

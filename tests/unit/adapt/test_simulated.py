@@ -90,12 +90,16 @@ def test_where_no_executor_is_left_another_is_asked_for_and_no_row_is_lost() -> 
     check_rows(simulation)
 
 
-@pytest.mark.parametrize("policy", ["resource_centric", "executor_centric"])
-def test_an_executor_that_dies_with_key_groups_of_others_on_it_loses_no_row(policy: str) -> None:
+@pytest.mark.parametrize("elasticity", ["resource_centric", "executor_centric"])
+def test_an_executor_that_dies_with_key_groups_of_others_on_it_loses_no_row(
+    elasticity: str,
+) -> None:
     cluster = SimulatedCluster(
         machines=(Machine(cores=2),) * 4, deaths=(Death(executor="2", at_s=17.0),)
     )
-    simulation = Simulation(scenario(cluster=cluster), seed=2, control=controlled(policy=policy))
+    simulation = Simulation(
+        scenario(cluster=cluster), seed=2, control=controlled(elasticity=elasticity)
+    )
     simulation.run(settle_s=10)
     assert told(simulation, events.RebalancingStarted)
     assert told(simulation, events.ExecutorLost)
