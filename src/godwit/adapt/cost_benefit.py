@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.planning import metrics
-from godwit.planning.solution import move_order
+from godwit.planning.solution import moves_in_order
 
 if TYPE_CHECKING:
     from godwit.adapt.settings import Budget
@@ -89,14 +89,7 @@ def select_moves(
     Where the problem wants intervals, all moves are made or none.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
-    order = move_order(
-        problem.current,
-        planned,
-        load=problem.weight,
-        state_bytes=problem.state_bytes,
-        speed=problem.speed,
-        draining=problem.draining,
-    )
+    order = moves_in_order(problem, planned)
     leaving = problem.draining[problem.current[order]]
     balancing, draining = order[~leaving], order[leaving]
     all_or_nothing = problem.intervals

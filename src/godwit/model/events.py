@@ -10,19 +10,14 @@ same story as a real one.  What the runtime reports to the migration protocol is
 
 from __future__ import annotations
 
-import functools
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from godwit.model.errors import GodwitError
-from godwit.model.secrets import hidden_values
+from godwit.model.event import Event, read_event
 from godwit.model.wording import counted, human_bytes, key_groups_listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
 __all__ = [
     "AssignmentSwitched",
@@ -76,48 +71,6 @@ __all__ = [
     "WindowStateChosen",
     "event_from_dict",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event(ABC):
-    """One thing that happened in a run."""
-
-    # The last epoch committed when it happened; -1 before the first. An event about an epoch itself
-    # carries that epoch.
-    epoch: int
-    at_s: float  # when it happened, in seconds, on the clock of whoever made the event
-
-    @property
-    def is_warning(self) -> bool:
-        """True if it is logged as a warning too, for those without a listener."""
-        return False
-
-    def __post_init__(self) -> None:
-        # What libraries say when they fail may hold a password.
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if (shown := hidden_values(value)) != value:
-                object.__setattr__(self, f.name, shown)
-
-    def describe(self) -> str:
-        """Tell it in one line."""
-        return self._line()
-
-    @abstractmethod
-    def _line(self) -> str:
-        """Tell it, as `describe` does."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values (JSON can hold them); ``kind`` names the class."""
-        values: dict[str, Any] = {"kind": type(self).__name__}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, tuple):
-                value = list(value)
-            elif isinstance(value, Mapping):
-                value = dict(value)
-            values[f.name] = value
-        return values
 
 
 # -- the run itself: query, epochs, executors, checkpoint
@@ -874,64 +827,6 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Deci
 """Kinds of events by which the controller and the pool of executors tell what they decided."""
 
 
-@functools.cache
-def _reader(annotation: str) -> Callable[[Any], Any]:
-    """Return what reads a plain value as a field of that annotation, or raises."""
-    if annotation == "float | None":
-        return lambda value: None if value is None else float(value)
-    outer, _, of = annotation.rstrip("]").partition("[")
-    if outer == "tuple":
-        item = _reader(of.removesuffix(", ..."))
-        return lambda value: tuple(map(item, _checked(value, list, "list")))
-    if outer == "Mapping":
-        name, item = map(_reader, of.split(", "))
-        return lambda value: {
-            name(key): item(one) for key, one in _checked(value, dict, "object").items()
-        }
-    if outer == "str":
-        return lambda value: _checked(value, str, "text")
-    plain: dict[str, Callable[[Any], Any]] = {"int": _whole, "float": float, "bool": bool}
-    return plain[outer]
-
-
-def _checked(value: Any, kind: type, noun: str) -> Any:
-    """Return a value of that type, or refuse it."""
-    if not isinstance(value, kind):
-        msg = f"{value!r:.100} is no {noun}"
-        raise TypeError(msg)
-    return value
-
-
-def _whole(value: Any) -> int:
-    """Read a whole number."""
-    if isinstance(value, float | list | dict):
-        msg = f"{value!r:.100} is no whole number"
-        raise TypeError(msg)
-    return int(value)
-
-
 def event_from_dict(values: Any) -> Event:
     """Undo `Event.to_dict`."""
-    kind = values.get("kind") if isinstance(values, dict) else None
-    known = _KINDS.get(kind) if isinstance(kind, str) else None
-    if known is None:
-        raise _no_event(f"There is no event of kind {kind!r:.100}.", kind)
-    readers = {field.name: _reader(str(field.type)) for field in fields(known)}
-    try:
-        event = known(
-            **{name: readers[name](value) for name, value in values.items() if name != "kind"}
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _no_event(f"These are not the values of an event {kind}: {error}.", kind) from None
-    if not math.isfinite(event.at_s):
-        raise _no_event(f"An event {kind} happened at {event.at_s} s.", kind)
-    return event
-
-
-def _no_event(problem: str, kind: Any) -> GodwitError:
-    """Return the error of values that are no event."""
-    return GodwitError(
-        problem,
-        remedy="Read the log with the version of Godwit that wrote it.",
-        kind=kind,
-    )
+    return read_event(_KINDS, values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -16,7 +16,29 @@ from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 
-__all__ = ["Emitted"]
+__all__ = ["Emitted", "emitted_batch"]
+
+
+class EmittingOperator(Protocol):
+    """The part of an operator that its emitted rows are checked by."""
+
+    name: str
+    output: pa.Schema  # columns that the rows should have
+    zone: str  # of datetimes that have none
+
+
+def emitted_batch(
+    operator: EmittingOperator, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
+) -> pa.RecordBatch:
+    """Convert rows that an operator's function emitted; parameters as the fields of `Emitted`."""
+    return Emitted(
+        rows=rows,
+        ends=ends,
+        keys=keys,
+        schema=operator.output,
+        operator=operator.name,
+        zone=operator.zone,
+    ).to_batch()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

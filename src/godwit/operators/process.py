@@ -29,7 +29,7 @@ from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
 from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
-from godwit.operators.emitted import Emitted
+from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.windows.event_time import Due
 from godwit.operators.windows.grid import END
@@ -87,7 +87,7 @@ class ProcessOperator(KeyedOperator):
         check_arguments(name, function)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
-        self._zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
+        self.zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._is_immutable = is_immutable(make_state(name, state_type))
 
@@ -103,7 +103,7 @@ class ProcessOperator(KeyedOperator):
         states = self._read(known, prior.column(0), keys)
         meter.share(prior.column(0))
         emitted, ends, removed = self._call(data.rows.values, groups, keys, states, meter)
-        output = self._emitted(emitted, ends, keys)
+        output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()
@@ -119,18 +119,6 @@ class ProcessOperator(KeyedOperator):
             cpu_ms=meter.cpu_ms,
             busy_ms=meter.busy_ms,
         )
-
-    def _emitted(
-        self, rows: list[Any], ends: list[int], keys: list[tuple[Any, ...]]
-    ) -> pa.RecordBatch:
-        return Emitted(
-            rows=rows,
-            ends=ends,
-            keys=keys,
-            schema=self.output,
-            operator=self.name,
-            zone=self._zone,
-        ).to_batch()
 
     def _call(
         self,
@@ -343,7 +331,7 @@ class TimedProcess(ProcessOperator):
             meter=meter,
             state_of=state_of,
         )
-        output = self._emitted(emitted, ends, keys)
+        output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]
         meter.skip()

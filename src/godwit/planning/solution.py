@@ -44,6 +44,7 @@ __all__ = [
     "illegalities",
     "make_solution",
     "move_order",
+    "moves_in_order",
     "planned_moves",
     "validate_solution",
 ]
@@ -106,9 +107,9 @@ def move_order(
     return np.asarray(order, np.int32)
 
 
-def planned_moves(problem: Problem, assignment: IntArray) -> tuple[PlannedMove, ...]:
-    """List the moves that lead from a problem's current assignment to another, in order."""
-    order = move_order(
+def moves_in_order(problem: Problem, assignment: IntArray) -> IntArray:
+    """Order the key groups whose executor an assignment changes, see `move_order`."""
+    return move_order(
         problem.current,
         assignment,
         load=problem.weight,
@@ -116,6 +117,10 @@ def planned_moves(problem: Problem, assignment: IntArray) -> tuple[PlannedMove, 
         speed=problem.speed,
         draining=problem.draining,
     )
+
+
+def planned_moves(problem: Problem, assignment: IntArray) -> tuple[PlannedMove, ...]:
+    """List the moves that lead from a problem's current assignment to another, in order."""
     return tuple(
         PlannedMove(
             key_group=k,
@@ -124,7 +129,7 @@ def planned_moves(problem: Problem, assignment: IntArray) -> tuple[PlannedMove, 
             state_bytes=int(problem.state_bytes[k]),
             load=float(problem.weight[k]),
         )
-        for k in order.tolist()
+        for k in moves_in_order(problem, assignment).tolist()
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from godwit.adapt.interfaces import Driven
     from godwit.cluster.simulated.flow import EpochWork
     from godwit.cluster.simulated.scenario import Scenario
-    from godwit.cluster.simulated.workload import Batch, Source
+    from godwit.cluster.simulated.workload import Batch, SimulatedSource
     from godwit.engine.loop import Stopwatch
     from godwit.migration import Copies, EpochOutcome, EpochPlan
     from godwit.model import events
@@ -54,7 +54,7 @@ class Simulation:
         # makes the controller, given this simulation: its `conductor`, `executors` (the pool),
         # `topology` and clock (`now_s`). None: nobody decides anything
         control: Callable[[Simulation], Driven] | None = None,
-        source: Source | None = None,  # where rows come from, if not as the scenario says
+        source: SimulatedSource | None = None,  # where rows come from, if not as the scenario says
     ) -> None:
         draws = [np.random.default_rng([seed, at]) for at in range(3)]
         self.scenario, self.history = scenario, History()

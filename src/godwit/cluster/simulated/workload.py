@@ -31,7 +31,7 @@ __all__ = [
     "Phase",
     "Rate",
     "RowArrivals",
-    "Source",
+    "SimulatedSource",
     "Surge",
 ]
 
@@ -221,7 +221,7 @@ class Batch:
         return self.last - self.first
 
 
-class Source(Protocol):
+class SimulatedSource(Protocol):
     """A source of a simulated run."""
 
     def until(self, time_s: float) -> int:
@@ -249,11 +249,11 @@ class DrawnRows:
         self._keys, self._spreads, self._rng = keys, spreads, rng
 
     def until(self, time_s: float) -> int:
-        """See `Source`."""
+        """See `SimulatedSource`."""
         return self._arrivals.until(time_s)
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """See `Source`."""
+        """See `SimulatedSource`."""
         phase = self._keys.phase_at(self._arrivals.time_of(first))
         return Batch(
             number=number,
@@ -268,7 +268,7 @@ class DrawnRows:
         )
 
     def quiet(self, time_s: float, first: int) -> Batch:
-        """See `Source`."""
+        """See `SimulatedSource`."""
         return Batch(
             number=None,
             first=first,

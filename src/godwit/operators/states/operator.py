@@ -20,7 +20,7 @@ from godwit.columns.python_values import UTC, Columns, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
-from godwit.operators.emitted import Emitted
+from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import packed_timers, timers_of
 from godwit.operators.states.declared import (
@@ -167,7 +167,7 @@ class ProcessOfStates(KeyedOperator):
         self.name, self.inputs, self.output = name, inputs, output
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self._on_timer, self.clock = function, on_timer, clock
-        self._zone = zone
+        self.zone = zone
         self.stored = {
             state: _stored(
                 declared, state, operator=name, keys=keys, codec=codec, classes=state_classes
@@ -301,14 +301,7 @@ class ProcessOfStates(KeyedOperator):
             state_of=state_of,
             done=done,
         )
-        output = Emitted(
-            rows=emitted,
-            ends=ends,
-            keys=lane.tuples,
-            schema=self.output,
-            operator=self.name,
-            zone=self._zone,
-        ).to_batch()
+        output = emitted_batch(self, emitted, ends, lane.tuples)
         changed: dict[str, Changed] = {}
         for name, of_state in cells.items():
             written = of_state.written()

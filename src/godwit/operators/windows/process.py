@@ -21,7 +21,7 @@ from godwit.model.frames import function_failed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.aggregates.builtin import kept_rows
 from godwit.operators.aggregates.collected import rows_of
-from godwit.operators.emitted import Emitted
+from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.ordering import run_begins
 from godwit.operators.windows.operator import PANE, EventTimeOperator, number_rows
@@ -82,14 +82,7 @@ def call_for_windows(
         except BaseException as error:
             raise function_failed(operator.name, operator.function, key, error) from error
         counts.append(len(emitted))
-    return Emitted(
-        rows=emitted,
-        ends=counts,
-        keys=of_key,
-        schema=operator.output,
-        operator=operator.name,
-        zone=operator.zone,
-    ).to_batch()
+    return emitted_batch(operator, emitted, counts, of_key)
 
 
 class WindowedProcess(EventTimeOperator):
