@@ -54,7 +54,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectedMoves:
-    """Moves of a plan that are worth it, and why the others are not."""
+    """Moves of a plan that pay, and the reason why the others do not."""
 
     assignment: IntArray  # the plan, cut short; today's places where nothing is to move
     order: IntArray  # key groups that move, in order
@@ -114,7 +114,7 @@ def select_moves(
 
 
 def _within(problem: Problem, order: IntArray, budget: Budget) -> IntArray:
-    """First moves that the budget pays for; one that is too large alone goes alone."""
+    """First moves that fit the budget; one that is too large for it alone goes alone."""
     count = len(order) if budget.max_moves is None else min(len(order), budget.max_moves)
     if budget.max_bytes is not None and count:
         total = np.cumsum(problem.state_bytes[order[:count]])
@@ -124,7 +124,7 @@ def _within(problem: Problem, order: IntArray, budget: Budget) -> IntArray:
 
 
 def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) -> int:
-    """Count the moves that it takes to be even enough, or as even as all of them make it."""
+    """Count the first moves after which the load is even enough, or as even as after all."""
     if not len(order):
         return 0
     after = problem.current.copy()

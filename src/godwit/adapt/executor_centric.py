@@ -37,7 +37,7 @@ _IDLE = 1e-9
 
 
 class Homes:
-    """Homes of key groups, and the cores that they have."""
+    """Home executor of each key group, and the cores that components use (paper 5)."""
 
     def __init__(self, *, naive: bool) -> None:  # naive: cores are dealt out anew every time
         self._naive = naive
@@ -45,7 +45,7 @@ class Homes:
         self._cores: dict[tuple[str, str], dict[str, int]] = {}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
-        """Share out key groups over the cores of their elastic executors.
+        """Assign key groups to the cores that their component was allocated.
 
         The measured's executors are machines; `rows_per_s`, shape ``(m,)``, are the rows that reach
         each key group. Returns shape ``(m,)``: the index of each key group's executor.
@@ -83,7 +83,7 @@ class Homes:
         return planned
 
     def _home(self, measured: MeasuredProblem) -> IntArray:
-        """Shape ``(m,)``: home of each key group; one whose home is gone is at home where it is."""
+        """Shape ``(m,)``: home of each key group; its current executor if the home is gone."""
         problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)
@@ -100,7 +100,7 @@ class Homes:
     def _current_cores(
         self, names: list[tuple[str, str]], measured: MeasuredProblem, machine_cores: Counts
     ) -> Counts:
-        """Shape ``(machines, elastic executors)``: cores that they have, at first those at home."""
+        """Shape ``(machines, elastic executors)``: cores in use; at first those at home."""
         executors, components = measured.problem.executors, len(measured.components)
         current = np.zeros((len(executors), len(names)), np.int64)
         for j, (component, home) in enumerate(names):
@@ -130,7 +130,7 @@ class Homes:
 
 
 def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
-    """Shape ``(elastic executors,)``: all cores, allocated to whom they serve best."""
+    """Shape ``(elastic executors,)``: cores of each, allocated by the queueing model."""
     busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)
     if not works.any():
@@ -153,7 +153,7 @@ def _data_bytes_per_s(measured: MeasuredProblem, of: Counts) -> FloatArray:
 
 
 def share_out(weight: FloatArray, current: IntArray, quota: FloatArray) -> IntArray:
-    """Share key groups out over executors by quota, leaving them where they are if that will do.
+    """Assign key groups to executors by quota, with as few moves as that takes.
 
     Heaviest first, each stays if its executor's share has room for half of it, and goes to the
     executor with the most room otherwise. Ties: the lower executor, the lower key group.

@@ -71,7 +71,7 @@ class Speeds:
         self._latest: Mapping[str, float] = {}
 
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
-        """Add a period and return executor → speed; those that are missing have 1."""
+        """Add a period, and return executor → speed; 1 for those without measurements."""
         self._periods.append(self._costs(statistics))
         estimates = self._estimate()
         self._latest = {e: _settled(speed, self._latest.get(e)) for e, speed in estimates.items()}
@@ -122,7 +122,7 @@ class Speeds:
 
 
 def _settled(speed: float, before: float | None) -> float:
-    """Mean of a speed and the one before, unless one or the other has changed for good."""
+    """Average a speed with the last estimate, unless it has changed for good."""
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed
     return float(np.sqrt(speed * before))
@@ -131,7 +131,7 @@ def _settled(speed: float, before: float | None) -> float:
 def _relative_costs(
     by_assignment: tuple[AssignmentPeriod, ...],
 ) -> list[tuple[npt.NDArray[np.int64], FloatArray]]:
-    """Per span: the key groups that were touched, and log(measured / expected) of each.
+    """Per assignment period: key groups with load, and log(measured / expected cost) of each.
 
     Expected is what its epochs and its rows cost in this component as a rule: a key group costs
     something whenever it is touched, so few rows are dearer each than many.
@@ -170,7 +170,7 @@ def _take_turns(
     num_key_groups: int,
     num_executors: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """Slowness of each executor in its period, in logarithms, and its standard error."""
+    """Estimate slowness per executor (logarithm) and its error, in turns with key groups' costs."""
     on = np.bincount(executor, minlength=num_executors)
     of = np.bincount(key_group, minlength=num_key_groups)
     middle = np.bincount(executor, cost, num_executors) / np.maximum(on, 1)

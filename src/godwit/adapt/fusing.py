@@ -40,7 +40,7 @@ _FUSION = "fusion"
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """Fusion of operators without anybody naming them.
+    """Settings of automatic fusion of operators.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Fusion:
 
 
 class Fusing:
-    """Measures what operators send each other, and proposes other components."""
+    """Policy that measures the rows between operators, and proposes components by them."""
 
     def __init__(self, flow: CompiledFlow, settings: Fusion, *, overrides: ManualOverrides) -> None:
         self._streams = rows_stay(flow)
@@ -96,7 +96,7 @@ class Fusing:
         self._standing: Proposal | None = None
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates every so many epochs with input."""
+        """Add an epoch to the period; evaluate after every so many epochs with input."""
         outcome, standing = epoch.outcome, self._standing
         if standing is not None and standing.change.plan != epoch.flow.physical_plan:
             self._standing = None  # of components that are others by now
@@ -116,12 +116,12 @@ class Fusing:
         self._total = self._epochs = 0
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        """Propose the components of the last evaluation, until they are answered."""
         if self._standing is not None:
             yield self._standing
 
     def answered(self, proposal: Proposal) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        """Note that a proposal was carried out or turned down."""
         self._standing = None
         self._hysteresis.forget(proposal.subject)
 
@@ -212,7 +212,7 @@ def _fused(
 def _partition_attributes(
     names: Iterable[str], streams: Iterable[UpstreamInput]
 ) -> dict[str, frozenset[str]]:
-    """Operator → what it is partitioned by: one attribute for all whose rows stay with its own."""
+    """Operator → partition attributes, for operators whose rows stay in their lane."""
     root = {name: name for name in names}
 
     def top(name: str) -> str:
@@ -226,7 +226,7 @@ def _partition_attributes(
 
 
 def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
-    """Operators of components that no streams hold together: somebody wanted them so."""
+    """Operators of components that no measured stream holds together: a user asked for those."""
     members: set[str] = set()
     for component in flow.components:
         names = [operator.name for operator in component.operators]

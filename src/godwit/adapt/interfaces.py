@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Components of a flow, as the controller has to know them."""
+    """Components of a flow by stage, and the links between them."""
 
     # components by the stage of an epoch that they run in, upstream first. Within an epoch a
     # stage begins when the one before has ended, so each is balanced by itself; an engine whose
@@ -55,7 +55,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredProblem:
-    """A problem over the key groups of some components, and whose they are."""
+    """A planner's problem, and the components that its key groups belong to."""
 
     problem: Problem  # key groups are numbered component after component
     components: tuple[str, ...]  # their names, in that order
@@ -117,7 +117,7 @@ class Migrations(Protocol):
         """End a migration: what has switched stays, the rest does not move."""
 
     def announce(self, kind: type[Event], **values: Any) -> None:
-        """Tell people of something that was just decided."""
+        """Announce an event of a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +163,10 @@ class PlannerRunner(Protocol):
 
 
 class Driven(Protocol):
-    """A controller, as whoever runs epochs drives it between two of them."""
+    """Interface of a controller to the thread that drives it between epochs."""
 
     def observe(self, epoch: EpochObserved) -> None:
-        """Take note of an epoch that was committed."""
+        """Record a committed epoch."""
 
     def step(self) -> None:
-        """Decide what is due, and have it carried out through the ports."""
+        """Decide, and carry out decisions through the ports."""

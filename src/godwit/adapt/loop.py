@@ -109,13 +109,13 @@ class Controller:
     # -- what whoever drives it calls -------------------------------------------------------------
 
     def observe(self, epoch: EpochObserved) -> None:
-        """Take note of an epoch that was committed."""
+        """Record a committed epoch."""
         committed_s = epoch.committed_s
         self._statistics.observe(epoch, self._clock.now_s() if committed_s is None else committed_s)
         self._lanes.observe(epoch)
 
     def step(self) -> None:
-        """Decide what is due, and have it carried out through the ports."""
+        """Decide, and carry out decisions through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.look(view)
         own_draining = self._resizing.draining | self._resizing.returned
@@ -125,7 +125,7 @@ class Controller:
         self._loop.step(now_s)
 
     def regroup(self, topology: Topology) -> None:
-        """Go on with other components: statistics begin anew, what was decided stands."""
+        """Continue with other components: statistics begin anew, decisions stand."""
         now_s = self._clock.now_s()
         self._topology, self._period = topology, None
         self._statistics = Statistics(topology, now_s, {})
@@ -135,7 +135,7 @@ class Controller:
         self._lanes.forget()
 
     def scaled_by_hand(self) -> None:
-        """Take note that somebody set the number of executors."""
+        """Record a manual override of the number of executors."""
         self._overrides.note(["scaling"], self._clock.now_s())
 
     @property
@@ -160,7 +160,7 @@ class Controller:
     # -- evaluate ---------------------------------------------------------------------------------
 
     def propose(self, now_s: float) -> Iterator[Proposal]:
-        """Propose what is due: see `godwit.adapt.policy.AdaptationPolicy`."""
+        """Propose changes at the end of a period: lanes, number of executors, moves."""
         view, static = self._migrations.view, self._settings.elasticity == "static"
         came = view.executors.keys() - self._executors
         self._executors = frozenset(view.executors)
@@ -262,7 +262,7 @@ class Controller:
         )
 
     def _moves(self, plan: Planned) -> Iterator[Proposal]:
-        """Propose the moves of a plan that are worth it, unless what is under way is as good."""
+        """Propose the moves of a plan that pay, unless those under way are as good."""
         overtaken = self._rebalancing.overtaken(plan, self._migrations.view)
         if overtaken == "":
             return  # what is under way leads to where it was to lead
@@ -285,16 +285,16 @@ class Controller:
             )
 
     def answered(self, proposal: Proposal) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`: what still holds comes again."""
+        """Do nothing: a proposal that still holds is made again."""
 
     # -- act --------------------------------------------------------------------------------------
 
     def cost(self, proposal: Proposal) -> float:
-        """See `godwit.adapt.policy.Actor`: plans are priced in full when they are proposed."""
+        """Return the cost that the proposal states: plans are priced in full when they are made."""
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
-        """See `godwit.adapt.policy.Actor`."""
+        """Carry out a proposal: moves, lanes, or another number of executors."""
         change = proposal.change
         if isinstance(change, Rebalance):
             return self._rebalancing.start(change)

@@ -80,7 +80,7 @@ def measured_problem(
     topology: Topology,  # who sends to whom
     seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
 ) -> MeasuredProblem:
-    """Describe where key groups of some components are, and what they cost there."""
+    """Build a planner's problem for some components from measurements."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
@@ -142,7 +142,7 @@ def measured_problem(
 
 
 def _nothing(assignment: Assignment) -> ComponentStatistics:
-    """Statistics of a component that nothing is known of."""
+    """Statistics of a component without measurements."""
     zeros = np.zeros(assignment.num_key_groups)
     return ComponentStatistics(
         by_assignment=(AssignmentPeriod.empty(assignment),),
@@ -155,7 +155,7 @@ def _nothing(assignment: Assignment) -> ComponentStatistics:
 def _windows(
     busy: Mapping[str, FloatArray], history: Mapping[str, Sequence[FloatArray]]
 ) -> dict[str, FloatArray]:
-    """Component → shape ``(windows, G)``: past periods that all have, or this one alone."""
+    """Component → busy time per past period, shape ``(windows, G)``; only periods known for all."""
     count = min(len(history.get(name, ())) for name in busy)
     if not count:
         return {name: load[None, :] for name, load in busy.items()}
@@ -165,7 +165,7 @@ def _windows(
 def fill_limits(
     planner: Planner | None, measured: MeasuredProblem, even_enough: float
 ) -> MeasuredProblem:
-    """Set the range or threshold for loads that a planner needs, where none is set.
+    """Complete limits that the planner needs: a load range, or tau.
 
     A function of the user's (``None``) gets what there is. `even_enough` is the share of the mean
     by which an executor's load may differ from it.
@@ -189,13 +189,13 @@ def fill_limits(
 
 
 def usage(problem: Problem) -> Mapping[str, float]:
-    """Resource → share of all there is of it that is used, over executors that stay."""
+    """Resource → share in use, over executors that stay."""
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
 
 
 def evacuated(problem: Problem, planned: IntArray) -> IntArray:
-    """Return a plan that moves something off draining executors, if anything is there.
+    """Make sure that a plan moves some key group off draining executors, if they own any.
 
     A plan that does so itself stays as it is; to another one all key groups that would stay there
     are added, heaviest first, each to the executor that has least per capacity. Ties: the lower
@@ -229,7 +229,7 @@ def guarded_plan(
     run: PlannerRunner,
     time_limit_s: float,
 ) -> Solution:
-    """Ask a planner for a valid solution; `PlannerFailedError` says what went wrong."""
+    """Run a planner, and validate its answer; raise `PlannerFailedError` if that fails."""
     if isinstance(planner, Planner) and (refusal := planner.refusal(problem)):
         raise _failed(name, f"it cannot take this problem: {refusal}")
     try:
@@ -255,7 +255,7 @@ def guarded_plan(
 
 
 def _read(answer: Any, problem: Problem, name: str) -> Solution:
-    """Read a planner's answer: a solution, or anything that can be read as an assignment."""
+    """Convert a planner's answer to a solution: a `Solution`, or an assignment in any form."""
     if isinstance(answer, Solution):
         if answer.problem is not problem:
             raise _failed(name, "its solution is one of another problem")
@@ -293,7 +293,7 @@ _WORK = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
-    """A plan for the components of one measured, and which of its moves are worth it."""
+    """Plan of one problem, and the selection of its moves that pay."""
 
     measured: MeasuredProblem
     assignment: IntArray  # shape ``(m,)``: what the planner wants
@@ -302,7 +302,7 @@ class Planned:
 
 
 class Planning:
-    """Asks planners, and judges what they say."""
+    """Builds problems from measurements, runs planners, and selects the moves that pay."""
 
     def __init__(
         self,
@@ -326,7 +326,7 @@ class Planning:
         self._failure = ""
 
     def begin(self) -> None:
-        """Begin a decision, for all of which planners have the time limit."""
+        """Start the time limit of a decision."""
         self._left_s = self._limit_s
 
     def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
@@ -404,7 +404,7 @@ class Planning:
         )
 
     def _ask(self, measured: MeasuredProblem) -> IntArray:
-        """Ask the planner where key groups should be; today's places where it fails."""
+        """Run the planner, with few moves first; return today's assignment if it fails."""
         problem = measured.problem
         if not len(problem.available):
             return problem.current
@@ -427,7 +427,7 @@ class Planning:
         return best
 
     def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
-        """Return numbers of moves to plan with, one after the other until a plan is even enough.
+        """Limits on moves to try one after the other, until a plan is even enough.
 
         Few are tried first: with all moves to spend, a planner spends them on the last per mille.
         Twice as many as it takes to shed what is above the mean suffice as a rule; where all
@@ -441,7 +441,7 @@ class Planning:
         return tuple(n if most is None else min(n, most) for n in counts)
 
     def _guarded(self, problem: Problem) -> Solution | None:
-        """Ask the planner; ``None`` where it fails."""
+        """Run the planner; ``None`` if it fails, which is announced."""
         settings = self._settings
         try:
             solution = guarded_plan(
@@ -462,7 +462,7 @@ class Planning:
         return solution
 
     def _run_in_time(self, plan: Callable[[], T], *, time_limit_s: float) -> T:  # noqa: ARG002
-        """Run a planner for no longer than what is left of the decision's limit."""
+        """Run a planner within the rest of the decision's time limit."""
         if self._left_s <= 0:
             raise TimeoutError
         began = time.perf_counter()
@@ -472,7 +472,7 @@ class Planning:
             self._left_s -= time.perf_counter() - began
 
     def _options(self) -> dict[str, Any]:
-        """Options of the planner: the user's, and such that it is done in time."""
+        """Options of the planner: the user's, and time limits of the solver."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.search.options)
         if known is None:
@@ -496,7 +496,7 @@ class Planning:
         speeds: Mapping[str, float],
         now_s: float,
     ) -> ScalingSituation:
-        """Describe how things stand, balanced as the plans would balance them."""
+        """Describe load and executors to a scaling model, as if the plans were carried out."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
         lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
@@ -532,12 +532,12 @@ class Planning:
 
 
 def _nearly_proved(solution: Solution) -> bool:
-    """Return true if the planner has shown that hardly anything better can be had."""
+    """Return whether the solution is within a small gap of its bound."""
     return solution.gap is not None and solution.gap < _NEARLY
 
 
 def _excess_key_groups(problem: Problem) -> int:
-    """Fewest key groups that bring every overloaded executor down to the mean, and all to empty."""
+    """Least number of moves that bring all executors down to the mean and empty draining ones."""
     load, room = metrics.loads(problem, problem.current), problem.speed.copy()
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room

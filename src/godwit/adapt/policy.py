@@ -57,7 +57,7 @@ Epoch_contra = TypeVar("Epoch_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Proposal:
-    """A change, or the reason why there is none."""
+    """A change that a policy proposes, or its reason against any."""
 
     subject: str  # what it is about, for people
     change: Any = None  # what the actor is to do; ``None``: nothing
@@ -70,7 +70,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEpoch:
-    """A committed epoch, for policies that look at a flow's operators."""
+    """A committed epoch with its flow and plans, for policies about operators."""
 
     outcome: EpochOutcome
     at_s: float = 0.0  # when it was committed
@@ -82,20 +82,20 @@ class FlowEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regroup:
-    """The change that makes components anew."""
+    """Change of the components that operators belong to."""
 
     components: Mapping[str, tuple[str, ...]]  # component → its operators
     plan: PhysicalPlan  # that it was decided under
 
 
 class AdaptationPolicy(Protocol[Epoch_contra]):
-    """Measures and prices one kind of change."""
+    """Policy that measures and prices one kind of change."""
 
     def observe(self, epoch: Epoch_contra) -> None:
-        """Take note of a committed epoch."""
+        """Record a committed epoch."""
 
     def propose(self, now_s: float) -> Iterable[Proposal]:
-        """Evaluate, if it is time to; what stands of earlier proposals comes again.
+        """Evaluate if it is time to; return proposals, unanswered earlier ones included.
 
         Each is decided and acted upon before the next is made, which may build on it.
         """
@@ -115,7 +115,7 @@ class Actor(Protocol):
 
 
 class Hysteresis:
-    """Confirmation of changes by evaluations in a row, and a rest after each change."""
+    """Rule that changes are confirmed by evaluations in a row, and followed by a rest."""
 
     def __init__(self, *, confirm: int = 1, rest_s: float = 0.0) -> None:
         self._confirm, self._rest_s = confirm, rest_s
@@ -123,7 +123,7 @@ class Hysteresis:
         self._made: dict[str, tuple[str, float]] = {}
 
     def confirms(self, subject: str, change: Hashable) -> bool:
-        """Count an evaluation; true once enough of them in a row came to this change.
+        """Count an evaluation; return true once enough in a row came to this change.
 
         A change that is false (``None``, nothing, an empty tuple) is none.
         """
@@ -140,7 +140,7 @@ class Hysteresis:
         self._made[subject] = change, at_s
 
     def resting(self, subject: str, now_s: float) -> str:
-        """Return the change that a subject rests after; empty where it does not."""
+        """Return the change after which a subject rests; empty if it does not rest."""
         change, at_s = self._made.get(subject, ("", -math.inf))
         return change if now_s - at_s < self._rest_s else ""
 
@@ -150,7 +150,7 @@ class Hysteresis:
 
 
 class ManualOverrides:
-    """Decisions by hand, and until when they are left alone.
+    """Decisions by hand, and the times until which they are respected.
 
     Problem: a user who migrates, drains, scales or regroups knows something that the statistics do
     not; a loop that took it back a period later would be at war with its owner.
@@ -206,18 +206,18 @@ class ManualOverrides:
         self._drained = drained
 
     def recall(self, event: events.Event, now_s: float) -> None:
-        """Respect what an earlier run respected, whose clock may have been ahead."""
+        """Restore an override from an earlier run's event."""
         if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
             return
         until_s = min(event.until_s, now_s + self._respect_s)
         self._until_s[event.what] = max(self._until_s.get(event.what, until_s), until_s)
 
     def hold(self, what: str, now_s: float) -> bool:
-        """Return true while something is to be left alone."""
+        """Return whether an override holds."""
         return self._until_s.get(what, now_s) > now_s
 
     def operators(self, now_s: float) -> frozenset[str]:
-        """Operators whose components are to be left alone."""
+        """Operators whose components are under a manual override."""
         prefix = "components of "
         regrouped = (
             name.removeprefix(prefix)
@@ -227,12 +227,12 @@ class ManualOverrides:
         return self._stated.union(regrouped)
 
     def left_s(self, now_s: float) -> Mapping[str, float]:
-        """Return what is left alone now → for how many seconds."""
+        """Return override → seconds that it still holds."""
         return {what: t - now_s for what, t in self._until_s.items() if t > now_s}
 
 
 class PolicyLoop(Generic[Epoch]):
-    """Has policies observe and propose, decides, and has an actor act."""
+    """Loop over policies: they observe and propose; proposals are decided on and carried out."""
 
     def __init__(
         self,
@@ -247,12 +247,12 @@ class PolicyLoop(Generic[Epoch]):
         self.skipped: dict[str, str] = {}  # subject → why nothing was done about it
 
     def observe(self, epoch: Epoch) -> None:
-        """Take note of a committed epoch."""
+        """Pass a committed epoch to all policies."""
         for policy in self._policies:
             policy.observe(epoch)
 
     def step(self, now_s: float) -> None:
-        """Decide what is due, and have it carried out."""
+        """Decide on all proposals, and carry out those that pay."""
         for policy in self._policies:
             for proposal in policy.propose(now_s):
                 if self._decide(proposal, now_s):
@@ -277,7 +277,7 @@ class PolicyLoop(Generic[Epoch]):
         return acted
 
     def skip(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
-        """Tell why nothing was done, once until it changes."""
+        """Announce why nothing is done, once until the reason changes."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
             self._announce(

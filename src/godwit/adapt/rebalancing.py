@@ -64,7 +64,7 @@ def is_own(migration: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Migration:
-    """A migration under way, the conditions that it was planned for, and its aim."""
+    """A migration of the controller under way, with the plan's assumptions and aim."""
 
     id: str
     executors: frozenset[str]  # that it moves key groups from and to
@@ -80,7 +80,7 @@ class _Migration:
         *,
         max_load_distance: float,
     ) -> str:
-        """Return why it is overtaken by today's moves; empty where it is to be completed.
+        """Return why today's plan replaces the rest of the migration; empty if it does not.
 
         `remaining` are the moves still to be made: key group, numbered as in `problem`, → executor.
         """
@@ -109,14 +109,14 @@ class _Migration:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rebalance:
-    """The change that carries a plan out."""
+    """Proposal's change: the selected moves of a plan."""
 
     plan: Planned
     instead: str = ""  # why what is under way of its components is given up for it, if anything is
 
 
 class Rebalancing:
-    """The migrations that the controller asked for."""
+    """Migrations under way that the controller requested."""
 
     def __init__(self, settings: Control, migrations: Migrations, announce: Announce) -> None:
         self._settings, self._migrations, self._announce = settings, migrations, announce
@@ -134,7 +134,7 @@ class Rebalancing:
         return {name: own.id for name, own in self._own.items()}
 
     def overtaken(self, plan: Planned, view: ProtocolView) -> str | None:
-        """Return why migrations under way of a plan's components are overtaken by it.
+        """Return why a new plan replaces the migrations under way.
 
         Empty where they are not; ``None`` where nothing is under way.
         """
@@ -160,12 +160,12 @@ class Rebalancing:
         return next(filter(None, reasons), "")
 
     def give_back(self, executors: Collection[str]) -> None:
-        """Forget executors that own nothing any more and go, so that no plan ends by that."""
+        """Forget executors that are given back, so that their absence ends no plan."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
     def look(self, view: ProtocolView) -> None:
-        """Forget migrations that have ended; end those onto executors that are gone."""
+        """Forget migrations that have ended; cancel those towards lost executors."""
         for name, own in list(self._own.items()):
             component = view.components.get(name)
             if component is None or component.migration != own.id:
@@ -186,7 +186,7 @@ class Rebalancing:
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
     def start(self, change: Rebalance) -> bool:
-        """Ask for the moves that a selected leaves, component by component."""
+        """Request the selected moves, component by component."""
         plan = change.plan
         measured, selected = plan.measured, plan.selected
         for name in measured.components:
@@ -221,7 +221,7 @@ class Rebalancing:
         return True
 
     def change_lanes(self, change: LaneChange) -> bool:
-        """Ask for other lanes; false where the assignment is another one by now."""
+        """Request other lanes; false if the assignment has changed since."""
         try:
             self._migrations.change_lanes(change.request)
         except GodwitError:
@@ -243,7 +243,7 @@ class Rebalancing:
         places: dict[int, str],
         sources: list[str],
     ) -> str:
-        """Ask for the moves of one component; empty where it was overtaken."""
+        """Request the moves of one component; return the migration's id, or empty if overtaken."""
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
         measured = plan.measured
@@ -282,7 +282,7 @@ class Rebalancing:
 
 
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
-    """Refuse moves of key groups that are no longer where they were planned from."""
+    """Refuse moves of key groups that have moved since the plan was made."""
     for key_group, source in sources.items():
         if current.executor(key_group) != source:
             raise InvalidPlanError(
@@ -309,7 +309,7 @@ class LaneChange:
 
 
 class LaneBalancing:
-    """Evaluates lanes within executors now and then, by the last epochs under one assignment."""
+    """Policy that balances lanes within executors."""
 
     def __init__(self, settings: Control, overrides: ManualOverrides, now_s: float) -> None:
         self._settings, self._overrides = settings, overrides
@@ -317,12 +317,12 @@ class LaneBalancing:
         self._epochs: deque[EpochObserved] = deque(maxlen=16)
 
     def observe(self, epoch: EpochObserved) -> None:
-        """Take note of a committed epoch."""
+        """Record a committed epoch."""
         if epoch.outcome.batch is not None:
             self._epochs.append(epoch)
 
     def forget(self) -> None:
-        """Begin anew, with other components."""
+        """Forget all epochs, for other components."""
         self._epochs.clear()
 
     def propose(self, view: ProtocolView, now_s: float) -> Iterator[Proposal]:
@@ -358,7 +358,7 @@ def recent_load(component: str, epochs: Iterable[EpochObserved], num_key_groups:
 def rebalance_lanes(
     component: str, assignment: Assignment, load: FloatArray, theta: float
 ) -> LaneChange | None:
-    """Balance the lanes of every executor that needs it; ``None`` where none does.
+    """Balance the lanes of every executor above the threshold; ``None`` if there is none.
 
     The load is of shape ``(G,)``, in any unit; theta is the busiest lane over the mean one that is
     put up with.

@@ -1,4 +1,4 @@
-"""Changing the number of executors, at a pace: asking for more, emptying some, giving them back.
+"""Changes of the number of executors: request more, drain some, give them back.
 
 Scaling models answer anew every period, from measurements that are noisy and that the last answer
 has not yet changed.  The rules of the pace: (1) nothing is decided while executors that were asked
@@ -81,7 +81,7 @@ class Pace:
     def step(
         self, wanted: WantedExecutors, situation: ScalingSituation, pool: PoolView, *, paced: bool
     ) -> ScalingStep:
-        """Decide on a model's answer; to be called once a period."""
+        """Decide on a model's answer; called once a period."""
         have = situation.executors
         coming = have + pool.pending
         arrived, self._arrived = self._arrived, pool.pending == 0
@@ -141,7 +141,7 @@ _FULL = 0.9
 
 
 class Resizing:
-    """Follows the scaling model at its pace, through the pool."""
+    """Carries a scaling model's answers out through the pool of executors."""
 
     def __init__(
         self,
@@ -162,19 +162,19 @@ class Resizing:
         """Executors that were given back and are not gone yet."""
 
     def recall(self, event: events.Event, now_s: float) -> None:
-        """Go on from what an earlier controller decided, whose clock may have been ahead."""
+        """Continue an earlier controller's cool-down."""
         if isinstance(event, events.ScaledOut):
             self._pace.decided("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
             self._pace.decided("in", min(event.at_s, now_s))
 
     def look(self, view: ProtocolView) -> None:
-        """Forget executors that are gone."""
+        """Forget lost executors."""
         self.draining &= view.draining
         self.returned &= view.executors.keys()
 
     def give_back(self, view: ProtocolView) -> tuple[str, ...]:
-        """Return executors to the pool that were to leave and are empty (Algorithm 1, 1 to 3)."""
+        """Return drained executors that are empty to the pool (Algorithm 1, 1 to 3)."""
         if self._pool is None:
             return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
@@ -203,7 +203,7 @@ class Resizing:
         return ready
 
     def begin_anew(self, now_s: float) -> None:
-        """Ask for executors where none is left, and nothing is measured to go by."""
+        """Request executors when none is left."""
         pool, least = self._pool, self._settings.min_executors
         if pool is None or self._settings.scaling_model is None or pool.view.pending:
             return
@@ -227,7 +227,7 @@ class Resizing:
         # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
     ) -> Iterator[Proposal]:
-        """Ask the model, and propose to follow it if it is time to."""
+        """Ask the scaling model, and propose its answer once pace and limits allow."""
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
@@ -272,7 +272,7 @@ class Resizing:
             )
 
     def act(self, change: Resize) -> bool:
-        """Ask for executors, after those that were being emptied; or empty some."""
+        """Request executors, or drain some."""
         return self._in(change) if change.leaving else self._out(change)
 
     def _out(self, change: Resize) -> bool:
@@ -318,7 +318,7 @@ class Resizing:
         return True
 
     def _keep(self, count: int) -> tuple[str, ...]:
-        """Let executors stay that were being emptied, those that own most key groups first."""
+        """Cancel the draining of up to `count` executors, those with most key groups first."""
         view = self._migrations.view
         owned = {name: _key_groups(view, name) for name in self.draining & view.draining}
         staying = tuple(sorted(owned, key=lambda name: (-owned[name], name))[:count])
@@ -354,7 +354,7 @@ class Resizing:
         return ""
 
     def _refuse(self, before: int, wanted: int, reason: str, numbers: Mapping[str, float]) -> None:
-        """Tell that something cannot be had, once until it changes."""
+        """Announce that a number of executors is out of reach, once until the reason changes."""
         if reason != self._refused:
             self._refused = reason
             self._announce(
@@ -384,7 +384,7 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:
-    """Return whether an executor is there, owns no key group and gets none."""
+    """Return whether an executor is there, owns no key group and is to get none."""
     coming = (t.destination for c in view.components.values() for t in c.transfers)
     return executor in view.executors and not (_key_groups(view, executor) or executor in coming)
 
@@ -399,7 +399,7 @@ def _key_groups(view: ProtocolView, executor: str) -> int:
 
 
 def _cheapest(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
-    """Executors that stay, those with the least state first; ties: the newest."""
+    """Executors that stay, ordered by state: the cheapest to drain first; ties: the newest."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.measured.problem

@@ -136,7 +136,7 @@ def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
 
 
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
-    """Return the situation in which the backlog is worked off within some time, too."""
+    """Raise the arrival rate of a situation so that the backlog is gone within some time."""
     if not situation.backlog_rows or situation.arrival_per_s <= 0:
         return situation
     more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
@@ -152,22 +152,22 @@ def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituatio
 
 
 class ScalingModel(Protocol):
-    """Says how many executors there should be."""
+    """Port: a rule for the number of executors."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the model, for events."""
 
     @property
     def paced(self) -> bool:
-        """True if the answer is an estimate, to be followed with patience, and not an order."""
+        """True if the answer is an estimate, subject to hysteresis; false for an order."""
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the number of executors for a situation. Pure."""
 
 
 def checked_count(count: Any) -> int:
-    """Return a number of executors.
+    """Return a number of executors, or refuse it.
 
     Raises `InvalidControlError` if it is none.
     """
@@ -219,7 +219,7 @@ class Utilisation:
 def utilisation(
     target: float = 0.7, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
 ) -> Utilisation:
-    """Scale so that lanes are busy for a share of their time, counting all rows that arrive.
+    """Scale so that lanes are busy for a share of their time at the arrival rate.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ class Latency:
     def _best(
         self, situation: ScalingSituation, reason: str, numbers: dict[str, float]
     ) -> WantedExecutors:
-        """Out of reach: as many executors as still make a difference."""
+        """Answer for a target out of reach: as many executors as still make a difference."""
         best_s = predicted_latency_s(situation, situation.most)
         if np.isfinite(best_s):
             numbers["best_s"] = best_s

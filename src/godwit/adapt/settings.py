@@ -52,7 +52,7 @@ class Budget:
                 insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return what is left after some moves."""
+        """Return the rest of the budget after some moves."""
         return Budget(
             max_moves=None if self.max_moves is None else max(0, self.max_moves - moves),
             max_bytes=None if self.max_bytes is None else max(0.0, self.max_bytes - size_bytes),
@@ -62,7 +62,7 @@ class Budget:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Resources of one executor beside lanes; ``None``: so much that it is never short of it.
+    """Network and memory of one executor; ``None``: unlimited.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class Cadence:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Options of a planner, and how long it may take.
+    """Options of a planner, and its time limit.
 
     Attributes
     ----------
@@ -335,7 +335,7 @@ class Control:
 
     @property
     def planner_name(self) -> str:
-        """For events."""
+        """Name of the planner, for events."""
         if isinstance(self.planner, str):
             return self.planner
         return getattr(self.planner, "__name__", type(self.planner).__name__)

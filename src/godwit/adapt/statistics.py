@@ -79,7 +79,7 @@ class ArrivalCurve:
         self._rows.append(self._taken + (backlog_rows or 0))
 
     def rate_since(self, since_s: float) -> float | None:
-        """Rows a second from the last point before a time on; the last interval counts always.
+        """Mean arrival rate since a time, over the last interval at least.
 
         ``None`` where nothing tells: what the first epoch of a run takes has been lying there for
         nobody knows how long.
@@ -106,13 +106,13 @@ class ArrivalCurve:
         return self._times_s[-_STEP]
 
     def _rates(self, count: int) -> FloatArray:
-        """Rows a second of each of the last intervals between two points."""
+        """Arrival rates of the last intervals, in rows a second."""
         rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
         rates: FloatArray = np.diff(rows) / np.diff(times_s)
         return rates.clip(min=_RATE_FLOOR)
 
     def forget(self) -> None:
-        """Forget what is long past; after a step, all before it, since that is usual no more."""
+        """Drop points that no rate needs any more; after a step, all points before it."""
         last = _KEPT if self.step_s is None else _STEP + 1
         del self._times_s[:-last], self._rows[:-last]
 
@@ -144,7 +144,7 @@ class AssignmentPeriod:
 
     @classmethod
     def empty(cls, assignment: Assignment) -> AssignmentPeriod:
-        """Begin one."""
+        """Begin a period under an assignment."""
         zeros = (np.zeros(assignment.num_key_groups) for _ in range(4))
         rows, busy_s, cpu_s, epochs = zeros
         return cls(assignment=assignment, rows=rows, busy_s=busy_s, cpu_s=cpu_s, epochs=epochs)
@@ -152,7 +152,7 @@ class AssignmentPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComponentStatistics:
-    """One component over one period."""
+    """Loads of one component over one period."""
 
     by_assignment: tuple[
         AssignmentPeriod, ...
@@ -226,7 +226,7 @@ class PeriodStatistics:
 
     @property
     def covered_s(self) -> float:
-        """Seconds that the period's figures stand for: less where some are missing."""
+        """Seconds that the figures cover: less than the period if outcomes are missing."""
         return self.period_s * self.covered
 
     @property
@@ -260,7 +260,7 @@ class _Epochs:
 
 
 class Statistics:
-    """Adds up epochs, and closes a period now and then."""
+    """Sum of epochs since the last period ended."""
 
     def __init__(
         self,
@@ -287,19 +287,19 @@ class Statistics:
         return len(self._epochs.rows)
 
     def show(self, epochs: int, lasting_s: float) -> bool:
-        """Return true after so many epochs, or some that lasted so long."""
+        """Return whether the period has so many epochs, or epochs of such a length in all."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
 
     @property
     def stepped(self) -> bool:
-        """True if the rate has just risen by a step, which is seen whole."""
+        """True if the arrival rate has just risen by a step."""
         step_s = self._arrivals.step_s
         return step_s is not None and self.epochs >= _SHOWN
 
     def observe(self, epoch: EpochObserved, committed_s: float) -> None:
-        """Count an epoch that was committed at that time."""
+        """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
         for name, load in outcome.loads.items():
             if name in epoch.assignments:
@@ -324,7 +324,7 @@ class Statistics:
         so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
-        """Last known bytes of state of every key group of a component, to be updated in place."""
+        """State bytes of every key group of a component as last reported; updated in place."""
         if component not in self._state_bytes:
             sizes = np.zeros(num_key_groups)
             known = self._known_bytes.pop(component, {})
@@ -333,7 +333,7 @@ class Statistics:
         return self._state_bytes[component]
 
     def _count(self, name: str, assignment: Assignment, epoch: EpochObserved) -> None:
-        """Add a component's figures of one epoch."""
+        """Add one component's loads of an epoch."""
         tally = self._components.get(name)
         if tally is None:
             zeros = np.zeros(assignment.num_key_groups)
@@ -352,7 +352,7 @@ class Statistics:
                 tally.pairs.setdefault(upstream, []).append(pairs)
 
     def _busiest_s(self, stage: tuple[str, ...], epoch: EpochObserved) -> float:
-        """Seconds of the busiest lane of one stage of an epoch; its components run beside it."""
+        """Seconds of the busiest lane in one stage of an epoch."""
         busy: dict[tuple[str, int], float] = {}
         for name in stage:
             load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
@@ -397,7 +397,7 @@ class Statistics:
         return statistics
 
     def _arrival_per_s(self, now_s: float) -> float:
-        """Rows a second that reach the sources."""
+        """Arrival rate at the sources, in rows a second."""
         so_far, arrivals = self._epochs, self._arrivals
         if not so_far.rows:
             return 0.0

@@ -77,7 +77,7 @@ _MEMORY: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCosts:
-    """Costs of an exchange where a flow runs, as far as lanes cannot measure them."""
+    """Costs of an exchange that lanes cannot measure."""
 
     # CPU time of parting and serialising a partial, where lanes have not measured any yet
     row_ms: float = 0.0002
@@ -87,7 +87,7 @@ class ExchangeCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """Costs of a period, and the figures they rest on."""
+    """Costs of both layouts over a period, with the measurements behind them."""
 
     costs: LayoutCosts  # of the period
     epochs: int  # its epochs with input
@@ -96,7 +96,7 @@ class Metered:
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """A period under way."""
+    """Measurements of the running period."""
 
     since: int = BEGINNING
     epochs: int = 0
@@ -113,7 +113,7 @@ class _Sums:
 
 
 class LayoutMeter:
-    """Meters one windowed aggregate."""
+    """Measures one windowed aggregate, and prices both of its layouts."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class LayoutMeter:
         self._turns = 1.0
 
     def take(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered | None:
-        """Add an epoch; return the costs of the period if that is its end.
+        """Add an epoch; return the costs of the period if it ends the period.
 
         Another layout than before begins a period anew; `levels_more` are the levels that epochs
         have only in the split layout.
@@ -164,7 +164,7 @@ class LayoutMeter:
         return metered
 
     def _add(self, epoch: FlowEpoch) -> None:
-        """Add what an epoch did."""
+        """Add an epoch's measurements."""
         outcome, flow, sums = epoch.outcome, epoch.flow, self._sums
         sums.epochs += outcome.batch is not None
         homes = {flow.component_of(name).name for name in (*self._slots, self._name)}
@@ -189,7 +189,7 @@ class LayoutMeter:
         sums.lanes = max(sum(epoch.plans[home].assignment.lanes), 1)
 
     def _moved(self, epoch: FlowEpoch) -> None:
-        """Count key groups that take their rows elsewhere since the epoch before.
+        """Count the key groups that changed executor since the epoch before.
 
         Those of an executor that is gone are no migrations: they need another place anyway.
         """
@@ -214,7 +214,7 @@ class LayoutMeter:
         self._sums.movers.update(moved.tolist())
 
     def _metered(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
-        """Price both layouts by the period that has ended."""
+        """Price both layouts by the measurements of the period."""
         sums, exchange = self._sums, self._exchange
         if layout == "split":
             if sums.crossed:
@@ -270,7 +270,7 @@ def _mixed(before: float, measured: float) -> float:
 
 
 def partials_in(grid: PaneGrid, period_us: int) -> float:
-    """Count the panes that are handed on in a period, each once for every moment it is needed at.
+    """Count the panes passed on in a period, each for every time that it is needed.
 
     At a moment at which windows end, those of the longest of them are.
 
@@ -293,7 +293,7 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """Settings of the choice where windows with ``consolidate="measured"`` are consolidated.
+    """Settings of the policy that chooses one-phase or two-phase windows.
 
     Attributes
     ----------
@@ -360,7 +360,7 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
 
 
 def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
-    """Return the layout that windows are in; ``None``: one that is not decided upon here.
+    """Return the current layout of windows; ``None`` if it is not one of the two.
 
     Operators that rows stay in a lane with, behind the consolidate part, may be beside it.
     """
@@ -378,7 +378,7 @@ def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
 def in_layout(
     flow: CompiledFlow, part: ConsolidatePart, layout: WindowLayout
 ) -> dict[str, tuple[str, ...]]:
-    """Return the components that make a layout: component → operators."""
+    """Return the components that give windows a layout: component → operators."""
     first, second = part.slots
     beside = tuple(
         operator.name
@@ -391,7 +391,7 @@ def in_layout(
 
 
 class SplitOrCombine:
-    """Prices both layouts of every aggregate after each period, and proposes the better one."""
+    """Policy that prices both layouts of windowed aggregates, and proposes the cheaper one."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ class SplitOrCombine:
         self._layouts: dict[tuple[str, PhysicalPlan], tuple[WindowLayout | None, int]] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates after every period."""
+        """Add an epoch to every meter; evaluate at the end of a period."""
         self._flow = epoch.flow
         alone = self._overrides.operators(epoch.at_s)
         for name, part in self._parts.items():
@@ -433,7 +433,7 @@ class SplitOrCombine:
                 self._confirm(name, epoch.flow, metered, choice)
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """See `godwit.adapt.policy.AdaptationPolicy`: the most beneficial change comes first."""
+        """Propose layouts, the most beneficial first."""
         first = most_beneficial(self._choices)
         if first is not None:
             # What is beside the consolidate part may have changed since it was decided.
@@ -442,11 +442,11 @@ class SplitOrCombine:
             yield replace(self._standing[first], change=change)
 
     def answered(self, proposal: Proposal) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        """Note that a proposal was carried out or turned down."""
         self._forget(proposal.subject.removeprefix(_SUBJECT))
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
-        """Return the layout under a plan, and the levels that epochs have only if split."""
+        """Return the layout under a plan, and the number of levels that only two phases need."""
         at = (part.name, flow.physical_plan)  # of which there are few in a run
         if at not in self._layouts:
             layout = layout_of(flow, part)
@@ -459,7 +459,7 @@ class SplitOrCombine:
         self._hysteresis.forget(name)
 
     def _confirm(self, name: str, flow: CompiledFlow, metered: Metered, choice: Choice) -> None:
-        """Propose a change once decisions in a row agree upon it."""
+        """Propose a change once evaluations in a row agree."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         if not self._hysteresis.confirms(name, choice.layout if choice.changes else None):
@@ -491,7 +491,7 @@ class SplitOrCombine:
     def _compared(
         self, name: str, layout: WindowLayout, metered: Metered, choice: Choice
     ) -> dict[str, Any]:
-        """Values of the event that says what came out."""
+        """Fields of the event that reports a comparison."""
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
@@ -515,7 +515,7 @@ def _measured(flow: CompiledFlow) -> tuple[ConsolidatePart, ...]:
 
 
 def _levels_more(flow: CompiledFlow, part: ConsolidatePart) -> int:
-    """Levels that an epoch has only if the windows are split."""
+    """Count the levels that an epoch has only with two phases."""
     split, combined = (
         flow.under(regrouped(flow, in_layout(flow, part, layout)))
         for layout in ("split", "combined")
@@ -540,14 +540,14 @@ def _reason(name: str, metered: Metered, choice: Choice, max_latency_ms: float) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseWindowState:
-    """The change that lets windows share panes, or gives them states of their own."""
+    """Change of the state of overlapping windows: shared panes, or a state per window."""
 
     operator: str
     duplicated: bool
 
 
 class SharePanes:
-    """Prices both ways of every operator that may go either."""
+    """Policy that prices shared panes against a state per window."""
 
     def __init__(self, meters: Mapping[str, PaneMeter]) -> None:  # operator → what its windows cost
         self._meters = meters
@@ -555,7 +555,7 @@ class SharePanes:
         self._standing: dict[str, Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:  # noqa: ARG002  the meters are told by the engine
-        """See `godwit.adapt.policy.AdaptationPolicy`: evaluates after every period."""
+        """Add an epoch to every meter; evaluate at the end of a period."""
         for name, meter in self._meters.items():
             if not meter.is_over:
                 continue
@@ -580,10 +580,10 @@ class SharePanes:
             )
 
     def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
-        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        """Propose the changes of the last evaluation, until they are answered."""
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """See `godwit.adapt.policy.AdaptationPolicy`."""
+        """Note that a proposal was carried out."""
         self._standing.pop(proposal.change.operator, None)
         self._hysteresis.forget(proposal.change.operator)

@@ -1,4 +1,4 @@
-"""The orders that the protocol gives.  The runtime carries them out in the order they come.
+"""Commands of the protocol to the runtime, carried out in order.
 
 Orders about an assignment, suspension or loading concern the next epoch to start, never the one
 that runs; `MigrationProtocol.next_epoch` gives the same as one value.
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCopies:
-    """Key groups of which an executor is to send its copies."""
+    """Key groups whose copies a peer is to send."""
 
     executor: str
     key_groups: tuple[int, ...]
@@ -91,7 +91,7 @@ class LoadKeyGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCopies:
-    """Delete copies that nobody will run from. They may not be there, or only in part."""
+    """Delete copies that nobody will run from; they may be gone or incomplete."""
 
     component: str
     executor: str
@@ -120,7 +120,7 @@ class MigrationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndMigration:
-    """Tell whoever asked that the migration is over; the component is free for the next one."""
+    """End of a migration: the component is free for the next one."""
 
     id: str  # of the migration
     component: str
@@ -148,7 +148,7 @@ Command = (
 def narrate(
     command: Command, *, epoch: int, at_s: float, before: Assignment | None = None
 ) -> events.Event | None:
-    """Return the event that an order amounts to; ``None`` where it is of no interest.
+    """Return the event that announces a command; ``None`` if none does.
 
     `before`: the component's assignment until now.
     """

@@ -83,7 +83,7 @@ class OngoingMigration:
         return self.request.strategy
 
     def end(self, outcome: MigrationOutcome) -> EndMigration:
-        """Return the order that ends it."""
+        """Return the command that ends it."""
         return EndMigration(
             id=self.request.id,
             component=self.request.component,
@@ -95,13 +95,13 @@ class OngoingMigration:
 
     @property
     def bounds(self) -> Bounds:
-        """The bounds asked for; none where the stream stands still."""
+        """Bounds of the migration; none while epochs are held for it."""
         return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
 
 
 @dataclass(slots=True, kw_only=True)
 class TrackedComponent:
-    """The protocol's own record of one component."""
+    """The protocol's own record of one component, and its transitions."""
 
     name: str
     assignment: Assignment  # of the next epoch
@@ -126,7 +126,7 @@ class TrackedComponent:
     # Queries.
 
     def lag(self, run: RunState, key_group: int, executor: str) -> int:
-        """Epochs that the copy at `executor` will miss when the next epoch starts."""
+        """Return the epochs that the copy at `executor` lacks when the next epoch starts."""
         version = self.suspended.get(key_group, run.horizon)
         return max(version - run.copies.reach(self.name, executor, key_group), 0)
 
@@ -162,7 +162,7 @@ class TrackedComponent:
         return queued or any(transfer.planned for transfer in self.transfers.values())
 
     def reason_to_hold(self) -> str | None:
-        """Reason of this component to hold epochs, if any."""
+        """Reason why this component holds epochs, if it does."""
         migration = self.migration
         if migration is None or not migration.strategy.holds_epochs or not self._has_moves_left:
             return None
@@ -194,7 +194,7 @@ class TrackedComponent:
         self.retired.clear()
 
     def expire(self, run: RunState) -> None:
-        """Retry transfers that failed or fell silent, and give up those that did so too often."""
+        """Order failed or silent transfers anew, and give up those tried too often."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -212,7 +212,7 @@ class TrackedComponent:
                 run.order(LoadKeyGroups, self.name, [g])
 
     def note_bytes(self, state_bytes: Mapping[int, int]) -> None:
-        """Record how much state key groups have."""
+        """Record the state sizes of key groups."""
         known = PerKeyGroup.of(state_bytes)
         self.state_bytes[known.key_groups] = known.numbers
 
@@ -286,7 +286,7 @@ class TrackedComponent:
             )
 
     def switch(self, run: RunState) -> None:
-        """Between epochs: switch key groups that are ready, and open a migration that has begun."""
+        """Between epochs: switch key groups whose copies are warm; begin queued migrations."""
         migration = self.migration
         ready, load = self._ready(run), set[int]()
         places = {g: self.transfers[g].destination for g in ready}
@@ -325,7 +325,7 @@ class TrackedComponent:
         run.order(ResumeKeyGroups, self.name, resumed)
 
     def _ready(self, run: RunState) -> list[int]:
-        """Transfers that may switch now; those that have fallen behind begin another round."""
+        """Transfers that may switch now; those that lag too far are warmed once more."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
             bounds = self._bounds(run, transfer)
@@ -357,7 +357,7 @@ class TrackedComponent:
         return run.policy.recovery
 
     def finish(self, run: RunState) -> None:
-        """Between epochs: end a migration that has nothing left to do or to wait for."""
+        """Between epochs: end a migration that has no moves left."""
         migration = self.migration
         if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
             return
@@ -401,7 +401,7 @@ class TrackedComponent:
     def arranged(
         self, run: RunState, places: Mapping[int, str], *, align: bool = False
     ) -> Assignment:
-        """Return the next assignment with some key groups elsewhere."""
+        """Return the next assignment, with some key groups at other places."""
         migration = self.migration
         target = migration.request.target if migration and migration.opened else None
         listed = target.executors if target is not None else self.assignment.executors
@@ -424,7 +424,7 @@ class TrackedComponent:
         run.orders.append(SwitchAssignment(component=self.name, assignment=assignment))
 
     def drop(self, run: RunState, executor: str, key_groups: Iterable[int]) -> None:
-        """Have copies deleted, except those that are in use or on their way to be."""
+        """Order the deletion of copies, except those in use or being warmed."""
         if executor not in run.executors:
             return
         unused = []
@@ -441,7 +441,7 @@ class TrackedComponent:
 
 
 def relocate(component: TrackedComponent, run: RunState) -> None:
-    """Give key groups of executors that are gone a new place, at once."""
+    """Assign key groups of lost executors to new places, at once."""
     component.orphaned |= not run.executors
     gone = [
         name
@@ -487,7 +487,7 @@ def _new_places(component: TrackedComponent, run: RunState, lost: Iterable[int])
 
 
 def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iterable[int]) -> None:
-    """Suspend key groups, or have them loaded, that have no fresh copy where they now are."""
+    """Suspend key groups without a fresh copy at their place, or have them loaded."""
     suspended, load = [], []
     for g in key_groups:
         if g in component.suspended:
@@ -511,7 +511,7 @@ def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iter
 def admit(
     moves: Iterable[Move], bounds: Bounds, *, in_flight: int = 0, in_flight_bytes: int = 0
 ) -> list[Move]:
-    """Return the longest prefix of `moves` that still fits beside what is in flight.
+    """Return the longest prefix of `moves` that fits the bounds beside what is in flight.
 
     Where nothing is in flight the first move fits whatever its size; otherwise a key group
     larger than the bound could never move.

@@ -38,7 +38,7 @@ __all__ = ["Conductor", "Ports", "Warmed"]
 
 
 class Ports(Protocol):
-    """The world around the conductor."""
+    """The conductor's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
         """Have copies warmed in the background.
@@ -48,7 +48,7 @@ class Ports(Protocol):
         """
 
     def drop(self, order: DropCopies) -> None:
-        """Have copies deleted, after whatever was ordered for that executor before."""
+        """Have copies deleted, after earlier orders to that executor."""
 
     def announce(self, event: Event) -> None:
         """Publish an event; events are in the order of the calls."""
@@ -59,7 +59,7 @@ class Ports(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """Result of an order to warm."""
+    """Result of an order to warm copies."""
 
     # state → key group → version of the table that is there now
     tables: Mapping[Any, Mapping[int, int]]
@@ -118,7 +118,7 @@ class Conductor:
     def foresee(
         self, component: str, places: Mapping[int, str], state_bytes: Mapping[int, int]
     ) -> tuple[CopyRoute, ...]:
-        """Return where copies would come from if key groups moved now (key group → executor)."""
+        """Predict the sources of copies if key groups moved now (key group → executor)."""
         return self._sources.foresee(
             component,
             places,
@@ -147,7 +147,7 @@ class Conductor:
         return plans
 
     def commit(self, outcome: EpochOutcome) -> None:
-        """Take the outcome of the epoch that ran, now that it is committed."""
+        """Record the outcome of a committed epoch."""
         for executor, states in outcome.tables.items():
             if executor in self._view.executors:
                 for state, versions in states.items():
@@ -156,12 +156,12 @@ class Conductor:
         self._handle(replace(outcome.fact(), seconds=self._passed()))
 
     def abort(self, epoch: int, reason: str) -> None:
-        """Record that the attempt at an epoch came to nothing."""
+        """Record that an attempt at an epoch has failed."""
         self._handle(inputs.EpochFailed(epoch=epoch, seconds=self._passed()))
         self.announce(events.EpochAborted, epoch=epoch, reason=reason)
 
     def let_time_pass(self) -> None:
-        """Record that nothing runs, and that time passes all the same."""
+        """Record that time passes without epochs."""
         if self._view.running is None:
             self._handle(inputs.EpochHeld(seconds=self._passed()))
 
@@ -175,7 +175,7 @@ class Conductor:
     # -- executors --------------------------------------------------------------------------------
 
     def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
-        """Record which executors there are (name → lanes); return those that are gone.
+        """Record the executors there are (name → lanes); return those that are lost.
 
         That executors are gone that were given back (`returned`) is no loss.
         """
@@ -244,14 +244,14 @@ class Conductor:
     # -- components -------------------------------------------------------------------------------
 
     def regroup(self, request: Regrouping) -> None:
-        """Begin to go over to another physical plan, which begins between two epochs.
+        """Begin to change to another physical plan.
 
         Raises `MigrationError` if that is being done already.
         """
         self._regroupings.begin(request)
 
     def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Go on with other components, of which nobody knows yet what they cost."""
+        """Continue with other components, whose loads are not known yet."""
         self._handle(fact)
         self.recent_load = RecentLoad()
 
@@ -299,7 +299,7 @@ class Conductor:
         )
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Record that copies were not warmed; it is tried again, or done without."""
+        """Record that copies were not warmed; they are ordered again or given up."""
         if order.component not in self._view.components:
             return
         self._handle(
@@ -315,16 +315,16 @@ class Conductor:
     # -- internals ---------------------------------------------------------------------------------
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event of something that has just happened."""
+        """Announce an event that happens now."""
         self._ports.announce(self._event(kind, **values))
 
     def _event(self, kind: type[events.Event], **values: Any) -> events.Event:
-        """Make an event of now."""
+        """Make an event with the current time and epoch."""
         values.setdefault("epoch", self._view.committed)
         return kind(at_s=self._ports.now_s(), **values)
 
     def _handle(self, fact: inputs.Fact, event: events.Event | None = None) -> None:
-        """Give the protocol a fact; announce `event` unless it is refused; carry out the orders."""
+        """Pass a fact to the protocol, announce `event`, and carry out the commands."""
         before = self._view
         orders = self._protocol.handle(fact)
         self._view = self._protocol.view()
@@ -336,12 +336,12 @@ class Conductor:
         self._regroupings.go_on()
 
     def _sizes(self, order: StartWarming) -> dict[int, int]:
-        """Key group → bytes of state, of those that are in flight."""
+        """Key group → bytes of state, for the key groups of an order in flight."""
         transfers = self._view.components[order.component].transfers
         return {transfer.key_group: transfer.state_bytes for transfer in transfers}
 
     def _carry_out(self, order: Command, before: Mapping[str, Any]) -> None:
-        """Announce an order and have it carried out; `before`: component → last assignment."""
+        """Announce and carry out a command; `before`: component → last assignment."""
         component = getattr(order, "component", None)
         if isinstance(order, StartWarming):
             order = self._sources.choose(

@@ -29,7 +29,7 @@ _ABSENT: Final = -2
 
 
 class _Column:
-    """A number for each key group, or `_ABSENT`; as long as the highest one that was noted."""
+    """A number per key group, or `_ABSENT`; as long as the highest key group noted."""
 
     __slots__ = ("numbers",)
 
@@ -47,7 +47,7 @@ class _Column:
 
     @classmethod
     def common(cls, parts: Sequence[_Column | None]) -> _Column:
-        """Return the lowest number of all parts, where each has one."""
+        """Return the minimum over all parts; absent where any part is."""
         size = min(0 if part is None else len(part.numbers) for part in parts)
         column = cls()
         if size:
@@ -72,7 +72,7 @@ class Copies:
         self._tables: dict[tuple[str, Hashable], _Column] = {}
 
     def states(self, component: str) -> tuple[Any, ...]:
-        """States of a component, by whatever names them."""
+        """States of a component, by their ids."""
         return tuple(self._states.get(component, ()))
 
     def regroup(
@@ -80,7 +80,7 @@ class Copies:
         parts: Mapping[str, Sequence[str]],
         states: Mapping[str, Sequence[Hashable]],
     ) -> None:
-        """Record that components are made of others: a copy of one is a copy of all parts."""
+        """Merge or split the records of components: a copy of one is a copy of all its parts."""
         executors = {executor for _, executor in self._reach}
         columns = {
             (name, executor): _Column.common([self._reach.get((part, executor)) for part in of])
@@ -94,7 +94,7 @@ class Copies:
     # How fresh.
 
     def reach(self, component: str, executor: str, key_group: int) -> int:
-        """Epoch up to which a copy misses nothing.
+        """Epoch up to which a copy is complete.
 
         No copy is the copy of an empty table, at -1: while a stream is young, every executor is
         nearly up to date.
@@ -111,7 +111,7 @@ class Copies:
         ]
 
     def reached(self, component: str, executor: str, epochs: Mapping[int, int]) -> None:
-        """Note how far copies are: key group → epoch."""
+        """Record the reach of copies: key group → epoch."""
         self._reach.setdefault((component, executor), _Column()).note(epochs)
 
     # What lies there.
@@ -131,13 +131,13 @@ class Copies:
         return held[assignment.executor_of, np.arange(number)]
 
     def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
-        """Note tables that an executor reported: key group → version."""
+        """Record versions of tables that an executor reported: key group → version."""
         self._tables.setdefault((executor, state), _Column()).note(versions)
 
     # What is gone.
 
     def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
-        """Note that copies are gone, or are to go."""
+        """Record that copies are gone, or are being deleted."""
         gone = list(key_groups)
         columns = [self._reach.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]
@@ -146,7 +146,7 @@ class Copies:
                 column.forget(gone)
 
     def lost(self, executor: str) -> None:
-        """Note that an executor is gone with everything it held."""
+        """Record that an executor is lost with all its copies."""
         for reach in [key for key in self._reach if key[1] == executor]:
             del self._reach[reach]
         for table in [key for key in self._tables if key[0] == executor]:

@@ -95,7 +95,7 @@ class LanesRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalPlanChanged:
-    """The next epoch runs under another physical plan; components that it leaves are not named."""
+    """The next epoch runs under another physical plan; unchanged components are not listed."""
 
     # Component → components until now that it is made of, of all or some of their operators. They
     # rest, and are in the same places.
@@ -119,7 +119,7 @@ class WarmingFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingFailed:
-    """An attempt came to nothing for these key groups (no room, corrupt file, lost task)."""
+    """An attempt to warm these key groups failed (no room, corrupt file, lost task)."""
 
     component: str
     executor: str
@@ -153,7 +153,7 @@ class EpochSucceeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFailed:
-    """The running attempt at an epoch came to nothing; the next one is planned anew."""
+    """The running attempt at an epoch failed; the next one is planned anew."""
 
     epoch: int
     seconds: int = 1  # as of `EpochSucceeded`

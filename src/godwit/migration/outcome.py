@@ -1,4 +1,4 @@
-"""Outcome of an epoch as one value, and what key groups cost lately, from the last outcomes.
+"""Outcome of an epoch as one value, and recent loads of key groups.
 
 Facts for the protocol, load statistics, progress and the journal are projections of an outcome;
 nobody joins several sources to know what an epoch did.
@@ -32,7 +32,7 @@ __all__ = ["ComponentTraffic", "EpochOutcome", "LoadSummary", "RecentLoad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:
-    """Traffic from operators upstream to one component in one epoch, counted by the senders."""
+    """Rows and bytes sent to one component in one epoch, counted by the senders."""
 
     key_groups: tuple[int, ...]  # those of the component that something was sent to, ascending
     # rows, size_bytes: rows (or partial states) sent to each, and their share of the bytes
@@ -47,7 +47,7 @@ class ComponentTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
-    """One committed epoch."""
+    """Everything that one committed epoch did."""
 
     epoch: int
     batch: int | None = None  # the micro-batch that it covered; ``None``: an epoch without input
@@ -91,7 +91,7 @@ class EpochOutcome:
     lane_ms: Mapping[str, float] = field(default_factory=dict)
 
     def fact(self) -> EpochSucceeded:
-        """Return what the protocol needs to know."""
+        """Return the part that the protocol needs."""
         return EpochSucceeded(
             epoch=self.epoch,
             waited=self.waited,
@@ -104,7 +104,7 @@ class EpochOutcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the journal; loads summed over key groups."""
+        """Return plain values for the journal; loads summed over key groups."""
         return {
             "epoch": self.epoch,
             "batch": self.batch,
@@ -155,7 +155,7 @@ _STEPS: Final = 1024  # of the logarithm to base 2, of numbers below 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadSummary:
-    """Loads of some epochs with input, added up."""
+    """Loads over some epochs with input, as the journal keeps them."""
 
     epoch: int  # the last of them
     epochs: int  # how many
@@ -164,7 +164,7 @@ class LoadSummary:
     loads: Mapping[str, KeyGroupLoad]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the journal."""
+        """Return plain values for the journal."""
         return {
             "epoch": self.epoch,
             "epochs": self.epochs,
@@ -182,7 +182,7 @@ class LoadSummary:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoadSummary | None:
-        """Undo `to_dict`, but for rounding; ``None`` if it is damaged or of another version."""
+        """Read `to_dict` back, up to rounding; ``None`` if it is damaged or of another version."""
         try:
             loads = {}
             for name, columns in values["loads"].items():
@@ -207,7 +207,7 @@ _COLUMNS: Final = ("rows", "cpu_ms", "busy_ms", "state_bytes")
 
 
 class RecentLoad:
-    """The last epochs with input."""
+    """Loads of the last epochs with input."""
 
     def __init__(self, remembered: LoadSummary | None = None) -> None:
         self._outcomes: deque[EpochOutcome] = deque(maxlen=_EPOCHS)
@@ -215,7 +215,7 @@ class RecentLoad:
         self._unwritten = 0
 
     def take(self, outcome: EpochOutcome) -> None:
-        """Take the outcome of an epoch."""
+        """Add the outcome of an epoch."""
         if outcome.batch is not None:
             self._outcomes.append(outcome)
             self._unwritten += 1
@@ -230,7 +230,7 @@ class RecentLoad:
         return tuple(_by_key_group(load, 1.0) for load in loads)
 
     def mean_cpu_ms(self, component: str) -> dict[int, float]:
-        """Key group → CPU time an epoch with input cost, the mean over the last ones."""
+        """Key group → mean CPU time per epoch with input."""
         total: dict[int, float] = {}
         epochs = self.cpu_ms(component)
         for epoch in epochs:
@@ -239,7 +239,7 @@ class RecentLoad:
         return total
 
     def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
-        """(Component upstream, downstream) → rows an epoch with input sent, by key groups."""
+        """(Component upstream, downstream) → mean rows per epoch with input, by key groups."""
         parts: dict[tuple[str, str], list[KeyGroupPairs]] = {}
         for outcome in self._outcomes:
             for downstream, traffic in outcome.traffic.items():
@@ -252,7 +252,7 @@ class RecentLoad:
         }
 
     def due_summary(self) -> LoadSummary | None:
-        """Sum up the last epochs, if it is time to write that down; ``None`` if it is not."""
+        """Sum up the last epochs when the journal is due for it; else ``None``."""
         if self._unwritten < _EPOCHS:
             return None
         latest = self._outcomes[-1]
@@ -277,7 +277,7 @@ def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
 
 
 def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Numbers from 0 as steps of the logarithm of a thousandth of one and more."""
+    """Encode numbers ≥ 0 as 16-bit steps of a logarithm."""
     steps: npt.NDArray[np.uint16] = np.rint(np.log2(1 + numbers * 1000.0) * _STEPS).astype("<u2")
     return steps
 

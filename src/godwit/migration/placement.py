@@ -42,7 +42,7 @@ def arrange(
     target: Assignment | None = None,
     align: bool = False,
 ) -> Assignment:
-    """Return the next assignment: some key groups elsewhere, on another list of executors.
+    """Return the next assignment: some key groups at other places, on another list of executors.
 
     A key group that arrives where `target` wants it takes the lane that `target` gives it, others
     the lane with the fewest key groups; with `align`, those that stay do so too, where their
@@ -93,7 +93,7 @@ def arrange(
 def change_lanes(
     component: str, current: Assignment, *, lanes: Mapping[str, int], lane_of: Mapping[int, int]
 ) -> Assignment:
-    """Return the next assignment: every key group where it is, some of them on other lanes.
+    """Return the next assignment: same executors, some key groups on other lanes.
 
     Where an executor gets fewer lanes, key groups of those it loses are dealt out over the rest.
 

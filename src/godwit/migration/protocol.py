@@ -130,7 +130,7 @@ class MigrationProtocol:
         )
 
     def handle(self, fact: inputs.Fact) -> tuple[Command, ...]:
-        """Record a fact and return what is to be done, in order.
+        """Record a fact, and return the commands that follow, in order.
 
         Raises `InvalidPlanError` if a requested target or lane does not exist (`check_target`,
         `change_lanes`).
@@ -172,7 +172,7 @@ class MigrationProtocol:
         return self._react()
 
     def _react(self) -> tuple[Command, ...]:
-        """Ask every component the same questions, whatever the fact; return the orders."""
+        """Advance every component, and return the commands that follow from a fact."""
         run, before = self._run, self._holds
         holds = self._reasons_to_hold()
         # Epochs are held before anything else is ordered, and released after everything is.
@@ -200,7 +200,7 @@ class MigrationProtocol:
         return tuple(reason for reason in reasons if reason is not None)
 
     def _let_pass(self, seconds: int) -> None:
-        """Let time pass: silence becomes a failure."""
+        """Advance time: transfers that fell silent have failed."""
         self._run.seconds += seconds
         for component in self._components.values():
             component.expire(self._run)

@@ -1,4 +1,4 @@
-"""Regrouping of operators into other components while the stream runs: one step after every fact.
+"""Regrouping of operators into other components while the stream runs.
 
 A *regrouping* leads from one physical plan to another, between two epochs.  Operators that are to
 share a component have to be in the same places first, so components come together by ordinary
@@ -66,7 +66,7 @@ class RegroupingStage:
 
 
 def common_places(parts: Sequence[str], components: Mapping[str, ComponentView]) -> Assignment:
-    """Return the assignment of components that come together: that of the first of them.
+    """Return the assignment that components to be merged move to: that of the first.
 
     Components that are slots of each other's key groups go to the place of the slot that takes
     rows: so what was balanced stays so, and what moves is gone with the windows that are open.
@@ -87,7 +87,7 @@ def common_places(parts: Sequence[str], components: Mapping[str, ComponentView])
 def moves_to_come(
     stages: Iterable[RegroupingStage], components: Mapping[str, ComponentView]
 ) -> dict[str, tuple[Move, ...]]:
-    """Return component → moves that bring it together with those that it shares one with."""
+    """Return component → moves that co-locate it with those it will be merged with."""
     at = dict(components)
     moves: dict[str, tuple[Move, ...]] = {}
     for stage in stages:
@@ -132,7 +132,7 @@ class EndRegrouping:
 def merged(
     fact: PhysicalPlanChanged, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
-    """Return the components that `components` become, each with a record of its own.
+    """Return the components that others are merged or split into, with their records.
 
     Raises `MigrationError` if one does not exist, moves or waits, or parts of one are in different
     places.
@@ -156,7 +156,7 @@ def merged(
 def _joined(
     name: str, parts: list[TrackedComponent], state_bytes: Mapping[int, int]
 ) -> TrackedComponent:
-    """Return the component that parts, which are in the same places, become."""
+    """Merge co-located parts into one component."""
     first = parts[0]
     component = TrackedComponent(
         name=name,
@@ -176,36 +176,36 @@ def _joined(
 
 
 def rests(component: ComponentView) -> bool:
-    """Return true if nothing of a component moves, is suspended or waits."""
+    """Return whether nothing of a component moves, is suspended or waits."""
     return not (
         component.migration or component.transfers or component.suspended or component.waiting
     )
 
 
 def same_places(one: Assignment, other: Assignment) -> bool:
-    """Return true if every key group has the same lane of the same executor."""
+    """Return whether every key group is on the same lane of the same executor."""
     owners, others = (np.array(a.executors)[a.executor_of] for a in (one, other))
     return np.array_equal(owners, others) and np.array_equal(one.lane_of, other.lane_of)
 
 
 class RegroupingPorts(Protocol):
-    """The part of the conductor that a regrouping needs."""
+    """The part of the conductor that a regrouping uses."""
 
     @property
     def view(self) -> ProtocolView:
-        """See `Conductor.view`."""
+        """State of the migration protocol."""
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """See `Conductor.announce`."""
+        """Announce an event that happens now."""
 
     def migrate(self, request: MigrationRequested) -> None:
-        """See `Conductor.migrate`."""
+        """Begin a migration."""
 
     def cancel(self, migration: str, reason: str) -> None:
-        """See `Conductor.cancel`."""
+        """Cancel a migration."""
 
     def regrouped(self, fact: PhysicalPlanChanged) -> None:
-        """See `Conductor.regrouped`."""
+        """Continue with other components."""
 
 
 class Regroupings:
@@ -252,7 +252,7 @@ class Regroupings:
         self.go_on()
 
     def go_on(self) -> None:
-        """Do what the regrouping in progress needs next, if anything."""
+        """Take the next step of the regrouping in progress, if it can."""
         while (request := self._request) is not None and self._conductor.view.executors:
             if self._is_ready():
                 self._begin_stage(request)
@@ -267,7 +267,7 @@ class Regroupings:
                 self._give_up(request, error.message)
 
     def _is_ready(self) -> bool:
-        """Return true if the plan of the current stage may begin now."""
+        """Return whether the physical plan of the current stage may begin."""
         view = self._conductor.view
         if view.running is not None or view.holds or not view.executors:
             return False
@@ -279,7 +279,7 @@ class Regroupings:
         )
 
     def _next_migration(self, request: Regrouping) -> MigrationRequested | None:
-        """Return a migration that brings a component together with the one it goes to.
+        """Return a migration that co-locates a component with the one it will be merged with.
 
         Raises `MigrationError` if that was tried often enough.
         """
@@ -317,7 +317,7 @@ class Regroupings:
         return None
 
     def cancel(self, regrouping: str, reason: str) -> bool:
-        """End a regrouping, if that is the id of the one in progress."""
+        """End the regrouping in progress if it has that id; return whether it did."""
         if self._request is None or self._request.id != regrouping:
             return False
         self._give_up(self._request, reason)
@@ -327,7 +327,7 @@ class Regroupings:
         return True
 
     def insist_on_staying(self, request: MigrationRequested | LanesRequested) -> None:
-        """Refuse requests of others to components that are about to be others.
+        """Refuse requests to components that are about to be replaced.
 
         Raises `MigrationError`, which says what regrouping is in the way.
         """
@@ -341,7 +341,7 @@ class Regroupings:
             )
 
     def _begin_stage(self, request: Regrouping) -> None:
-        """Go over to the plan of the current stage."""
+        """Change to the physical plan of the current stage."""
         stage = self._stages.pop(0)
         self.plan = stage.plan
         if not self._stages:
@@ -358,7 +358,7 @@ class Regroupings:
         )
 
     def _give_up(self, request: Regrouping, reason: str) -> None:
-        """End a regrouping whose plan does not begin."""
+        """Cancel a regrouping whose plan cannot begin."""
         self._end(request, reason)
         self._conductor.announce(
             events.RegroupingCancelled,
@@ -378,6 +378,6 @@ MAX_ENDS: Final = 10_000
 
 
 def forget_oldest(ends: MutableMapping[str, Any]) -> None:
-    """Keep the last `MAX_ENDS` entries, in the order in which they came."""
+    """Keep the last `MAX_ENDS` entries."""
     while len(ends) > MAX_ENDS:
         del ends[next(iter(ends))]

@@ -1,4 +1,4 @@
-"""Instant and smooth migration: a key group's other slot begins at the destination, empty.
+"""Instant and smooth migration: rows switch to an empty standby slot at the destination.
 
 Two components, each of one state, are the two slots of every key group of one operator: each slot
 has a place, copies and losses like any key group, so nothing else of the protocol knows of this.
@@ -41,7 +41,7 @@ def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
 def taken_by(
     component: TrackedComponent, run: RunState
 ) -> tuple[frozenset[int] | None, frozenset[int]]:
-    """Return key groups whose rows a component takes (`EpochPlan.takes`), and the smooth ones."""
+    """Return the key groups whose rows a component gets, and those in smooth migration."""
     own = pair_of(run, component.name)
     if own is None:
         return None, frozenset()
@@ -54,7 +54,7 @@ def taken_by(
 def _other_slots(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> tuple[SlotPair, int, TrackedComponent] | None:
-    """Return the slot pair of a component, its slot, and the component of the other slots."""
+    """Return the slot pair of a component, its slot, and the component of the other slot."""
     own = pair_of(run, component.name)
     if own is None:
         return None
@@ -67,7 +67,7 @@ def _other_slots(
 def can_activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> frozenset[int]:
-    """Return key groups that would migrate without their state now."""
+    """Key groups that could migrate now without their state."""
     both = _other_slots(component, components, run)
     if both is None:
         return frozenset()
@@ -86,7 +86,7 @@ def can_activate_standby(
 def activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> None:
-    """Between epochs: let standby slots take the rows of key groups that are to migrate so."""
+    """Between epochs: activate the standby slots of key groups that are to migrate."""
     migration = component.migration
     if migration is None or not migration.strategy.activates_standby or migration.activated:
         return

@@ -38,7 +38,7 @@ _RETRY_AFTER: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Copies that came from one place for an order to warm."""
+    """Copies that one source delivered for an order."""
 
     source: str | None  # executor that sent it; ``None`` for the checkpoint
     key_groups: tuple[int, ...]
@@ -48,7 +48,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class _Rate:
-    """Recent measurements of one source, in bytes per second."""
+    """Moving average of one source's throughput, in bytes per second."""
 
     size_bytes: float = 0.0
     seconds: float = 0.0
@@ -59,14 +59,14 @@ class _Rate:
         return self.size_bytes / self.seconds if self.seconds else None
 
     def note(self, size_bytes: float, seconds: float) -> None:
-        """Take a delivery into account; earlier ones fade."""
+        """Add a delivery; earlier ones lose weight."""
         self.size_bytes = _MEMORY * self.size_bytes + size_bytes
         self.seconds = _MEMORY * self.seconds + seconds
         self.passed_over = 0
 
 
 class Sources:
-    """Chooses where copies come from, by what was delivered before."""
+    """Chooses the sources of copies by their measured throughput."""
 
     def __init__(self, setting: CopiesFrom = CopiesFrom.QUICKER) -> None:
         self._setting = setting
@@ -86,7 +86,7 @@ class Sources:
         state_bytes: Mapping[int, int],
         dry_run: bool = False,
     ) -> StartWarming:
-        """Complete an order by who sends what, and why.
+        """Complete an order with the sources of its copies, and the reason.
 
         `assignment`: of the component: a key group comes from its owner, if that has a copy.
         `state_bytes`: key group → bytes of state.
@@ -114,7 +114,7 @@ class Sources:
         return replace(order, peers=sent if peers else (), why=why)
 
     def take(self, deliveries: Iterable[Delivery], state_bytes: Mapping[int, int]) -> None:
-        """Record how quickly copies came; what failed took its time and brought nothing."""
+        """Record deliveries; a failed one counts its time and no bytes."""
         for delivery in deliveries:
             size = sum(state_bytes.get(g, 0) for g in delivery.key_groups)
             if size >= _MIN_BYTES:
@@ -130,7 +130,7 @@ class Sources:
         assignment: Assignment,
         state_bytes: Mapping[int, int],
     ) -> tuple[CopyRoute, ...]:
-        """Return where copies would come from if key groups moved now; nothing changes by it."""
+        """Predict the sources of copies if key groups moved now, without side effects."""
         moving: dict[str, list[int]] = {}
         for g, executor in places.items():
             moving.setdefault(executor, []).append(g)
@@ -154,7 +154,7 @@ class Sources:
     def _routes(
         self, order: StartWarming, copies: Copies, state_bytes: Mapping[int, int]
     ) -> Iterator[CopyRoute]:
-        """Yield what of an order comes from whom."""
+        """Yield the routes of an order's copies."""
         there = [
             g for g in order.key_groups if copies.reach(order.component, order.executor, g) >= 0
         ]
@@ -179,7 +179,7 @@ class Sources:
                 )
 
     def _quicker(self, *, dry_run: bool) -> tuple[bool, str]:
-        """Return true if peers are quicker, and the reason."""
+        """Return whether peers are quicker than the checkpoint, and the reason."""
         checkpoint, peers = self.bytes_per_s
         if checkpoint is None:
             return False, "measured first"
@@ -212,7 +212,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 class PeerLinks:
-    """Schedules transfers between executors, so that links are full and no two share one.
+    """Schedules peer transfers so that no two share an up- or downlink.
 
     An executor sends to one other and receives from one other at a time (Ding et al. §3.2). Orders
     come and go while transfers run, so there is no schedule made once: whenever somebody could
@@ -230,7 +230,7 @@ class PeerLinks:
         self._sending: dict[str, str] = {}  # attempt → who sends
 
     def add(self, order: StartWarming, state_bytes: Mapping[int, int]) -> None:
-        """Record an order's transfers."""
+        """Add an order's transfers."""
         self._to[order.attempt] = order.executor
         self._left[order.attempt] = {
             peer.executor: {g: max(state_bytes.get(g, 0), 1) for g in peer.key_groups}
@@ -238,7 +238,7 @@ class PeerLinks:
         }
 
     def begin(self, order: StartWarming) -> PeerCopies | None:
-        """Begin the order's next transfer: ``None`` while all who could send are sending.
+        """Begin the order's next transfer; ``None`` while all its senders are busy.
 
         An order whose transfers have all begun gives one without key groups.
         """
@@ -273,7 +273,7 @@ class PeerLinks:
         self._to.pop(order.attempt, None)
 
     def _next(self, order: StartWarming, free: list[str]) -> tuple[str, int]:
-        """Return the next sender, and how many bytes it sends."""
+        """Return the next sender, and the bytes that it sends."""
         pairs: dict[tuple[str, str], int] = {}
         for attempt, sources in self._left.items():
             for source, waiting in sources.items():

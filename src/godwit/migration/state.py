@@ -1,4 +1,4 @@
-"""State of the protocol: what all transitions share, and the values that others may keep."""
+"""State of the protocol: the part all transitions share, and read-only views of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EpochPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One key group on its way to being warm somewhere."""
+    """One key group whose copy is being warmed."""
 
     key_group: int
     destination: str
@@ -62,7 +62,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentView:
-    """A component as the protocol sees it now."""
+    """Read-only view of a component in the protocol."""
 
     assignment: Assignment  # of the next epoch
     suspended: frozenset[int]  # key groups that do not run
@@ -87,7 +87,7 @@ class ComponentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolView:
-    """The protocol's state as a value."""
+    """Read-only view of the protocol's state."""
 
     executors: Mapping[str, int]  # name → lanes of those that are there
     draining: frozenset[str]  # those of them that are to leave
@@ -113,13 +113,13 @@ class ProtocolView:
 
     @property
     def awaits(self) -> bool:
-        """True if anything is in flight that may have to be tried again."""
+        """True if a transfer is in flight that may have to be ordered again."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())
 
 
 @dataclass(slots=True, kw_only=True)
 class RunningEpoch:
-    """The attempt at an epoch that runs now."""
+    """The attempt at an epoch that is running."""
 
     epoch: int  # the epoch
     plans: Mapping[str, EpochPlan]  # component → the plan it started with
@@ -143,7 +143,7 @@ class SlotPair:
         return (key_group in self.second) == (slot == 1)
 
     def note(self, empty: Mapping[Any, frozenset[int]]) -> None:
-        """Record the slots that hold nothing, as of an epoch."""
+        """Record the slots that are empty as of an epoch."""
         for slot, state in enumerate(self.states):
             if state in empty:
                 self.empty[slot].clear()
@@ -173,11 +173,11 @@ class RunState:
 
     @property
     def horizon(self) -> int:
-        """The last epoch that may be committed when the next one starts."""
+        """Last epoch that may be committed when the next one starts."""
         return self.running.epoch if self.running else self.committed
 
     def next_attempt(self) -> str:
-        """Name an attempt at warming like no other of any run."""
+        """Return an id for an attempt at warming, unique over all runs."""
         self.attempts += 1
         return f"{self.run_id}/{self.attempts}"
 
@@ -187,7 +187,7 @@ class RunState:
         component: str,
         key_groups: Iterable[int],
     ) -> None:
-        """Give an order about key groups, unless there are none."""
+        """Add a command about key groups, unless there are none."""
         ascending = tuple(sorted(key_groups))
         if ascending:
             self.orders.append(kind(component=component, key_groups=ascending))
