@@ -1,4 +1,4 @@
-"""The cluster port: what the epoch loop asks of the world in which a flow runs.
+"""The cluster port: the engine's view of Spark, one process or the simulator.
 
 Three worlds realize it: Spark's executors (`godwit.cluster.spark.run.cluster`), executors in this
 process, and, for tests, anything that can call a function.  A cluster runs what it is told and
@@ -34,7 +34,7 @@ _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 
 
 class AttemptLostError(Exception):
-    """An attempt at an epoch was cut short by what is over now; its text says by what.
+    """An attempt at an epoch failed for a transient reason, and is repeated.
 
     The epoch is attempted again at once: an executor was lost, say, and the next attempt is planned
     without it.
@@ -59,11 +59,11 @@ class SourceBatch(Generic[_RowsT_co]):
 
 
 class Cluster(Protocol[_RowsT_contra]):
-    """Executors, and what lies between them and the driver."""
+    """Port to a cluster: stages, executors, background copies, delivery and clocks."""
 
     @property
     def executors(self) -> Mapping[str, Executor]:
-        """Name → executor of those there are now; replaced as a whole, never changed."""
+        """Name → executor there is now; replaced as a whole, never changed."""
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[_RowsT_contra] | None
@@ -78,28 +78,28 @@ class Cluster(Protocol[_RowsT_contra]):
         """
 
     def deliver(self, record: CommitRecord) -> None:
-        """Give every sink what a committed epoch has for it."""
+        """Deliver a committed epoch to every sink."""
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """Describe the sinks, as the record of the next epoch keeps them."""
+        """Describe the sinks for the next commit record."""
 
     def wait_while_held(self) -> bool:
-        """Wait a moment for what holds epochs; ``False``: give the epoch up, to try it later.
+        """Wait a moment while epochs are held; ``False``: give the epoch up and try later.
 
         May raise to end the query.
         """
 
     def warm(self, order: StartWarming) -> None:
-        """Note an order to warm copies, for the background; see `godwit.migration.Ports.warm`."""
+        """Queue an order to warm copies in the background; see `godwit.migration.Ports.warm`."""
 
     def drop(self, order: DropCopies) -> None:
-        """Note an order to drop copies, for the background; see `godwit.migration.Ports.drop`."""
+        """Queue an order to drop copies in the background; see `godwit.migration.Ports.drop`."""
 
     def now_us(self) -> int:
         """Return Unix time in microseconds: processing time."""
 
     def monotonic_us(self) -> int:
-        """Return a time in microseconds that never runs backwards: how long sources are silent."""
+        """Return a monotonic time in microseconds, by which silent sources are timed."""
 
 
 class ConductorPorts:

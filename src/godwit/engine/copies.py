@@ -1,4 +1,4 @@
-"""Copies of key groups in executors' local stores, warmed, sent and dropped beside the epochs.
+"""Copies of key groups in local stores: warming, sending and dropping in the background.
 
 A copy is a cache of what is committed, so all of this may be late, repeated or lost without any
 harm.  Invariant: what is warm in the end was brought forward from the checkpoint, whatever came
@@ -87,7 +87,7 @@ def _delivered(
     versions: _Versions,
     now_s: Callable[[], float],
 ) -> Iterator[Delivery]:
-    """Have peers send, and note in `versions` what came."""
+    """Fetch copies from peers; record their versions in `versions`."""
     for asked in transfers:
         began_s, failure = now_s(), ""
         try:
@@ -119,7 +119,7 @@ def warm_copies(
     committed: int,  # the committed version
     lanes: int,  # number of lanes of the executor
 ) -> dict[int, int]:
-    """Bring copies of one state forward; return key group → version of its table now."""
+    """Bring copies of one state forward; return key group → version afterwards."""
     num_key_groups = len(instruction.floor)
     local = store.state(str(instruction.state), layout.schema, num_key_groups)
     hydration = Hydration(
@@ -149,7 +149,7 @@ def send_copies(
     num_key_groups: int,
     run_id: str,
 ) -> Iterator[bytes]:
-    """Pack copies of one state that this executor holds, for `receive_copies`."""
+    """Serialise copies of one state on this executor for `receive_copies`."""
     local = store.state(str(state), schema, num_key_groups)
     return pack_copies(
         local, np.array(sorted(key_groups), np.int64), run_id=run_id, state=str(state)
@@ -196,5 +196,5 @@ def drop_copies(
 
 
 def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
-    """Deal key groups out over the tables of lanes, any of which may have them later."""
+    """Assign key groups to lanes' tables evenly; their lanes are not known yet."""
     return np.arange(num_key_groups, dtype=np.int32) % lanes

@@ -1,4 +1,4 @@
-"""Event time on the driver: watermarks of sources, and what every epoch closes.
+"""Event time on the driver: watermarks of sources, and the windows that each epoch closes.
 
 A source's watermark is the greatest event time of its rows, less its slack; it never falls.  Epoch
 *e* closes windows by the watermarks that epoch *e - 1* left, and judges rows late by what earlier
@@ -45,7 +45,7 @@ __all__ = ["EventTimes", "Times", "arrivals_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Event time as an epoch leaves it and its commit record keeps it. All in microseconds."""
+    """Event time after an epoch, as its commit record stores it; in microseconds."""
 
     # name of a watermark (`CompiledFlow.watermarks`) → the watermark
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class _Front:
 
     @classmethod
     def lowest(cls, fronts: Sequence[_Front]) -> _Front:
-        """Progress of streams that meet: that of the one that is furthest behind."""
+        """Minimum progress of several streams."""
         expected = [front for front in fronts if not front.drained]
         return cls(
             watermark=min(front.watermark for front in expected or fronts),
@@ -128,11 +128,11 @@ class EventTimes:
         return tuple(component.name for component in self._flow.components)
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Go on with the flow under another physical plan."""
+        """Continue with the flow under another physical plan."""
         self._flow = flow
 
     def end_input(self) -> None:
-        """Take note that no source will have rows any more."""
+        """Note that no source will have rows any more."""
         self._ended = self._close_at_end
 
     def epoch_times(
@@ -198,7 +198,7 @@ class EventTimes:
         return epoch_times
 
     def _ahead(self) -> dict[str, list[int]]:
-        """Operator → limit on how far ahead of the clock the rows of each of its inputs are.
+        """Operator → limits on rows ahead of the clock, one per input.
 
         As far as their sources allow; what an operator over event time emits is of rows that it
         judged by the clock of then, which may have jumped back, and windows may end later.
@@ -218,7 +218,7 @@ class EventTimes:
         return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
-        """Operators with suspended key groups; of two-phase windows, both if one has any."""
+        """Operators with suspended key groups; of two-phase windows, both phases."""
         suspended = {
             operator.name
             for component in self._flow.components
@@ -250,7 +250,7 @@ class EventTimes:
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
     ) -> _Front | None:
-        """Progress of the rows that come to an operator; ``None`` if some have no event time."""
+        """Minimum progress of an operator's inputs; ``None`` if some have no event time."""
         fronts = []
         for of in self._flow.inputs_of(operator):
             if not isinstance(of, SourceInput):
@@ -274,7 +274,7 @@ class EventTimes:
         return None if len(known) < len(fronts) else _Front.lowest(known)
 
     def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
-        """Add to a time whether timers may be due; where key groups are suspended, none is."""
+        """Add to an epoch's time whether timers may fire; not while key groups are suspended."""
         due = self._due.get(operator.name)
         if due is None or paused:
             return time
@@ -298,7 +298,7 @@ class EventTimes:
         ) or any(epoch_times[operator.name].due for operator in self._timed)
 
     def after(self, epoch_times: Mapping[str, EpochTime], reports: Iterable[LaneReport]) -> Times:
-        """Return the event time that an epoch leaves, from its lanes' times and reports."""
+        """Compute the event time after an epoch from its lanes' reports."""
         newest = dict(self._times.newest)
         for name, time_us in self._heard(reports).items():
             if time_us > newest.get(name, BEGINNING):
@@ -336,7 +336,7 @@ class EventTimes:
         reports: Sequence[LaneReport],
         silence_us: int,
     ) -> None:
-        """Continue from what an epoch left, now that it is committed."""
+        """Continue from a committed epoch."""
         self._times = times
         for operator_ in self._timed:
             before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
@@ -355,13 +355,13 @@ class EventTimes:
             self._heard_us[name] = silence_us
 
     def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
-        """Name of a watermark whose rows came → the greatest event time among them."""
+        """Watermark's name → maximum event time of its rows in this epoch."""
         arrivals = sum(arrivals_of(reports).values(), Arrivals())
         names = self._flow.watermarks
         return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
     def _drained(self, silence_us: int) -> set[str]:
-        """Names of watermarks of which no rows are expected."""
+        """Names of watermarks that are idle or at the end of their input."""
         drained = set()
         for name in (name for names in self._flow.watermarks for name in names):
             time = self._flow.times.get(source_of(name))

@@ -1,4 +1,4 @@
-"""The epochs of a flow whose rows are processed: instructions, lanes' reports, commit records.
+"""Epochs of a compiled flow: instructions, lanes' reports and commit records.
 
 This is the work that `godwit.engine.loop` sequences on every cluster that runs real lanes.
 """
@@ -30,7 +30,7 @@ RowsT = TypeVar("RowsT")
 
 
 def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether an epoch has something to do now even if it has no input."""
+    """Return whether an epoch without input has work now."""
     return view.due or (
         not view.holds
         and times.is_due(clock_us=clock_us, silence_us=silence_us, components=view.components)
@@ -38,7 +38,7 @@ def is_due(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: 
 
 
 def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_us: int) -> bool:
-    """Return whether it has, or will have once epochs are not held and no key group is suspended.
+    """Return whether an epoch without input has work, now or once key groups are resumed.
 
     While a migration stops the world, no executor is there, or key groups are suspended, nothing is
     due; and yet a query whose input has ended has not done its work.
@@ -83,38 +83,38 @@ class FlowEpochs(Generic[RowsT]):
         return None if latest is None else latest.last_batch
 
     def is_due(self, view: ProtocolView) -> bool:
-        """See `is_due`."""
+        """Return whether an epoch without input has work now."""
         return is_due(view, self.times, **self._clocks_us())
 
     def is_pending(self, view: ProtocolView) -> bool:
-        """See `is_pending`."""
+        """Return whether an epoch without input has work, now or once key groups are resumed."""
         return is_pending(view, self.times, **self._clocks_us())
 
     def end_input(self) -> None:
-        """Take note that no rows will come any more: windows that are open are over."""
+        """Note that the input has ended: open windows will close."""
         self.times.end_input()
 
     def _clocks_us(self) -> dict[str, int]:
-        """Return the driver's clock, and one that never jumps, as keyword arguments."""
+        """Return wall clock and monotonic clock, as keyword arguments."""
         return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
 
     # -- for the loop -----------------------------------------------------------------------------
 
     @property
     def next_epoch(self) -> int:
-        """See `godwit.engine.loop.Epochs`."""
+        """Number of the epoch after the last committed one."""
         return self.log.latest_epoch + 1
 
     def now_s(self) -> float:
-        """See `godwit.engine.loop.Epochs`."""
+        """Return a monotonic time in seconds."""
         return self.cluster.monotonic_us() / 1e6
 
     def wait_while_held(self) -> bool:
-        """See `godwit.engine.loop.Epochs`."""
+        """Wait a moment while epochs are held; ``False``: give the epoch up and try later."""
         return self.cluster.wait_while_held()
 
     def regroup(self, physical_plan: PhysicalPlan) -> None:
-        """See `godwit.engine.loop.Epochs`."""
+        """Continue under the conductor's physical plan, if it is another."""
         if physical_plan == self.flow.physical_plan:
             return
         self.log.use_plan(physical_plan)
@@ -130,7 +130,7 @@ class FlowEpochs(Generic[RowsT]):
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
     ) -> None:
-        """See `godwit.engine.loop.Epochs`."""
+        """Plan an attempt: instruct the lanes by the components' plans."""
         self._batch, self._plans = batch, plans
         self._epoch_times = self.times.epoch_times(**self._clocks_us(), components=plans)
         self._instruction = self.instructor.epoch(
@@ -143,14 +143,14 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def run_stages(self) -> None:
-        """See `godwit.engine.loop.Epochs`."""
+        """Run source side and lanes; nothing counts yet."""
         self._reports = self.cluster.run_stages(self._instruction, self._batch)
         for report in self._reports:
             if report.error is not None:
                 raise report.error
 
     def commit(self) -> None:
-        """See `godwit.engine.loop.Epochs`."""
+        """Write the commit record."""
         times = self.times.after(self._epoch_times, self._reports)
         self._record = self.log.commit(
             record_of(
@@ -172,7 +172,7 @@ class FlowEpochs(Generic[RowsT]):
         return None if self._batch is None else self._batch.ref
 
     def outcome(self, copies: Copies) -> EpochOutcome:
-        """See `godwit.engine.loop.Epochs`."""
+        """Return the outcome of the committed epoch."""
         return outcome_of(
             self._record,
             self._reports,
@@ -183,11 +183,11 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def deliver(self) -> None:
-        """See `godwit.engine.loop.Epochs`."""
+        """Deliver the committed epoch to the sinks."""
         self.cluster.deliver(self._record)
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Report the rows that operators left out."""
+        """Return events on the rows that operators left out."""
         return [
             (events.RowsLeftOut, {"epoch": outcome.epoch, **values})
             for values in rows_left_out(outcome.left_out, self.flow)

@@ -1,4 +1,4 @@
-"""Instructions to the lanes of an epoch, from plans, chains and the copies that executors hold.
+"""Instructions to the lanes of an epoch, built from plans, chains and executors' copies.
 
 The work grows with the key groups that changed since an executor last saw them, not with all of
 them, and what is sent is a short tail of the changelog unless somebody starts from nothing.
@@ -122,7 +122,7 @@ def state_instruction(
     needed: npt.NDArray[np.bool_],
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Instruct lanes how to bring one state to the committed version."""
+    """Build the instruction by which lanes bring one state to the committed version."""
     segments, others = chains.tail(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
@@ -138,7 +138,7 @@ def state_instruction(
 
 
 def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Return key groups as a mask of shape ``(size,)``."""
+    """Shape ``(size,)``: mask of some key groups."""
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
@@ -148,7 +148,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Instructor:
-    """Makes the instructions of one run."""
+    """Builds the instructions of one run."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class Instructor:
         return self._settings.local_path
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Go on with the flow under another physical plan."""
+        """Continue with the flow under another physical plan."""
         self._flow = flow
 
     def layout_of(self, state: StateId) -> EntryLayout:
-        """Return how a state is read from the checkpoint."""
+        """Return the layout of a state's entries in the checkpoint."""
         return self._layouts[state.operator][0][state.state]
 
     def epoch(
@@ -193,7 +193,7 @@ class Instructor:
         executors: Mapping[str, Executor],
         times: Mapping[str, EpochTime],
     ) -> EpochInstruction:
-        """Instruct the lanes of an epoch; the caller has locked the conductor."""
+        """Build the instruction of an epoch; the caller holds the conductor's lock."""
         places = places_of(plans, executors)
         instructions: dict[str, OperatorInstruction] = {}
         with self._log.lock:
@@ -242,7 +242,7 @@ class Instructor:
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
     ) -> tuple[StateInstruction, int]:
-        """Return what brings copies at `floor` to the committed version, and that version."""
+        """Build the instruction that brings copies at `floor` to the committed version."""
         with self._log.lock:
             instruction = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
             return instruction, self._log.latest_epoch
@@ -256,7 +256,7 @@ class Instructor:
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
-        """Instruct lanes how to bring one state forward, and choose the snapshots that are due.
+        """Build the instruction of one state, and choose the snapshots that are due.
 
         `settled`: key groups to take snapshots of; `also`: those that get one in any case.
         """
@@ -279,7 +279,7 @@ class Instructor:
     def _drained(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
-        """Key groups whose slot holds only panes that are gone: a snapshot empties it."""
+        """Key groups whose slot holds only expired panes: a snapshot empties it."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE
@@ -287,7 +287,7 @@ class Instructor:
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
     def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:
-        """Key groups to take snapshots of: those that run here and are not on their way.
+        """Key groups eligible for snapshots: they run here and are not migrating.
 
         A copy that is being warmed would have to start again from a newer snapshot.
         """

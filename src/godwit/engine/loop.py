@@ -1,4 +1,4 @@
-"""The epoch loop: what happens in an epoch, on every cluster and in the simulator.
+"""The epoch loop: the steps of an epoch, on every cluster and in the simulator.
 
 The epoch protocol, step by step; a crash between any two steps loses nothing:
 
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 
 class EpochLoop(Generic[BatchT]):
-    """Carries out the epochs of a run, one at a time."""
+    """Runs the epochs of a run, one at a time."""
 
     at_step: Callable[[str, int], None] = staticmethod(lambda _step, _epoch: None)
     """Test hook; a no-op in production. Called with each step of an epoch that is done
@@ -68,7 +68,7 @@ class EpochLoop(Generic[BatchT]):
         self._epochs, self._conductor, self._observer = epochs, conductor, observer
 
     def run(self, batch: BatchT | None) -> EpochOutcome | None:
-        """Carry out the next epoch with a batch, or without input.
+        """Run the next epoch with a batch, or without input.
 
         Returns its outcome; ``None`` if epochs are held and nobody waits for them: then the same
         batch is to be offered again.
@@ -108,7 +108,7 @@ class EpochLoop(Generic[BatchT]):
         return outcome
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], Any] | None:
-        """Ask how every component runs and under which physical plan, while epochs are held."""
+        """Wait until epochs are not held; return the components' plans and the physical plan."""
         while True:
             with self._conductor.locked() as conductor:
                 plans, physical_plan = conductor.begin(epoch), conductor.plan
@@ -125,7 +125,7 @@ class EpochLoop(Generic[BatchT]):
         physical_plan: Any,
         stopwatch: Stopwatch,
     ) -> bool:
-        """Carry out an epoch up to its commit; return false if it is to be attempted again."""
+        """Run an epoch up to its commit; return false if it is to be repeated."""
         epochs = self._epochs
         try:
             epochs.regroup(physical_plan)
@@ -147,7 +147,7 @@ class EpochLoop(Generic[BatchT]):
 
 
 class Epochs(Protocol[_BatchT_contra]):
-    """Epochs of one run: where it stands, and the work of the epoch that the loop carries out.
+    """Port of the loop to the epochs of a run: plan, run stages, commit, deliver.
 
     `plan` begins an attempt at an epoch; the methods below it concern the last attempt, and are
     called once each, in their order here.
@@ -158,13 +158,13 @@ class Epochs(Protocol[_BatchT_contra]):
         """Number of the epoch after the last one that is committed."""
 
     def now_s(self) -> float:
-        """Return a time in seconds that never runs backwards, to time the epoch by."""
+        """Return a monotonic time in seconds."""
 
     def wait_while_held(self) -> bool:
-        """See `godwit.engine.cluster.Cluster.wait_while_held`."""
+        """Wait a moment while epochs are held; ``False``: give the epoch up and try later."""
 
     def regroup(self, physical_plan: Any) -> None:
-        """Go on under the conductor's physical plan, if that is another."""
+        """Continue under the conductor's physical plan, if it is another."""
 
     def plan(
         self,
@@ -173,19 +173,19 @@ class Epochs(Protocol[_BatchT_contra]):
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
     ) -> None:
-        """Plan an attempt from how every component runs; the conductor is locked."""
+        """Plan an attempt from the components' plans; the conductor is locked."""
 
     def run_stages(self) -> None:
-        """Do the work; nothing of it counts yet. Raises `AttemptLostError` to be repeated."""
+        """Run source side and lanes; nothing counts yet. `AttemptLostError`: to be repeated."""
 
     def commit(self) -> None:
-        """Make the work count, durably and at once."""
+        """Commit the work, durably and atomically."""
 
     def outcome(self, copies: Copies) -> EpochOutcome:
-        """Describe what was committed; `copies` says who held which copies before."""
+        """Describe the committed epoch; `copies`: copies on executors before it."""
 
     def deliver(self) -> None:
-        """Give the sinks what was committed."""
+        """Deliver the committed epoch to the sinks."""
 
     def remarks(
         self, outcome: EpochOutcome
@@ -194,7 +194,7 @@ class Epochs(Protocol[_BatchT_contra]):
 
 
 class EpochObserver(Protocol):
-    """Observes the epochs of a run."""
+    """Port that observes the epochs of a run."""
 
     def committed(
         self,
@@ -202,14 +202,14 @@ class EpochObserver(Protocol):
         plans: Mapping[str, EpochPlan],  # component → how it ran
         took_s: float,  # from the start of the first attempt to the commit
     ) -> None:
-        """Take an epoch that is committed, and not delivered yet."""
+        """Observe an epoch that is committed and not delivered yet."""
 
     def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
-        """Take an epoch that is delivered, just before its event."""
+        """Observe an epoch that is delivered, just before its event."""
 
 
 class Stopwatch:
-    """Times the phases of one epoch, by a clock that never runs backwards."""
+    """Times the phases of one epoch by a monotonic clock."""
 
     def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
         self.began = datetime.now(UTC)
@@ -218,7 +218,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; of one that is gone through again, all times count."""
+        """Time a phase; times of one that is repeated add up."""
         started_s = self._now_s()
         try:
             yield
@@ -227,16 +227,16 @@ class Stopwatch:
             self._took_ms[name] = self._took_ms.get(name, 0.0) + spent
 
     def took_ms(self) -> dict[str, float]:
-        """Return phase → milliseconds, and ``epoch``: everything until now, or until the stop."""
+        """Return phase → milliseconds, and ``epoch``: everything until now or the stop."""
         return {"epoch": (self._now_s() - self._started_s) * 1e3, **self._took_ms}
 
     def stop(self) -> None:
-        """Let the epoch be over."""
+        """Stop the clock."""
         self._took_ms = self.took_ms()
 
 
 class SharedConductor:
-    """One conductor, shared between the threads of a run, and the one lock around it.
+    """The conductor of a run behind one lock, for all its threads.
 
     The lock is held for as long as the conductor thinks, never while anything is read, written or
     waited for.
@@ -249,7 +249,7 @@ class SharedConductor:
 
     @contextmanager
     def locked(self) -> Iterator[Conductor]:
-        """Have the conductor to oneself; whoever waits for an end looks again afterwards."""
+        """Lock the conductor; waiting threads check their condition again afterwards."""
         with self._changed:
             try:
                 yield self._conductor
@@ -258,7 +258,7 @@ class SharedConductor:
 
     @property
     def view(self) -> ProtocolView:
-        """State of the migration protocol, as a value that does not change any more."""
+        """State of the migration protocol, as an immutable value."""
         return self._conductor.view
 
     def background_failed(self, what: str, error: str) -> None:
@@ -317,7 +317,7 @@ class SharedConductor:
             return ended(self._conductor)
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """Wake all waiting threads for good."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

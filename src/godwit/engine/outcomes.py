@@ -1,4 +1,4 @@
-"""Lanes' reports and the commit of an epoch, made into its one outcome, record and progress."""
+"""Outcome, commit record and progress of an epoch, computed from its lanes' reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
-    """Operators, and numbers of their inputs, by which rows of sources are counted once.
+    """(Operator, input) pairs at which every source row is counted once.
 
     Of operators that read the same source after the same maps, it is the one declared first, with
     those that take some of its rows in its place.
@@ -74,7 +74,7 @@ def record_of(
     times: Times,  # event time as the epoch leaves it
     sinks: Mapping[str, SinkRecord] | None = None,  # what the sinks are, where there are any
 ) -> CommitRecord:
-    """Name everything that the lanes of an epoch wrote."""
+    """Build the commit record of an epoch from its lanes' reports."""
     ordered = sorted(reports, key=lambda r: (r.level, r.place))
     consumed: dict[str, list[int]] = {}
     for report in _operators(ordered):
@@ -100,7 +100,7 @@ def record_of(
 
 
 def _operators(reports: Iterable[LaneReport]) -> Iterator[OperatorReport]:
-    """Iterate over what lanes did for operators."""
+    """Iterate over the lanes' reports of operators."""
     return (of_operator for report in reports for of_operator in report.operators)
 
 
@@ -172,12 +172,12 @@ def outcome_of(
 
 
 def _add(total: dict[str, Any], name: str, more: float) -> None:
-    """Add to a number by name, which is 0 at first."""
+    """Add to an entry that is 0 at first."""
     total[name] = total.get(name, 0) + more
 
 
 def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(Operator, operator that it feeds) → rows that it made for it, and their bytes."""
+    """(Upstream operator, operator) → rows and bytes sent."""
     streams: dict[tuple[str, str], tuple[int, int]] = {}
     for report in reports:
         for passed in report.passed_on:
@@ -188,7 +188,7 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
 
 
 def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
-    """Operator → partials, of windows that were over, of keys that two slots held."""
+    """Operator → partials of closed windows whose keys both slots held."""
     duplicates: dict[str, int] = {}
     for of_lane in _operators(reports):
         if of_lane.duplicate_partials:
@@ -197,7 +197,7 @@ def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
 
 
 def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
-    """Operator → key, as JSON → share of its rows, of keys of which some sender had many."""
+    """Operator → key, as JSON → share of the rows, for keys that a sender found hot."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
     for of_lane in _operators(reports):
@@ -214,7 +214,7 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
-    """Operator → reason → rows that it left out, of those that left any out."""
+    """Operator → reason → rows that it left out; only operators that left some out."""
     counts = {
         operator: {"late": of.late, "ahead": of.ahead, "untimed": of.untimed}
         for operator, of in arrivals_of(reports).items()
@@ -255,7 +255,7 @@ def _load(states: Iterable[StateId], loads: Sequence[KeyGroupLoad], chains: Chai
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
-    """State that is a slot → key groups of which it holds nothing."""
+    """State that is a slot → key groups without entries in it."""
     return {
         state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
         for operator in flow.operators
@@ -265,7 +265,7 @@ def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[
 
 
 def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, ComponentTraffic]:
-    """Component → what operators upstream sent to it through an exchange."""
+    """Component → rows that came to it through an exchange."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     sent_to: dict[str, list[PassedOn]] = {}
     for report in reports:
@@ -298,7 +298,7 @@ def reach_of(
     chains: Chains,
     copies: Copies,
 ) -> dict[str, PerKeyGroup]:
-    """Executor → key group → epoch up to which the copy there misses nothing, in all states.
+    """Executor → key group → epoch up to which the copy there is complete in all states.
 
     A state whose table misses nothing does not hold the others back, however long ago it changed.
     """
@@ -321,7 +321,7 @@ def reach_of(
 
 
 def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> dict[str, Any]:
-    """Put an epoch's figures together.
+    """Build the progress report of an epoch.
 
     outcome, view, watch: What the epoch did, how the protocol stands now, what it took.
 
@@ -385,7 +385,7 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
 
 
 def _iso(moment_us: int) -> str:
-    """Write a moment as text; one that no calendar has, as its microseconds."""
+    """Format a time as ISO text; as microseconds beyond the calendar."""
     try:
         moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_us)
     except OverflowError:

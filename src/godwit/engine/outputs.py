@@ -1,4 +1,4 @@
-"""The sinks of a run: matched with those of the last epoch, opened, given what is staged, closed.
+"""Sinks of a run: matched with those of the last epoch, opened, delivered to, closed.
 
 Lanes stage rows in the checkpoint, or write them to the target and stage the names of the files;
 the commit record names what counts, so whatever a sink is given, now or after a crash, is the same
@@ -57,7 +57,7 @@ __all__ = ["Deliveries", "OpenSinks", "SessionPort", "SinkState", "StagedOutput"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkState:
-    """A sink of this run, and what the record of the last epoch says of it."""
+    """A sink of this run, and its state in the last commit record."""
 
     writer: str  # name that the target knows it by
     complete: bool  # whether its rows are the whole result
@@ -70,7 +70,7 @@ class SinkState:
 
 
 class Deliveries:
-    """The sinks of a run by those of the last epoch, and what commit records say of them.
+    """Matches the sinks of a run with those in commit records.
 
     `latest`: record of the last epoch; ``None`` before the first.
     `renamed`: old name → new name of operators since that epoch.
@@ -117,7 +117,7 @@ class Deliveries:
             self._emitted[output.name] = -1 if old is None else self._last(old, recorded[old])
 
     def _last(self, name: str, recorded: SinkRecord) -> int:
-        """Last epoch that had something for a sink, by its name in the last record."""
+        """Last epoch with output for a sink, by its name in the last record."""
         assert self._latest is not None
         has_rows = any(ref.sink == name and ref.rows for ref in self._latest.outputs)
         return self._latest.epoch if has_rows or recorded.complete else recorded.before
@@ -136,14 +136,14 @@ class Deliveries:
         }
 
     def committed(self, record: CommitRecord) -> None:
-        """Take note of what an epoch has for the sinks."""
+        """Record that an epoch has output for sinks."""
         with_rows = {ref.sink for ref in record.outputs if ref.rows}
         for name, state in self.of.items():
             if state.complete or name in with_rows:
                 self._emitted[name] = record.epoch
 
     def changes(self) -> Iterator[str]:
-        """Describe in words what became of the sinks of the last epoch, as far as they changed."""
+        """Yield a line for every sink that is new, gone or renamed."""
         for name, state in self.of.items():
             if state.former is not None and state.former != name:
                 yield f"sink {state.former} is now {name}"
@@ -164,7 +164,7 @@ class Deliveries:
             )
 
     def left_out(self) -> dict[str, int]:
-        """Sink of the last epoch that is in this run no more → rows that the epoch has for it."""
+        """Former sink that is not in this run → undelivered rows of the last epoch."""
         still = {state.former for state in self.of.values()}
         outputs = () if self._latest is None else self._latest.outputs
         return {
@@ -177,7 +177,7 @@ class Deliveries:
 def _former(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Name of a sink → its name in the last record, for those that were there."""
+    """Sink → its name in the last record, if it was there."""
     former: dict[str, str] = {}
     waiting = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
@@ -217,7 +217,7 @@ def _target(output: Output) -> str:
 
 
 def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, str]) -> str:
-    """Name that a sink had whose name follows from that of another sink or an operator."""
+    """Former name of a sink that is named after another sink or an operator."""
     if output.rejects_of is not None:
         return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
@@ -229,7 +229,7 @@ def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, 
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:
-    """Make a writer of a new sink's name that no renamed sink has."""
+    """Return a writer's name for a new sink that no renamed sink has."""
     used, writer, number = set(taken), name, 1
     while writer in used:
         number += 1
@@ -242,18 +242,18 @@ _LOCAL_BYTES = 4 * 2**20
 
 
 class SessionPort(Protocol):
-    """The session that sinks' DataFrames and views live in (see `godwit.sinks.sink.Views`)."""
+    """Port to the session of sinks' DataFrames and views (see `godwit.sinks.sink.Views`)."""
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Keep a temporary view."""
+        """Create or replace a temporary view."""
 
     def dataframe(self, rows: pa.Table) -> Any:
-        """Make a DataFrame of rows that are here."""
+        """Create a DataFrame of local rows."""
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
     ) -> Any:
-        """Make a DataFrame of rows in the checkpoint, which executors read."""
+        """Create a DataFrame of rows in the checkpoint, which executors read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ class StagedOutput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows: staged rows say it themselves."""
+        """Columns of the rows, as they were staged."""
         staged = next((ref for ref in self.refs if ref.kind == "rows"), None)
         return self.output.schema if staged is None else self._batch(staged).schema
 
@@ -292,7 +292,7 @@ class StagedOutput:
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows on the driver, one batch at a time, but for the sink's own files."""
+        """Read the rows on the driver, batch by batch, without files at the sink's own target."""
         if self.check is None:
             yield from self._staged()
             yield from self.diverted
@@ -319,7 +319,7 @@ class StagedOutput:
             self.on_divert("check", REJECTED.empty_table())
 
     def _staged(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows that lanes staged, or wrote to where the sink does not write any more."""
+        """Read rows that lanes staged, or wrote to a former target of the sink."""
         schema = self.schema
         for ref in self.refs:
             if ref.kind == "rows":
@@ -333,7 +333,7 @@ class StagedOutput:
         return [file for files in written if self._is_own(files) for file in files.files]
 
     def _is_own(self, written: WrittenFiles) -> bool:
-        """Return whether files lie where the sink writes, be it with other credentials."""
+        """Return whether files lie at the sink's target, also under other credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)
@@ -383,7 +383,7 @@ _serving: dict[int, tuple[Sink, OpenSinks]] = {}
 
 
 class OpenSinks:
-    """The open sinks of a run: they get every committed epoch, and are closed at the end.
+    """The open sinks of a run: every committed epoch is delivered to them.
 
     Raises `SinkError` if a target cannot take what it will get; no sink is open then.
     """
@@ -446,7 +446,7 @@ class OpenSinks:
         )
 
     def _continue(self, output: Output, way: Way) -> None:
-        """Let a sink's target go on from where the checkpoint stands."""
+        """Check that a sink's target and the checkpoint agree, and continue there."""
         state, identity = self._deliveries.of.get(output.name), self._log.identity
         if state is None:
             return
@@ -462,11 +462,11 @@ class OpenSinks:
         return self._deliveries.records()
 
     def changes(self) -> tuple[str, ...]:
-        """Describe in words what became of the sinks of the last epoch."""
+        """Return a line for every sink that is new, gone or renamed."""
         return (*self._deliveries.changes(), *self._continued)
 
     def close(self) -> None:
-        """Close every sink, whatever goes wrong with another."""
+        """Close every sink, even if closing another fails."""
         with ExitStack() as closing:
             for output in self._outputs:
                 _, owner = _serving.get(id(output.sink), (None, None))
@@ -475,7 +475,7 @@ class OpenSinks:
                     closing.callback(output.sink.close)
 
     def deliver(self, record: CommitRecord, *, again: bool = False) -> None:
-        """Give every sink what the record of an epoch names for it.
+        """Deliver a committed epoch to every sink.
 
         Rejected rows go out once all other sinks have what is theirs: rows that targets refuse now
         are kept in the checkpoint before the others count.
@@ -501,14 +501,14 @@ class OpenSinks:
             _deliver(output, staged)
 
     def _forget_what_did_not_count(self, output: Output, epoch: int) -> None:
-        """Forget rows that were rejected in a delivery that came to nothing."""
+        """Forget rejected rows of a delivery that was not completed."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
                 self._diverted.forget(self._deliveries.of[output.name].writer, epoch)
 
     def _staged(self, output: Output, record: CommitRecord, *, again: bool) -> StagedOutput | None:
-        """Return the output of an epoch for a sink; ``None`` if the sink was not there then."""
+        """Return an epoch's output for a sink; ``None`` if the sink is newer than the epoch."""
         rejected_by: dict[str, pa.Table] = {}
         state = self._deliveries.of.get(output.name)
         if state is None or (again and state.former is None):
@@ -539,7 +539,7 @@ class OpenSinks:
 
 
 def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
-    """Collect what the open sinks of a flow give to lanes, as far as these stage rows for them."""
+    """Describe the open sinks that lanes stage output for."""
     rejects = {output.rejects_of: output.name for output in flow.outputs if output.rejects_of}
     return [
         StagedSink(
@@ -556,7 +556,7 @@ def staged_sinks(flow: CompiledFlow) -> list[StagedSink]:
 
 
 def _deliver(output: Output, epoch: EpochOutput) -> None:
-    """Deliver an epoch to a sink; errors that are not ours become `SinkError`."""
+    """Deliver an epoch to a sink; foreign errors become `SinkError`."""
     try:
         output.sink.deliver(epoch)
     except GodwitError:

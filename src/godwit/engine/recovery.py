@@ -1,4 +1,4 @@
-"""Recovery from a checkpoint: whose it is, and its assignments on the executors of today."""
+"""Recovery from a checkpoint: its owner, and its assignments on today's executors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Continuation of a flow from its checkpoint."""
+    """State of a flow recovered from its checkpoint, by today's names."""
 
     # the flow under the physical plan that the checkpoint holds, as far as its operators are
     # still there
@@ -78,11 +78,11 @@ class Recovery:
         return fields if any(fields.values()) else None
 
     def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
-        """Translate what is recorded by names of the last run to those of this one."""
+        """Translate recorded names to today's."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Translate watermarks to names of this run; shared ones are there under every name."""
+        """Translate watermarks to today's names; shared ones appear under every name."""
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
@@ -99,7 +99,7 @@ class Recovery:
         return watermarks
 
     def slots(self, latest: CommitRecord | None) -> dict[str, Slots]:
-        """Operator → slots of its key groups as the last epoch left them."""
+        """Operator → slots of its key groups after the last epoch."""
         recorded = _recorded_slots(latest, self.changes)
         return {
             o.name: Slots.of(recorded.get(o.name, ()), self.flow.num_key_groups)
@@ -108,7 +108,7 @@ class Recovery:
         }
 
     def times(self, latest: CommitRecord | None) -> Times | None:
-        """Event time as the last epoch left it, by the names of this run."""
+        """Event time after the last epoch, by today's names."""
         if latest is None:
             return None
         closed, reached = self._of_states(latest.expired), self._of_states(latest.reached)
@@ -123,7 +123,7 @@ class Recovery:
         )
 
     def _of_states(self, times_us: Mapping[str, int]) -> dict[str, int]:
-        """Translate times of states to names of this run; states that start empty have none."""
+        """Translate times of states to today's names; states that start empty have none."""
         times = {}
         for text, time_us in times_us.items():
             operator, _, state = text.rpartition("/")
@@ -136,7 +136,7 @@ class Recovery:
 def _recorded_slots(
     latest: CommitRecord | None, changes: FlowChanges
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Operator, by its name of today → slots of its key groups as the last epoch left them.
+    """Today's name of an operator → slots of its key groups after the last epoch.
 
     Those of operators that are gone from the flow are kept with their state; those of operators
     that were dropped, or start empty, are not.
@@ -233,7 +233,7 @@ def _insist_on_kind_of_sources(
 
 
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
-    """Refuse to go on without slots that still hold partials of open windows.
+    """Refuse a flow without slots that still hold partials of open windows.
 
     `recorded`: operators of which the checkpoint has slots, by their names of today. Raises
     `CheckpointMismatchError`, which names the operator.
@@ -254,7 +254,7 @@ def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
 def _carrying_on(
     flow: CompiledFlow, stored_plan: PhysicalPlan | None, renamed: Mapping[str, str]
 ) -> CompiledFlow:
-    """Return the flow under the plan of the checkpoint, or its own where that is impossible."""
+    """Return the flow under the checkpoint's physical plan, or its own if that is impossible."""
     try:
         return flow.under(carried_on(stored_plan, flow.physical_plan, renamed))
     except InvalidPlanError:  # keys have changed, or an operator has come between two of them
@@ -264,7 +264,7 @@ def _carrying_on(
 def remembered_load(
     written: Sequence[LoadSummary], flow: CompiledFlow, recovery: Recovery
 ) -> LoadSummary | None:
-    """Return what key groups cost in the last run, from the journal's summaries, oldest first.
+    """Return the last run's loads from the journal's summaries, oldest first.
 
     Components that are gone and key groups that do not exist are left out.
     """
@@ -283,7 +283,7 @@ def remembered_load(
 def carried_on(
     stored: PhysicalPlan | None, own: PhysicalPlan, renamed: Mapping[str, str]
 ) -> PhysicalPlan:
-    """Carry the plan of a checkpoint on to the operators that a flow has now.
+    """Adapt a checkpoint's physical plan to the operators of today's flow.
 
     It is by the operators' names of its time, `renamed` since; `own`, the plan of the flow by
     itself, says where operators go that it does not know.
@@ -324,7 +324,7 @@ def run_started(
     *,
     run_id: str,
 ) -> RunStarted:
-    """Tell the protocol what is durable, and which executors there are."""
+    """Build the protocol's first fact: durable state, assignments and executors."""
     recorded = {} if log.latest is None else recovery.renamed(log.latest.assignments)
     return RunStarted(
         run_id=run_id,
@@ -349,7 +349,7 @@ def run_started(
 def _slot_pairs(
     flow: CompiledFlow, chains: Chains, last: Mapping[str, Slots]
 ) -> tuple[SlotPair, ...]:
-    """Slots of operators with two-phase windows, as the last epoch left them."""
+    """Slots of two-phase windows, after the last epoch."""
     empty = empty_slots(flow, chains)
     pairs = []
     for name, slots in last.items():
@@ -367,7 +367,7 @@ def _slot_pairs(
 def _inherited(
     flow: CompiledFlow, before: PhysicalPlan, recorded: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """Component → the recorded assignment of the one that held the first of its operators."""
+    """Component → recorded assignment of the component that held its first operator."""
     of_operator = {name: c.name for c in before.components for name in c.operators}
     homes = {c.name: of_operator[c.operators[0].name] for c in flow.components}
     return {name: recorded[home] for name, home in homes.items() if home in recorded}
@@ -411,7 +411,7 @@ def first_assignments(
 
 
 def transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int]) -> Assignment:
-    """Put a recorded assignment onto the executors of this run, which have other names.
+    """Map a recorded assignment onto today's executors, whose names differ.
 
     Executors are matched in order, and what has a match stays together. Key groups of executors
     that have none any more go to whoever has the fewest per lane; executors that are more than

@@ -1,4 +1,4 @@
-"""Plan of a regrouping as one value: previewed, printed and carried out.
+"""Plan of a regrouping as one value: preview, text and execution.
 
 Where operators of one component go to different ones, they part first, which moves nothing, and
 come together with others afterwards.  So each step is either: components part where they are, or
@@ -65,7 +65,7 @@ def regrouping_stages(
 
 
 def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
-    """Return `before` with those components split whose operators go to different ones."""
+    """Return `before` with components split where `after` separates their operators."""
     home = {name: c for c in after.components for name in c.operators}
     names_before = {c.name for c in before.components}
     components: list[ComponentPlan] = []
@@ -87,7 +87,7 @@ def _parted(before: PhysicalPlan, after: PhysicalPlan) -> PhysicalPlan:
 def _parts(
     before: PhysicalPlan, after: PhysicalPlan, size: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Component that is new in `after` → those of `before` that it is made of, largest first."""
+    """Return new component → components of `before` that it consists of, largest first."""
     of_operator = {name: c for c in before.components for name in c.operators}
     same = {(c.name, frozenset(c.operators)) for c in before.components}
     parts = {}
@@ -103,7 +103,7 @@ def _parts(
 
 
 def _added(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Add up bytes by key group."""
+    """Sum of bytes by key group."""
     total: dict[int, int] = {}
     for part in parts:
         for key_group, size in part.items():
@@ -113,7 +113,7 @@ def _added(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComingTogether:
-    """One component on its way to the places of another."""
+    """One component, and the component it moves to before they are merged."""
 
     component: str  # the component
     key_groups: tuple[int, ...]  # key groups that have to move for it, ascending
@@ -145,13 +145,13 @@ class RegroupingPlan:
 
     @property
     def components(self) -> dict[str, str]:
-        """Component that would be made anew → its operators, as text."""
+        """New component → its operators, as text."""
         new = {name for stage in self.stages for name in stage.parts}
         return {c.name: ", ".join(c.operators) for c in self.after.components if c.name in new}
 
     @property
     def changes(self) -> bool:
-        """True if any component would be another."""
+        """True if any component would change."""
         return bool(self.stages)
 
     def to_text(self) -> str:

@@ -1,4 +1,4 @@
-"""Cost of windows that overlap, sharing panes or with states of their own.
+"""Measured cost of overlapping windows, with shared panes or a state per window.
 
 Lanes report how many keys each pane of an epoch had, and what writing, reading and merging took.
 From the first follows what the epoch does either way: which entries change, and what is read and
@@ -36,7 +36,7 @@ _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
 
 
 class PaneMeter:
-    """Counts and prices the work of one operator's windows, and says whether they share panes."""
+    """Measures one operator's windows, and says whether sharing panes is cheaper."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class PaneMeter:
         return self._since > BEGINNING and self._epochs >= _MIN_EPOCHS and long
 
     def begin(self) -> None:
-        """Begin the next period; costs that were measured before count half."""
+        """Begin the next period; earlier measurements count half."""
         self._counts, self._epochs, self._since = WindowCounts(), 0, self._until
         self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
 
     def take(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
-        """Take note of an epoch."""
+        """Add an epoch."""
         if self._share is not None:
             return
         self._measure(works)
@@ -98,7 +98,7 @@ class PaneMeter:
             self._since = time.until
 
     def _measure(self, works: Sequence[WindowWork]) -> None:
-        """Add up how much of each kind of work an epoch did, and its time."""
+        """Add an epoch's work and times by kind."""
         for kind in self._measured:
             count, ms = self._measured[kind]
             name = {"write": "written", "scan": "scanned", "merge": "merged"}.get(kind, kind)
@@ -107,7 +107,7 @@ class PaneMeter:
             self._measured[kind] = count, ms
 
     def _written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
-        """Count the entries that an epoch's rows change."""
+        """Count the entries that an epoch's rows change, in both ways."""
         touched: dict[int, int] = {}
         for work in works:
             for pane, count in work.panes.items():
@@ -131,7 +131,7 @@ class PaneMeter:
         )
 
     def _closing(self, time: EpochTime) -> WindowCounts:
-        """Count what is read and merged for the windows that an epoch closes."""
+        """Count the entries read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
         starts, ends = self._grid.windows_over(panes, time.closed, time.until)
         if not len(starts):

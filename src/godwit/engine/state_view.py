@@ -1,4 +1,4 @@
-"""State of an operator at a committed epoch as rows that people read, from the checkpoint alone.
+"""State of an operator at a committed epoch as readable rows, from the checkpoint alone.
 
 No query has to run, and a running one is not disturbed: what is committed never changes.
 """
@@ -55,7 +55,7 @@ class StateReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of what `read` returns."""
+        """Columns of the rows that `read` returns."""
         return self.shown.schema
 
     def read(self, chain: KeyGroupChain, cache: BatchCache) -> pa.RecordBatch:
@@ -114,7 +114,7 @@ def view_state(
 def _layouts(
     log: CommitLog, chains: Chains, states: Iterable[StateId], num_keys: int
 ) -> dict[StateId, EntryLayout]:
-    """Layouts to read states without the flow: every column that any of them has had, as written.
+    """Layouts for reading states without the flow: all columns ever written, as written.
 
     Columns that a flow version did not have, or that were let go since, are null there.
     """
@@ -158,14 +158,14 @@ def _layouts(
 def _live_panes(
     log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
 ) -> EntryRange | None:
-    """Panes that some open window needs; ``None`` for state without panes."""
+    """Range of panes that some open window needs; ``None`` for state without panes."""
     closed = log.record(epoch).expired.get(str(state), BEGINNING)
     first = gone_before(described_as, closed)
     return None if first is None else EntryRange(column=keys, first=first)
 
 
 def _which(operator: str, state: str | None, states: list[str]) -> StateId:
-    """Return the id of the state that is asked for."""
+    """Return the id of the requested state."""
     if state is None and len(states) == 1:
         return StateId(operator, states[0])
     if state not in states:
@@ -180,7 +180,7 @@ def _which(operator: str, state: str | None, states: list[str]) -> StateId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """Turns entries of a state into rows that people read."""
+    """Converts entries of a state to readable rows."""
 
     schema: pa.Schema  # of the rows
     readable: bool  # the state holds values that can be shown as text
@@ -190,7 +190,7 @@ class _Shown:
 
     @classmethod
     def of(cls, described_as: StateDescription, stored: StateSchema, num_keys: int) -> _Shown:
-        """Choose how a state is shown."""
+        """Choose the conversion for a state."""
         readable = described_as.codec == "msgpack"
         timers = not readable and stored.values.names == [TIMERS, "due"]
         page = num_keys if PAGE in (name for name, _ in described_as.entries) else None

@@ -124,7 +124,7 @@ def _give(
     load_range: tuple[float, float],
     giving: Literal["range", "mean"],
 ) -> tuple[IntArray, IntArray]:
-    """Phases 1 and 2: who gives, and what."""
+    """Phases 1 and 2: choose the executors that give load away, and the key groups they give."""
     (low, high), weight, speed = load_range, problem.weight, problem.speed
     assignment = problem.current.copy()
     staying = np.zeros(problem.num_executors, np.bool_)
@@ -151,7 +151,7 @@ def _give(
 
 
 def _take(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArray) -> None:
-    """Phase 3: heaviest first, each to the executor that is least loaded with it."""
+    """Phase 3: assign the key groups given away, heaviest first, to the least loaded executor."""
     speed, weight = problem.speed[used], problem.weight
     left = np.ones(len(assignment), np.bool_)
     left[moved] = False
@@ -164,7 +164,7 @@ def _take(problem: Problem, assignment: IntArray, moved: IntArray, used: IntArra
 
 
 def _why_outside(problem: Problem, goal: int, available: int, width: float) -> str:
-    """Return why loads are not in a range whose half is `width`."""
+    """Return the reason why loads are outside a range of half-width `width`."""
     if goal > available:
         return f"{goal} executors are wanted; {available} are available"
     heaviest = float(problem.weight.max() / problem.speed[problem.available].min())
@@ -238,7 +238,7 @@ def plan_clb(
 def _improve(
     problem: Problem, series: FloatArray, threshold: float, refine: int, least_gain: float
 ) -> IntArray:
-    """Even today's assignment out, or new sets if they gain more by `least_gain` of today's ħ."""
+    """Balance today's assignment further, or replace it by new sets if they gain enough in ħ."""
     available, speed = problem.available, problem.speed[problem.available]
     today = metrics.history_imbalance(problem, problem.current)
     group = _places_today(problem, series)
@@ -262,7 +262,7 @@ def _improve(
 
 
 def _places_today(problem: Problem, series: FloatArray) -> IntArray:
-    """Index into the available executors of each key group's owner.
+    """Index of each key group's owner among the available executors.
 
     What drains goes where it makes the least of Σ_t Σ_i (L_it/c_i)², heaviest first.
     """
@@ -377,7 +377,7 @@ def _at_least(covariance: npt.NDArray[np.float32], bar: float) -> npt.NDArray[np
 def _even_out(
     series: FloatArray, group: IntArray, speed: FloatArray, passes: int, least_gain: float = 0.0
 ) -> None:
-    """Move each substream to the set where Σ_t Σ_i (L_it/c_i)² is least, heaviest first, in place.
+    """Move substreams, heaviest first, to the set where Σ_t Σ_i (L_it/c_i)² is least, in place.
 
     ħ falls with that sum wherever the mean load index per window does not depend on the assignment,
     that is where executors are equal; otherwise the fair share is subtracted first. A move must

@@ -44,7 +44,7 @@ _PRIME = (1 << 61) - 1
 
 
 def hash_choice(num_key_groups: int, choices: int, seed: int) -> IntArray:
-    """Shape ``(m,)``: a choice in ``[0, choices)`` for every key group, as if at random.
+    """Shape ``(m,)``: a pseudo-random choice in ``[0, choices)`` for every key group.
 
     Examples
     --------

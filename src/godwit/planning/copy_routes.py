@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRoute:
-    """Copies that would come from one place to another.
+    """Copies that one source would send to one destination.
 
     Whether state comes from the checkpoint or from executors that hold it is chosen when a plan is
     carried out, by what either way delivered of late; this is what would be chosen now.
@@ -55,7 +55,7 @@ class CopyRoute:
     why: str = ""  # why from there; empty where there is nothing to choose
 
     def takes_s(self, assumed_bytes_per_s: float) -> float:
-        """Seconds, at the measured rate or, where there is none, at an assumed one."""
+        """Seconds at the measured rate, or at an assumed one if there is none."""
         return self.size_bytes / (self.bytes_per_s or assumed_bytes_per_s)
 
 
@@ -174,7 +174,7 @@ def busiest_link_bytes(moves: Iterable[Move]) -> int:
 
 
 def first_phase(pairs: Pairs) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Return the first phase of what is still to be sent: its bytes, and who sends to whom.
+    """Return the first phase of the bytes still to be sent: its bytes, and the pairs.
 
     Every link that has as much to do as the busiest one takes part in it.
     """
@@ -207,7 +207,7 @@ def _decomposed(pairs: Pairs) -> Iterator[tuple[int, tuple[tuple[str, str], ...]
 
 
 def _filled_up(real: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Shape ``(2n, 2n)``: `real` and what fills every row and column up to the largest sum."""
+    """Shape ``(2n, 2n)``: `real`, filled up so that all rows and columns have the largest sum."""
     up, down = real.sum(axis=1), real.sum(axis=0)
     longest = max(up.max(initial=0), down.max(initial=0))
     return np.block([[real, np.diag(longest - up)], [np.diag(longest - down), real.T]])

@@ -1,4 +1,4 @@
-"""Fusion: which operators share one component, and so one exchange and one partitioning.
+"""Fusion: grouping operators into components that share one exchange and one partitioning.
 
 Greedily for few components and little data between them: paper 3 §4.4.1, Algorithm 1, its
 alternative score, and the baseline of §7.6.
@@ -149,7 +149,7 @@ class _Components:
         return self.shared[a] & self.shared[b]
 
     def value(self, attributes: frozenset[str]) -> float:
-        """Sum what attributes count."""
+        """Sum of the weights of attributes."""
         values = self.problem.attribute_values
         return float(sum(values.get(a, 1.0) for a in sorted(attributes)))
 
@@ -169,7 +169,7 @@ class _Components:
         return low
 
     def _join(self, low: int, high: int) -> None:
-        """Bring the sets that say who waits for whom up to date after a fusion."""
+        """Update the sets of who waits for whom after a fusion."""
         gone, here = 1 << high, 1 << low
         neither = ~(gone | here)
         for sets in (self._next, self._after, self._before):

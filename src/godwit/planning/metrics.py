@@ -1,4 +1,4 @@
-"""The numbers every plan of every planner is judged by, defined once.
+"""Metrics that every plan is judged by, defined once.
 
 For m key groups with bottleneck load w, n executors with capacity c, the set A of executors that
 are not draining, and an assignment x: executor i has load Lᵢ = Σ w over its key groups, and load
@@ -68,7 +68,7 @@ def overload(problem: Problem, assignment: IntArray) -> float:
 
 
 def _share_capacity(problem: Problem, assignment: IntArray) -> float:
-    """Capacity that the load is shared over: of n' executors, or of those in use."""
+    """Capacity over which the load is shared: of n' executors, or of those in use."""
     target = problem.limits.target_executors
     speed = problem.speed
     if target is None:
@@ -116,7 +116,7 @@ def collocation_factor(problem: Problem, assignment: IntArray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitKeys:
-    """Executors that the rows of split key groups go to: at most two each.
+    """Executors of split key groups: at most two each.
 
     A method that splits keys has no owner per key group; pretending that it has would show moves
     that nobody makes and a load that nobody has. Partials are merged on the first executor.
@@ -134,7 +134,7 @@ class SplitKeys:
         return int(((self.share > 0) & (self.share < 1) & (self.first != self.second)).sum())
 
     def holders(self, executors: int) -> IntArray:
-        """Shape ``(n,)``: key groups that each executor gets rows of."""
+        """Shape ``(n,)``: number of key groups that have rows on each executor."""
         one = np.bincount(self.first[self.share > 0], minlength=executors)
         apart = (self.share < 1) & ((self.first != self.second) | (self.share == 0))
         return (one + np.bincount(self.second[apart], minlength=executors)).astype(np.int32)

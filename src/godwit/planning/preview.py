@@ -52,7 +52,7 @@ class ExecutorChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPreview:
-    """A plan's effects."""
+    """Predicted effects of a plan."""
 
     # as in the solution
     method: str
@@ -219,7 +219,7 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
 
 
 def human_bytes(size: float) -> str:
-    """Bytes with a unit, three digits.
+    """Format bytes with a unit and three digits.
 
     Examples
     --------
@@ -235,7 +235,7 @@ def human_bytes(size: float) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """Text table: the first `left` columns to the left, the others to the right."""
+    """Format a text table: the first `left` columns left-aligned, the others right-aligned."""
     lines = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""Problem of a planner: which executor should own each key group, and at what price.
+"""Problem of a planner: assign key groups to executors, with loads, sizes and limits.
 
 A planner is a pure function ``plan_<method>(problem, **options) -> Solution``; the answer is in
 `godwit.planning.solution`.  Two kinds of assignment are first-class: arbitrary maps, and contiguous
@@ -399,7 +399,7 @@ def problem_of(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Describe one component as it runs.
+    """Build the problem of one component as it runs.
 
     An executor's capacity is its number of lanes. Executors keep their order, and those without key
     groups stay in the problem, so a plan may use them. Raises `InvalidProblemError`, if an executor
@@ -449,7 +449,7 @@ def joint_problem(
     draining: Collection[str] = (),
     limits: Limits | None = None,
 ) -> Problem:
-    """Describe several components together: what talks to each other may be brought together.
+    """Build one problem of several components, whose traffic can then be collocated.
 
     Key groups are numbered through, component after component; `Problem.operators` are the
     components. An executor's capacity is the most lanes that a component has there.

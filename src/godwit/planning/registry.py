@@ -1,4 +1,4 @@
-"""Every planner by name: what it minimises, under which constraints, at what cost.
+"""Registry of planners: objective, constraints and cost of each, by name.
 
 `PLANNERS` is what `godwit plan --help` prints and `godwit plan compare` goes through.  A planner is
 a function ``plan_<name>(problem, *, clock=time.perf_counter, **options) -> Solution`` in the module
@@ -120,7 +120,7 @@ def one_of(*texts: str) -> Reader:
 
 
 def optional(reader: Reader) -> Reader:
-    """Make a reader of what `reader` reads, or nothing."""
+    """Make a reader that also takes None."""
 
     def read(value: object, name: str) -> Any:
         return None if value is None else reader(value, name)
@@ -129,7 +129,7 @@ def optional(reader: Reader) -> Reader:
 
 
 def instance_of(kind: type | Callable[[object], bool], remedy: str) -> Reader:
-    """Make a reader of what a program may pass and JSON cannot."""
+    """Make a reader of values that only a program can pass, and JSON cannot."""
 
     def read(value: object, name: str) -> object:
         fits = isinstance(value, kind) if isinstance(kind, type) else kind(value)

@@ -1,4 +1,4 @@
-"""Solution of a planner: an assignment, how good and sure it is, its moves, and the judge of it.
+"""Solution of a planner: assignment, quality, bound and moves; and its validation.
 
 A solution keeps its problem, so every number about it (load distance, bytes moved, ...) is derived
 from the assignment by `godwit.planning.metrics` and cannot disagree with it.
@@ -52,7 +52,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove(Move):
-    """A move, and what it is worth."""
+    """A move, with its load and state size."""
 
     load: float  # load of the key group, that its source is relieved of
 

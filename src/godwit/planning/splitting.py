@@ -1,4 +1,4 @@
-"""Cost model of split or combined windows: in one component with their consolidation, or in two.
+"""Cost model of one-phase and two-phase windows.
 
 Windows that are consolidated in another component (*split*) migrate without their state, and hand
 every partial on through an exchange; in one component (*combined*) there is no exchange, and
@@ -95,7 +95,7 @@ class LayoutCosts:
 
     @property
     def split_latency_ms(self) -> float:
-        """Nothing, in the paper: L for each key group that takes its state along all the same."""
+        """Zero in the paper; L for each key group that has to take its state along."""
         return self.with_state * self.move_latency_ms
 
     @property
@@ -108,7 +108,7 @@ class LayoutCosts:
         return self.split_ms if layout == "split" else self.combined_ms
 
     def latency_ms(self, layout: WindowLayout) -> float:
-        """Time that migrations take in a layout."""
+        """Latency of migrations in a layout."""
         return self.split_latency_ms if layout == "split" else self.combined_latency_ms
 
     @property
@@ -120,7 +120,7 @@ class LayoutCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Choice of a layout, and its worth."""
+    """Choice of a layout, and its saving."""
 
     layout: WindowLayout  # the layout
     changes: bool  # whether it is another one than today's
@@ -157,7 +157,7 @@ def choose_layout(
 
 
 def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> bool:
-    """Return whether the other layout saves enough, of what tells the two apart and of all."""
+    """Return whether the other layout saves enough, of the differing costs and of all."""
     now_ms, then_ms = costs.ms(today), costs.ms(other)
     tells_ms = now_ms - costs.common_ms
     saved_ms = now_ms - then_ms
@@ -165,7 +165,7 @@ def _is_worth(costs: LayoutCosts, today: WindowLayout, other: WindowLayout) -> b
 
 
 def most_beneficial(choices: Mapping[str, Choice]) -> str | None:
-    """Name the change that comes first: what is over its bound by most, then what saves most.
+    """Name the change to make first: furthest above its bound, then largest saving.
 
     `choices`: component → its choice, its figures for equal stretches of time. Returns ``None`` if
     everything stays as it is. Of equals the first by name.

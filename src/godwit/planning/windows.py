@@ -55,7 +55,7 @@ Part: TypeAlias = "Span | int"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """Windows, by cuts, and the parts of each."""
+    """A plan: each window, by cuts, and its parts."""
 
     parts: Mapping[Span, tuple[Part, ...]]  # window → its parts in order of time
     keys: float  # keys in all parts
@@ -63,7 +63,7 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spans:
-    """Windows as spans between cuts, the event times at which some window begins or ends.
+    """Windows as spans between cuts: event times at which some window begins or ends.
 
     Panes between two cuts are in the same windows, so they are one *run*. No auxiliary window needs
     to begin or end within a run: as it grows by a pane, what it saves its users falls in a straight
@@ -106,7 +106,7 @@ class Spans:
 
     @property
     def least(self) -> float:
-        """Keys that any plan reads: every pane of a window once."""
+        """Lower bound of keys read: every pane of a window once."""
         inside = np.zeros(len(self.cuts), np.bool_)
         for first, end in self.asked:
             inside[first:end] = True
@@ -120,11 +120,11 @@ class Spans:
         return self.all_keys * float(-np.expm1(self._missing[end] - self._missing[first]))
 
     def price(self, part: Part) -> float:
-        """Keys to be read for a part."""
+        """Keys that a part costs to read."""
         return self.runs[part] if isinstance(part, int) else self.keys(part)
 
     def price_all(self, parts: Mapping[Span, tuple[Part, ...]]) -> Built:
-        """Add up the keys in the parts of all windows."""
+        """Sum up the keys of all windows' parts."""
         return Built(parts=parts, keys=sum(self.price(p) for made in parts.values() for p in made))
 
     def panes_of(self, part: Part) -> Span:
@@ -144,7 +144,7 @@ class Spans:
 
     @cached_property
     def candidates(self) -> frozenset[Span]:
-        """Auxiliary windows that might pay: of several panes, and within two of those asked for."""
+        """Auxiliary windows that might pay: of several panes, within two requested windows."""
         cuts, asked = self.cuts, self.asked
         return frozenset(
             (first, end)
@@ -156,18 +156,18 @@ class Spans:
         )
 
     def direct(self) -> Built:
-        """Every window from panes."""
+        """Build every window from panes."""
         return self.price_all({window: tuple(range(*window)) for window in self.asked})
 
     def built(self, auxiliary: Iterable[Span] = ()) -> Built:
-        """Every window from the others, and from auxiliary ones."""
+        """Build every window from panes, other windows and auxiliary ones."""
         windows = self.asked.union(auxiliary)
         return self.price_all(self._tiled(windows, windows))
 
     def relaxed(
         self, chosen: frozenset[Span], refused: frozenset[Span]
     ) -> tuple[float, Counter[Span]]:
-        """Keys if what is neither chosen nor refused is there for nothing; how often it is used."""
+        """Lower bound of keys if undecided auxiliary windows cost nothing, and the uses of each."""
         windows = self.asked | chosen
         free = self.candidates - chosen - refused
         tiled = self._tiled(windows, windows | free)
@@ -182,7 +182,7 @@ class Spans:
     def _tiled(
         self, windows: Iterable[Span], available: Iterable[Span]
     ) -> Mapping[Span, tuple[Part, ...]]:
-        """Find every window's cheapest parts, of what is available."""
+        """Find every window's cheapest parts among those available."""
         ending: dict[int, list[tuple[int, float]]] = {}
         for first, end in sorted(available, reverse=True):
             ending.setdefault(end, []).append((first, self.keys((first, end))))
@@ -258,7 +258,7 @@ _WORTH_CHANGING = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCosts:
-    """CPU time in milliseconds."""
+    """CPU time per kind of work, in milliseconds."""
 
     write_ms: float  # of an entry of state that changes: to find, write and bring forward
     spread_ms: float  # of a partial of a pane that goes to one window
@@ -268,7 +268,7 @@ class WindowCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCounts:
-    """Work of a stretch of epochs, shared or duplicated."""
+    """Amounts of work in some epochs, with shared panes and with duplicated state."""
 
     # keys and panes, and keys and windows, that change; once for every epoch that changes them
     pane_entries: float = 0.0
@@ -285,18 +285,18 @@ class WindowCounts:
         return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def shared_ms(self, costs: WindowCosts) -> float:
-        """Price them if panes are shared."""
+        """CPU time with shared panes."""
         written = self.pane_entries * costs.write_ms
         return written + self.panes_scanned * costs.scan_ms + self.merged * costs.merge_ms
 
     def duplicated_ms(self, costs: WindowCosts) -> float:
-        """Price them if state is duplicated."""
+        """CPU time with duplicated state."""
         written = self.window_entries * costs.write_ms + self.spread * costs.spread_ms
         return written + self.windows_scanned * costs.scan_ms
 
 
 def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicated: bool) -> bool:
-    """Return the way to go on: duplicated or not, the cheaper one if it is so by enough.
+    """Return whether to duplicate from now on; a change must save enough.
 
     In the paper a tuple costs E to process, once when shared and W times when not, and results of
     partial windows cost K to bring together (paper 3 §5.1.1). Here partials of an epoch are made
@@ -358,7 +358,7 @@ def chained(spans: Spans) -> Built:
 
 
 def _by_cut(asked: Iterable[Span]) -> Iterable[tuple[int, list[Span]]]:
-    """Choose cuts, and say which windows are halved at each."""
+    """Choose cuts, and yield the windows that are halved at each."""
     chosen: dict[int, list[Span]] = {}
     cut = -1
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
@@ -376,7 +376,7 @@ _MOST_TILED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConsolidationProblem:
-    """Windows that are to be built.
+    """Windows to be built, and the keys in panes.
 
     Raises `InvalidProblemError` if there is no window, one is empty, named twice or not among the
     panes, or a number of keys is none.
@@ -411,7 +411,7 @@ class ConsolidationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationStep:
-    """Parts that one window is built from."""
+    """One window, and the parts that it is built from."""
 
     window: Span  # positions of its panes
     parts: tuple[Span, ...]  # in order of time: windows built by earlier steps, or single panes
@@ -420,7 +420,7 @@ class ConsolidationStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationPlan:
-    """Plan of the parts that all windows are built from."""
+    """Steps that build all windows."""
 
     # one for every window that was asked for and every auxiliary one, parts before what is made of
     # them
@@ -431,7 +431,7 @@ class ConsolidationPlan:
 
     @property
     def auxiliary(self) -> tuple[Span, ...]:
-        """Windows that nobody asked for."""
+        """Auxiliary windows: built for others, and not emitted."""
         return tuple(step.window for step in self.steps if not step.asked)
 
 

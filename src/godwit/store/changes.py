@@ -69,7 +69,7 @@ class Changes:
 
     @staticmethod
     def concat(parts: Sequence[Changes]) -> Changes:
-        """Join changes of different key groups."""
+        """Concatenate changes of different key groups."""
         if len(parts) == 1:
             return parts[0]
         removed = None
@@ -99,7 +99,7 @@ class Changes:
         return self._taken(rows, self.key_groups[mask], np.cumsum(sizes[mask]), self.epochs[mask])
 
     def without(self, gone: EntryRange | None) -> Changes:
-        """Leave out entries of a range, which nobody asks for any more."""
+        """Drop entries of a range."""
         if gone is None:
             return self
         rows = gone.rest.positions(self.keys)
@@ -127,7 +127,7 @@ class Changes:
         )
 
     def encode(self, image: TableImage) -> tuple[Upserts, Upserts | None]:
-        """Return what is to be written, and what is to be removed, as columns store it."""
+        """Return rows to write, and rows to remove, in the columns' encoding."""
         upserts = Upserts(
             hashes=self.hashes,
             key_groups=np.repeat(self.key_groups.astype(np.uint16), _sizes(self.ends)),

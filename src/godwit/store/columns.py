@@ -101,7 +101,7 @@ Per = Literal["row", "entry", "byte"]
 
 
 class Section(NamedTuple):
-    """One array of a column."""
+    """One array of a column in the file."""
 
     dtype: np.dtype[Any]  # type of its elements
     per: Per  # what it has a place for
@@ -111,7 +111,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Values of one column as it stores them."""
+    """Values of one column in its stored form."""
 
     # a NumPy array of bits, one row a value; or, where lengths vary, an Arrow array of large binary
     # without nulls
@@ -126,14 +126,14 @@ class Encoded:
         return Encoded(self.values.take(as_arrow(which)), nulls)
 
     def heap_bytes(self) -> int:
-        """Return the bytes that the values need beside their rows."""
+        """Return the bytes on the column's heap."""
         if isinstance(self.values, np.ndarray) or not len(self.values):
             return 0
         offsets = offsets_of(self.values)
         return int(offsets[-1]) - int(offsets[0])
 
     def lengths(self) -> Rows | None:
-        """Return the bytes that each value needs beside its row; ``None`` where none does."""
+        """Return the heap bytes of each value; ``None`` for fixed-width columns."""
         if isinstance(self.values, np.ndarray) or not len(self.values):
             return None
         return np.diff(offsets_of(self.values)).view(np.int64)
@@ -180,31 +180,31 @@ class Column(ABC):
 
     @abstractmethod
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Compare the values of `rows` with as many others (anything goes where a row is -1)."""
+        """Compare the values of `rows` with others one by one; any result where a row is -1."""
 
     @abstractmethod
     def append(self, first: int, encoded: Encoded) -> None:
-        """Write the values of a key column's new rows, `first` and those after it."""
+        """Write a key column's values for new rows from `first` on."""
 
     @abstractmethod
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Write values of a state column, over those that the rows had."""
+        """Write a state column's values, over earlier ones."""
 
     @abstractmethod
     def lengths(self, rows: Rows) -> Rows | None:
-        """Return the bytes of the entries of `rows`; ``None`` if the column has none."""
+        """Return the heap bytes of `rows`; ``None`` for fixed-width columns."""
 
     @abstractmethod
     def release(self, rows: Rows) -> None:
-        """Count the entries of `rows` as garbage from now on; a state column forgets them."""
+        """Count the heap bytes of dead rows as garbage."""
 
     @abstractmethod
     def revive(self, rows: Rows) -> None:
-        """Count the entries of a key column's released rows as live again."""
+        """Count the heap bytes of dead rows of a key column as live again."""
 
     @abstractmethod
     def clear(self, rows: int) -> None:
-        """Forget the values of all rows, which are so many."""
+        """Remove the values of all `rows` rows."""
 
     def _nulls_of(self, rows: Rows) -> Nulls | None:
         """Null marks of rows; ``None`` if the column has none."""
@@ -235,7 +235,7 @@ def as_arrow(which: Rows) -> pa.Array:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[np.uint64]:
-    """Offsets of an array of large binary that is not empty: its length and one more."""
+    """Offsets of a non-empty array of large binary: one more than its values."""
     return np.ndarray((len(array) + 1,), np.uint64, array.buffers()[1], array.offset * 8)
 
 

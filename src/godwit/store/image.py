@@ -63,7 +63,7 @@ UInt64Array = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserts:
-    """Rows to be written, as the columns store them."""
+    """Rows to write, in the columns' encoding."""
 
     hashes: Hashes  # shape ``(n,)``: the hash that chooses a key's key group
     key_groups: KeyGroups  # shape ``(n,)``
@@ -89,7 +89,7 @@ class Upserts:
 
 
 class TableImage:
-    """One table over memory that somebody else provides.
+    """One table over a given piece of memory.
 
     `secret`: writes the header of an empty table without room that finds rows by this secret.
     `versions`: Shape ``(num_key_groups,)``: epoch whose changes are in; -1 where the table does not
@@ -177,7 +177,7 @@ class TableImage:
 
     @property
     def rewritten(self) -> int:
-        """Number of rewrites in place: what was read across one is nonsense."""
+        """Number of rewrites in place; reads that span one are discarded."""
         return int(self._head[REWRITTEN])
 
     @property
@@ -198,15 +198,15 @@ class TableImage:
         return sizes
 
     def encode_keys(self, keys: pa.RecordBatch) -> tuple[Encoded, ...]:
-        """Turn a batch of keys into what the key columns store."""
+        """Encode a batch of keys as the key columns store them."""
         return tuple(c.encode(keys.column(i)) for i, c in enumerate(self.keys))
 
     def encode_values(self, values: pa.RecordBatch) -> tuple[Encoded, ...]:
-        """Turn a batch of state into what the state columns store."""
+        """Encode a batch of state as the state columns store it."""
         return tuple(c.encode(values.column(i)) for i, c in enumerate(self.values))
 
     def search(self, keys: tuple[Encoded, ...], count: int) -> tuple[Rows, UInt64Array, Rows]:
-        """Find rows, live or dead, by keys that are compared value for value.
+        """Find rows, live or dead, by hash and comparison of keys.
 
         Returns rows: shape ``(count,)``: -1 where there is none; hashes of the keys, and the slots
         of the index where the searches ended, both for `write`.
@@ -230,7 +230,7 @@ class TableImage:
         return rows, hashes, at
 
     def _check_blocks(self, rows: Rows) -> None:
-        """Raise if a slot of a damaged file names a row without blocks, which may not be read."""
+        """Refuse row numbers of a damaged file that point beyond its blocks."""
         if rows.size and int(rows.max()) >= self.room.rows:
             raise IndexError("A slot of the index names a row that is not there.")
 
@@ -257,7 +257,7 @@ class TableImage:
         return np.flatnonzero(self._live[:used] & selected.take(self._key_groups[:used]))
 
     def gather(self, rows: Rows) -> Upserts:
-        """Copy rows out, as another image can append them."""
+        """Copy rows out in the columns' encoding."""
         return Upserts(
             hashes=self._hashes.take(rows),
             key_groups=self._key_groups.take(rows),
@@ -266,7 +266,7 @@ class TableImage:
         )
 
     def enlarge_index(self, slots: int) -> None:
-        """Move to an index of so many slots, whose blocks are allocated."""
+        """Change to an index of so many slots, already allocated."""
         if self.slots:
             self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
         self._head[SLOTS] = slots
@@ -279,7 +279,7 @@ class TableImage:
         hashes: UInt64Array,
         at: Rows | None,
     ) -> None:
-        """Write the state of keys after a `search` for them; `fresh` are those that have no row.
+        """Write state after a `search` for its keys; `fresh`: keys without a row.
 
         `at`: where the searches ended; ``None`` if the index was enlarged since.
         """
@@ -345,7 +345,7 @@ class TableImage:
         self.append(upserts)
 
     def append(self, upserts: Upserts) -> None:
-        """Write rows whose keys have none."""
+        """Append rows of new keys."""
         count = len(upserts.hashes)
         nowhere = np.full(count, -1, np.int64)
         self.write(upserts, upserts, nowhere, self._hasher.hash(upserts.keys, count), None)
@@ -372,7 +372,7 @@ _BLOCK = 16_384  # keys whose intermediate arrays stay in the cache
 
 
 class KeyHasher:
-    """The hash by which a table finds the row of a key, with a secret that each table draws itself.
+    """Keyed hash by which a table finds rows; every table draws its own secret.
 
     The hash that chooses a key's key group is known to everybody, so whoever sends keys can choose
     them to share it, and one chain of equal hashes makes every search as long as the chain. So rows

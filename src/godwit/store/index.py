@@ -1,4 +1,4 @@
-"""Finding rows by hash: open addressing with linear probing over one array of 64-bit slots.
+"""Hash index of rows: open addressing with linear probing over one array of 64-bit slots.
 
 A slot is zero (free) or holds the upper 32 bits of a hash, its *tag*, above a 32-bit row number
 plus one, so a probe reads eight bytes and learns both whether the hash may be meant and where its
@@ -44,7 +44,7 @@ def slots_for(rows: int) -> int:
 
 
 class HashIndex:
-    """Hash → row numbers, over an array of slots that somebody else holds.
+    """Hash → row numbers, over a given array of slots.
 
     `slots`: shape ``(S,)``, uint64, S a power of two; zeros where nothing was inserted.  More than
     half of it is never used, so that probes stay short and always meet a free slot.
@@ -80,7 +80,7 @@ class HashIndex:
         return rows, at
 
     def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
-        """Find the next candidate after the slots `at` where the one before was another key.
+        """Find the next candidates, after slots `at` whose rows had other keys.
 
         `hashes`: shape ``(n,)``.
         `at`: shape ``(n,)``: slots of the candidates that were turned down.
@@ -90,7 +90,7 @@ class HashIndex:
         return rows, at
 
     def insert(self, hashes: UInt64Array, rows: Rows, at: Rows | None = None) -> None:
-        """Give each hash a slot that leads to its row.
+        """Store hash → row in free slots.
 
         `hashes`: shape ``(n,)``.
         `rows`: shape ``(n,)``: row numbers that are in no slot yet.
@@ -101,7 +101,7 @@ class HashIndex:
         self._place((hashes & _TAG_MASK) | (rows + 1).view(np.uint64), at)
 
     def take_over(self, slots: UInt64Array) -> None:
-        """Fill this index, which is empty and larger, with everything that `slots` lead to."""
+        """Copy all entries of smaller `slots` into this empty index."""
         entries = slots[slots != _FREE]
         self._place(entries, (entries >> self._home_shift).view(np.int64))
 
@@ -119,7 +119,7 @@ class HashIndex:
             at, entries = (at[lost] + 1) & self._mask, entries[lost]
 
     def _walk(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
-        """Go on, from the slots after `at`, for the searches `open_`; fill in `at` and `rows`."""
+        """Probe on for the searches `open_`; fill in `at` and `rows`."""
         for _ in range(len(self._slots) // _WINDOW.size + 2):
             window = (at[open_][:, None] + _WINDOW) & self._mask
             slots = self._slots.take(window)

@@ -1,4 +1,4 @@
-"""Layout of the file of a table, and detection of files that are none.
+"""Layout of a table's file, and recognition of files of another layout.
 
 The file is a header of 64-bit words, a directory of key groups, the index, and arrays with a place
 per row, entry or byte.  Its *capacity* decides where each begins and follows from the header, so
@@ -69,7 +69,7 @@ _DIRECTORY = (np.int64, np.int64, np.int64, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Numbers of places in a file, for rows and for each column."""
+    """Numbers of places in a file, per row and per column."""
 
     rows: int  # places for rows; the last is never used
     # for every column, key columns first: places for its entries (variable-width state columns
@@ -85,14 +85,14 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Array:
-    """One array of the file that grows: of a column, or (column -1) of the table itself."""
+    """One growing array of the file: of a column, or (column -1) of the table itself."""
 
     start: int
     section: Section
     column: int
 
     def end(self, room: Capacity) -> int:
-        """End of the part that has a place in `room`."""
+        """End of the part that is allocated for `room`."""
         section = self.section
         places = room.places(section.per, self.column) + section.more
         return self.start + places * _place_bytes(section)
@@ -156,7 +156,7 @@ class Layout:
         return self.index + 8 * slots, 8 * slots
 
     def extents(self, old: Capacity | None, new: Capacity) -> Iterator[tuple[int, int]]:
-        """Yield (start, length) of each part to allocate where the room grows to `new`."""
+        """Yield (start, length) of each part to allocate when the room grows to `new`."""
         for array in self._arrays:
             start = array.start if old is None else array.end(old)
             length = array.end(new) - start
@@ -231,7 +231,7 @@ def write_room(head: memoryview, room: Capacity) -> None:
 
 
 def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> Capacity | None:
-    """Read the capacity of a table from its header; ``None`` if this is no whole table of `schema`.
+    """Read the capacity from a table's header; ``None`` if it is no intact table of `schema`.
 
     Whether somebody found the table damaged is looked at, whether somebody writes to it is not.
     """
@@ -265,7 +265,7 @@ def capacity_in(memory: mmap.mmap, schema: StateSchema, num_key_groups: int) -> 
 
 
 def own_words(head: memoryview, column: int) -> memoryview:
-    """Return the words that a column keeps itself."""
+    """Return the header words of a column."""
     at = WORDS + WORDS_PER_COLUMN * column + _COLUMN_OWN
     return head[at : at + COLUMN_WORDS]
 
@@ -300,6 +300,6 @@ def _pages(size: int) -> int:
 
 @lru_cache(maxsize=256)
 def _fingerprint(schema: StateSchema) -> int:
-    """Return a number that changes with names and types of columns and with their order."""
+    """Return a number that depends on names, types and order of columns."""
     text = repr([[(f.name, str(f.type)) for f in part] for part in (schema.keys, schema.values)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")

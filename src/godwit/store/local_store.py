@@ -62,7 +62,7 @@ class LocalState:
     def refresh(
         self, key_groups: KeyGroups, enough: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
-        """Find the tables that hold key groups now, and drop those that are not whole.
+        """Find the tables that hold key groups, dropping damaged ones; return the versions.
 
         Returns the version of each of `key_groups`: -1 where there is none here.
         """
@@ -88,7 +88,7 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Look for key groups in one table; note those that it holds at a newer version."""
+        """Look for key groups in one table; record those at a newer version."""
         at = np.flatnonzero(which)
         present = self._table(number).refresh(key_groups[at])
         newer = present > versions[at]
@@ -97,7 +97,7 @@ class LocalState:
     def prior(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Find keys and copy their state out.
+        """Look keys up, and copy their state out.
 
         `key_groups`: shape ``(n,)``: the key group of each.
         Returns known: shape ``(n,)``: whether the key has state; values: n rows of state columns:
@@ -122,7 +122,7 @@ class LocalState:
         return known, pa.concat_batches(values).take(pa.array(back))
 
     def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy key groups out, each at its version, or a part of their entries.
+        """Copy entries of key groups out: all, or those of a range.
 
         `key_groups`: which, ascending. One that is not here is left out.
         """
@@ -135,7 +135,7 @@ class LocalState:
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
-        """Copy key groups out whole, each at its version, beside lanes that write them.
+        """Copy whole key groups out while lanes may write them.
 
         `key_groups`: which, ascending.  One that is not here any more is left out.
         """
@@ -145,14 +145,14 @@ class LocalState:
                 yield copied
 
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Bytes of keys and state of each key group; what index and garbage take is not counted."""
+        """Bytes of keys and state per key group, without index and garbage."""
         sizes = np.zeros(len(key_groups), np.int64)
         for table, which in self._by_table(self._table_of[key_groups]):
             sizes[which] = table.state_bytes(key_groups[which])
         return sizes
 
     def apply(self, changes: Changes, homes: npt.NDArray[np.int32]) -> None:
-        """Bring in changes of committed epochs to key groups at the versions of the last `refresh`.
+        """Apply changes of committed epochs to key groups at the versions of the last `refresh`.
 
         `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none
         yet.
@@ -166,7 +166,7 @@ class LocalState:
             self._note(changes.key_groups[mask], number)
 
     def replace(self, contents: Changes, homes: npt.NDArray[np.int32]) -> None:
-        """Replace the contents of some key groups, unless a newer version is here already.
+        """Replace key groups by snapshots, unless a newer version is here.
 
         Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
@@ -175,13 +175,13 @@ class LocalState:
             self._note(contents.key_groups[mask], number)
 
     def drop(self, key_groups: KeyGroups) -> None:
-        """Forget key groups, wherever they are; their space is free sooner or later."""
+        """Delete key groups from all tables; their space is reused later."""
         for number in self._numbers():
             self._table(number).drop(key_groups)
         self.versions[key_groups], self._table_of[key_groups] = -1, -1
 
     def least(self, key_groups: KeyGroups, column: int, *, after: int) -> int:
-        """Least value after `after` in a column of integers, key columns counted first."""
+        """Minimum above `after` in a column of integers, key columns counted first."""
         minima = [
             table.least(key_groups[which], column, after)
             for table, which in self._by_table(self._table_of[key_groups])
@@ -189,7 +189,7 @@ class LocalState:
         return min(minima, default=2**61)
 
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
-        """Forget a range of entries of some key groups, which nobody asks for any more.
+        """Delete a range of entries of some key groups.
 
         What stays or comes back does no harm, so this is done once for every part and key group:
         of a process's lanes each has its own.
@@ -211,14 +211,14 @@ class LocalState:
             yield number, tables == number
 
     def _note(self, key_groups: KeyGroups, number: int) -> None:
-        """Note the table and versions of key groups that were just written."""
+        """Record table and versions of key groups just written."""
         self._table_of[key_groups] = number
         self.versions[key_groups] = self._table(number).versions(key_groups)
 
     def _by_table(
         self, tables: npt.NDArray[np.int32]
     ) -> Iterator[tuple[StateTable, npt.NDArray[np.int64]]]:
-        """Yield each table that is named in `tables`, and the positions at which it is."""
+        """Yield each table in `tables`, with the positions at which it is named."""
         for number in np.flatnonzero(np.bincount(tables + 1)[1:]).tolist():
             yield self._table(number), np.flatnonzero(tables == number)
 
@@ -230,7 +230,7 @@ class LocalState:
         return table
 
     def _new_table(self, number: int) -> StateTable:
-        """Make a table that holds nothing until it is refreshed or written."""
+        """Return a table object; its file is made at the first write."""
         return StateTable(
             self._path / f"{number:06d}{_SUFFIX}",
             self.schema,
@@ -294,7 +294,7 @@ class LocalStore:
 
 
 def _file_name(operator: str) -> str:
-    """Return a directory name for `operator` that is its own and that any file system takes."""
+    """Return a unique directory name for an operator, valid on any file system."""
     name = "op=" + quote(operator, safe="")
     if len(name) <= _MAX_NAME:
         return name

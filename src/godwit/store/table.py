@@ -94,7 +94,7 @@ class StateTable:
         return self._file.image
 
     def _map(self) -> bool:
-        """Map the file that is there now; return whether it is whole."""
+        """Map the current file; return whether it is intact."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -108,7 +108,7 @@ class StateTable:
         return self._file.is_whole and not self._file.image.damaged
 
     def _drop_unfinished(self) -> None:
-        """Drop marked key groups, and a file that is not whole; only under the lock."""
+        """Delete key groups whose write was broken off, or a damaged file; under the lock."""
         if not self._map():
             self._discard()
         image = self._image
@@ -125,7 +125,7 @@ class StateTable:
         self._file = None
 
     def versions(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Versions as the file that is mapped has them; see `refresh`."""
+        """Versions in the mapped file; see `refresh`."""
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
@@ -134,7 +134,7 @@ class StateTable:
         return mask
 
     def _guarded(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work`; raise if the file was damaged or rewritten meanwhile."""
+        """Run a read; raise if the file was damaged or rewritten meanwhile."""
         file, cause = self._file, None
         before = 0 if file is None else file.image.rewritten
         try:
@@ -160,7 +160,7 @@ class StateTable:
         ) from cause
 
     def refresh(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Map the file that is there now; drop what is not whole.
+        """Map the current file, drop damaged parts, and return the versions.
 
         Returns the version of each of `key_groups`: -1 where the table does not hold it.
         """
@@ -170,7 +170,7 @@ class StateTable:
         return self.versions(key_groups)
 
     def state_bytes(self, key_groups: KeyGroups) -> npt.NDArray[np.int64]:
-        """Bytes of keys and state of each key group; what index and garbage take is not counted."""
+        """Bytes of keys and state per key group, without index and garbage."""
         return self._image.state_bytes(key_groups)
 
     def find(self, keys: pa.RecordBatch) -> Rows:
@@ -185,7 +185,7 @@ class StateTable:
         )
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        """Copy the state of `rows`, from `find`, out; zero or empty where a row is -1."""
+        """Copy out the state of `rows` from `find`; zero or empty where a row is -1."""
         values = self._image.values
         return pa.RecordBatch.from_arrays(
             self._guarded(lambda: [column.decode(column.gather(rows)) for column in values]),
@@ -193,7 +193,7 @@ class StateTable:
         )
 
     def scan(self, key_groups: KeyGroups, part: EntryRange | None = None) -> Changes:
-        """Copy key groups, which are ascending, out; keys that were added earlier first.
+        """Copy key groups out, which are ascending; older keys first.
 
         `part`: which of their entries; ``None`` for all.
         """
@@ -217,13 +217,13 @@ class StateTable:
         )
 
     def copy_out(self, key_groups: KeyGroups) -> Changes:
-        """Copy key groups that are here out, between two lanes' changes of them."""
+        """Copy key groups out under the lock, between two writes."""
         with self._lock():
             self._drop_unfinished()
             return self.scan(key_groups[self.versions(key_groups) >= 0])
 
     def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
-        """Least value after `after` in a column of integers, key columns counted first."""
+        """Minimum above `after` in a column of integers, key columns counted first."""
         image = self._image
 
         def search() -> int:
@@ -234,7 +234,7 @@ class StateTable:
         return self._guarded(search)
 
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
-        """Bring in changes of committed epochs, where they are not in already.
+        """Apply changes of committed epochs that are not applied yet.
 
         `changes`: one epoch's changes of each key group.  Epochs without any may be left out.
         Raises `EpochFailedError` if a key group was dropped since the last `refresh`, so that
@@ -261,7 +261,7 @@ class StateTable:
             self._write(changes.where(changes.epochs > now))
 
     def replace(self, contents: Changes) -> None:
-        """Replace the contents of some key groups, unless a newer version is here already.
+        """Replace key groups by snapshots, unless a newer version is here.
 
         Raises `StorageFullError, StateEncodingError` as of `apply`; the table is as it was.
         """
@@ -272,7 +272,7 @@ class StateTable:
             self._write(newer, whole=True)
 
     def drop(self, key_groups: KeyGroups, part: EntryRange | None = None) -> None:
-        """Forget key groups, or a part of their entries, which nobody else reads.
+        """Delete key groups, or a range of their entries.
 
         Their space is free once they are a good part of the table. Where only a part goes, the
         versions stay.
@@ -307,7 +307,7 @@ class StateTable:
     # -- writing ------------------------------------------------------------------------------
 
     def _write(self, changes: Changes, *, whole: bool = False) -> None:
-        """Write changes; whole: in place of all that the table has of their key groups."""
+        """Write changes; whole: they replace their key groups."""
         if changes.key_groups.size:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
@@ -339,7 +339,7 @@ class StateTable:
         *,
         whole: bool,
     ) -> bool:
-        """Write in place; return whether the table had, or could be given, the room."""
+        """Write in place, growing the file if that suffices; return whether it did."""
         image, key_groups = file.image, changes.key_groups
         rows, hashes, at = image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(rows < 0)
@@ -364,7 +364,7 @@ class StateTable:
     # -- made anew ----------------------------------------------------------------------------
 
     def _compact(self, image: TableImage, own: KeyGroups | None = None) -> None:
-        """Rewrite the table without dead rows, once they are a good part of it.
+        """Rewrite the table once dead rows are a large part of it.
 
         Where all that the table holds is the caller's `own`, nobody reads it, and it is rewritten
         where it lies: a new file's pages would all be touched for the first time.
@@ -384,7 +384,7 @@ class StateTable:
     def _copy_alive(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
-        """Copy what is alive into a new file with room for `upserts`, leaving key groups out."""
+        """Copy live rows into a new file with room for `upserts`; leave key groups out."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -563,7 +563,7 @@ def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> Tab
 
 
 def identity_of(status: os.stat_result) -> FileIdentity:
-    """Return the identity of a file, unlike that of its successor at the same path."""
+    """Return the identity of a file, by which a successor at the same path is told from it."""
     return status.st_dev, status.st_ino
 
 
@@ -594,7 +594,7 @@ _MAX_HEAP_BYTES = 1 << 42
 
 
 def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity | None:
-    """Room in which a table takes `upserts`, of which `fresh` have no row yet.
+    """Room after growing in place for `upserts`; ``None`` if a new file is needed.
 
     Returns what the table has, or more; ``None`` where it is to be made anew.
     """
@@ -617,7 +617,7 @@ def grown_room(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Ca
 
 
 def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capacity:
-    """Room of a new table for what is alive and `upserts`, of which `fresh` are not alive.
+    """Room of a new file for live rows and `upserts`; `fresh`: those that are new.
 
     Raises `StateEncodingError` if a table can hold that many keys, or so many bytes in a column, at
     no size.
@@ -643,7 +643,7 @@ def room_for(image: TableImage, upserts: Upserts, fresh: Upserts | None) -> Capa
 
 
 def capacity_for(room: Capacity) -> Capacity:
-    """Places of a new file that is to have `room`."""
+    """Capacity of a new file with spare places beyond `room`."""
     rows = min(max(_HEADROOM * room.rows, _MIN_CAPACITY_ROWS), MAX_ROWS)
     return Capacity(
         rows=rows + 1,

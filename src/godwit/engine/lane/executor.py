@@ -78,7 +78,7 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
 
 
 def claim_local_store(root: Path) -> None:
-    """Make the directory of a query's local stores our own, and remove those of its earlier runs.
+    """Take the directory of a query's local stores over, and remove those of earlier runs.
 
     Nobody trusts what an earlier run left behind, and this is when it is known to be over.
 

@@ -75,7 +75,7 @@ __all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOperator:
-    """An operator as a lane sees it."""
+    """An operator with what a lane needs for it: layouts and sinks."""
 
     index: int  # of the operator in the flow
     operator: KeyedOperator
@@ -89,7 +89,7 @@ class LaneOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFlow:
-    """The part of a compiled flow that executors need; picklable, the same for every epoch.
+    """The part of a compiled flow that executors get; picklable, the same for every epoch.
 
     Which operators share a component is not part of it: each epoch says on which level they run.
     """
@@ -99,7 +99,7 @@ class LaneFlow:
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
-    """Take from a compiled flow what lanes need.
+    """Reduce a compiled flow to the part that executors get.
 
     `layouts` says how states and waiting rows of each operator are read; `sinks` is what sinks that
     want rows give to lanes, once they are open (they themselves stay on the driver).
@@ -169,7 +169,7 @@ def run_lane(
 
 
 class _Lane:
-    """One lane task under way."""
+    """A lane task while it runs."""
 
     def __init__(
         self, flow: LaneFlow, instruction: EpochInstruction, level: int, place: int
@@ -457,7 +457,7 @@ class LaneView:
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Find entries by what tells them apart."""
+        """Look entries up by their identities."""
         return self.local.prior(keys, key_groups)
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
@@ -466,7 +466,7 @@ class LaneView:
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
 
     def min_after(self, column: int, after: int) -> int:
-        """Least value above `after` in a column of integers."""
+        """Minimum above `after` in a column of integers."""
         return self.local.least(self.key_groups, column, after=after)
 
 
@@ -484,7 +484,7 @@ def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
 
 
 def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
-    """Load per key group: the time measured for it, and its rows' share of the rest.
+    """Load per key group: its measured time, and a share by rows of the rest.
 
     The rest is work of the lane's own, which waits for nothing but a core: of it the CPU time
     counts, since how long it waits for one says nothing of the key group.

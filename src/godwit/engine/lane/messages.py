@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One lane task: where it should run, and which lane of that executor it is."""
+    """One lane task: its executor, and the lane's number there."""
 
     executor: str
     lane: int
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInstruction:
-    """One state of an operator in one epoch: what brings it to the committed version."""
+    """Instruction for one state of an operator: chains to the committed version."""
 
     state: StateId
     # its names as of the committed version; others only until a renaming is committed
@@ -65,7 +65,7 @@ class StateInstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorInstruction:
-    """One operator in one epoch."""
+    """Instruction for one operator in one epoch."""
 
     level: int  # level of its component, from 1
     # Shape ``(num_key_groups,)``: place (index into ``EpochInstruction.places``).
@@ -87,7 +87,7 @@ class OperatorInstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochInstruction:
-    """One epoch."""
+    """Instruction of one epoch to all lanes."""
 
     epoch: int
     flow: int  # the flow version that lanes write under
@@ -133,7 +133,7 @@ class OperatorReport:
 
 @dataclass(slots=True, kw_only=True)
 class PassedOn:
-    """Rows that one lane made of one operator's output for another operator.
+    """Rows that one lane passed from an operator to another.
 
     Where the two share a component the rows stay in their lane; where not, they go through an
     exchange, and `exchanged` is true: only then the fields below it say anything.
@@ -174,13 +174,13 @@ class LaneReport:
     error: GodwitError | None = None
 
     def lap(self, phase: str, since_s: float) -> float:
-        """Count the time since `since_s` (`time.perf_counter`) towards a phase; return now."""
+        """Add the time since `since_s` (`time.perf_counter`) to a phase; return the time now."""
         now_s = time.perf_counter()
         self.took_ms[phase] = self.took_ms.get(phase, 0.0) + (now_s - since_s) * 1e3
         return now_s
 
     def dumps(self) -> bytes:
-        """Pickle it; an error's context may hold anything, so it is made plain if need be."""
+        """Pickle the report; an error's context is converted to text where pickling fails."""
         try:
             return pickle.dumps(self)
         except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way

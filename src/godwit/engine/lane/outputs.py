@@ -1,4 +1,4 @@
-"""Output on its way to a sink: rows that its target cannot take are found here, before the commit.
+"""Output on its way to a sink, checked before the commit for rows that the target cannot take.
 
 The invariant: what is staged under a sink's name, its check has passed.  A row that it has not
 passed refuses the epoch, while nothing of it is committed, or goes to the sink that was named for
@@ -30,7 +30,7 @@ __all__ = ["refusal", "rejected_rows", "stage_output"]
 def stage_output(
     sink: StagedSink, rows: pa.Table, files: LaneFiles, *, operator: str, epoch: int, place: int
 ) -> None:
-    """Stage an operator's output for a sink, less what the sink's target cannot take.
+    """Stage an operator's output for a sink, without the rows that its target cannot take.
 
     Raises `SinkError` if there are such rows and nowhere to put them; names the first by its key.
     """
@@ -50,7 +50,7 @@ def stage_output(
 
 
 def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
-    """Divert the rows that the sink's check finds; return the others."""
+    """Divert the rows that the sink's check rejects; return the others."""
     assert sink.check is not None
     accepted, rejected = [], []
     for batch in _pieces(rows):
@@ -124,7 +124,7 @@ def _objects(columns: dict[str, list[Any]], rows: int) -> list[str]:
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """Return a value as JSON can hold it."""
+    """Convert a value to one that JSON can hold."""
     if not value.is_valid:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Combining before rows are sent: as they are, or made one partial state per key.
+"""Pre-aggregation before the exchange: raw rows, or one partial state per key.
 
 Combining saves what is sent, and work in the lane, where keys repeat; where they do not, it only
 costs.  So it is decided for each chunk by a sample, and for hot keys by themselves.
@@ -72,7 +72,7 @@ def partial_schema(operator: KeyedOperator) -> pa.Schema:
 def pack(
     operator: KeyedOperator, columns: pa.RecordBatch, num_key_groups: int, hot_share: float
 ) -> tuple[list[tuple[bool, pa.RecordBatch, npt.NDArray[np.int32]]], pa.RecordBatch | None]:
-    """Prepare rows for an operator to be sent: combine all per key, those of hot keys, or none.
+    """Prepare rows for sending: pre-aggregate all keys, the hot keys, or none.
 
     A key that has at least `hot_share` of the rows is hot; 0: none is.
 
@@ -113,7 +113,7 @@ def pack(
 
 
 def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """One partial state of each group."""
+    """Compute one partial state per group."""
     keys = rows.select(operator.schema.keys.names).take(pa.array(groups.first_row))
     states = operator.combine(groups, keys, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(
@@ -137,7 +137,7 @@ def _combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
 
 
 def sampled(count: int) -> npt.NDArray[np.int64]:
-    """Numbers of some of `count` rows: all of few; none where nothing is worth finding."""
+    """Row numbers of a sample: all of few rows; none where sampling is not worth it."""
     if count < _MIN_SAMPLED:
         return np.empty(0, np.int64)
     if count <= _SAMPLE:
@@ -146,7 +146,7 @@ def sampled(count: int) -> npt.NDArray[np.int64]:
 
 
 def hot_hashes(sample: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.int64]:
-    """Hashes of keys that seem to have at least a share (0 to 1) of the rows, ascending.
+    """Hashes of keys that have about `share` (0 to 1) of the sample or more, ascending.
 
     `sample`: hashes of the keys of some rows. Share 0: there is no such key.
     """
@@ -171,7 +171,7 @@ def rows_of(hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]) -> npt.ND
 def _hot_rows(
     groups: Groups, keys: pa.RecordBatch, hot: npt.NDArray[np.int64], num_keys: int
 ) -> pa.RecordBatch | None:
-    """Keys of the `hot` hashes and the number of their rows; ``None`` if there are none.
+    """Hot keys and the numbers of their rows; ``None`` if there are none.
 
     `keys`: the key of each group, in `num_keys` columns; a key of several groups comes as often.
     """

@@ -1,4 +1,4 @@
-"""Rows of one operator in a lane: as they arrive, raw or as partial states, and while they wait.
+"""Rows of one operator in a lane: raw or partial, new or from the wait buffer.
 
 A row's hash is computed when the row arrives and stays beside it.  If everything came raw, rows are
 combined once, together; as soon as something came, or has to be kept, as partial states, what came
@@ -54,7 +54,7 @@ class LaneRows:
     def of(
         cls, operator: KeyedOperator, num_key_groups: int, batch: pa.RecordBatch, *, partial: bool
     ) -> LaneRows:
-        """Compute the hashes of rows."""
+        """Hash rows by their keys."""
         return cls(
             operator=operator,
             num_key_groups=num_key_groups,
@@ -70,7 +70,7 @@ class LaneRows:
 
     @property
     def entries(self) -> StateRows:
-        """The rows as the operator takes them; a key column may be among those that it reads."""
+        """The rows as the operator's input."""
         read = self.operator.schema.values if self.partial else self.operator.inputs
         return StateRows(
             hashes=self.hashes,
@@ -83,7 +83,7 @@ class LaneRows:
         return replace(self, batch=self.batch.take(pa.array(rows)), hashes=self.hashes[rows])
 
     def combined(self) -> LaneRows:
-        """Make partial states of raw rows, one per key."""
+        """Pre-aggregate raw rows to one partial state per key."""
         if self.partial:
             return self
         operator, rows = self.operator, self.entries
@@ -143,7 +143,7 @@ def _joined(parts: Sequence[LaneRows]) -> LaneRows:
 
 
 def set_aside(rows: LaneRows, waits: npt.NDArray[np.bool_], files: LaneFiles) -> LaneRows:
-    """Put rows of the key groups that wait into the wait buffer; return the others."""
+    """Write rows of suspended key groups to the wait buffer; return the others."""
     if not waits[rows.key_groups].any():
         return rows
     if rows.operator.mergeable:
@@ -166,7 +166,7 @@ def with_waiting(
     *,
     since: Mapping[int, int],
 ) -> LaneRows:
-    """Put the waiting rows of key groups that resume before the rows of this epoch.
+    """Prepend the waiting rows of key groups that resume.
 
     `rows` are partial states if the operator is mergeable, as what waits is.  A segment may hold
     rows of a key group that were processed while others waited: those before its epoch in `since`.

@@ -93,7 +93,7 @@ class Header:
 
     @property
     def arrival(self) -> tuple[int, ...]:
-        """Order of payloads for one operator."""
+        """Sort key of payloads for one operator."""
         return (*self.origin, self.number, self.kind)
 
     @property
@@ -103,7 +103,7 @@ class Header:
 
 
 def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Split payloads into those for operators of `level`, and those for operators of later ones."""
+    """Split payloads into those for `level`, and those for later levels."""
     due: list[bytes] = []
     later: list[bytes] = []
     for payload in payloads:
@@ -112,7 +112,7 @@ def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[byt
 
 
 def unpack_arrivals(payload: Payload) -> Arrivals:
-    """Read the event times of rows that were sent, as their sender reports them."""
+    """Read a sender's report of event times."""
     if isinstance(payload, Arrivals):
         return payload
     assert isinstance(payload, bytes), "rows are of another kind"
@@ -152,7 +152,7 @@ def ship_arrivals(
     rows: int = 0,  # rows that no other payload counts
     number: int = 0,  # of the operator's input that they came by
 ) -> Iterator[Blob]:
-    """Send the event times of rows that were sent, to any lane of the operator."""
+    """Send a report of the event times of sent rows to any lane of the operator."""
     header = _HEADER.pack(ARRIVALS, shipment.level, shipment.index, *origin, rows, number)
     counts = (arrivals.late, arrivals.ahead, arrivals.untimed)
     sums = _ARRIVALS.pack(*counts, arrivals.reached, len(arrivals.newest))
@@ -171,7 +171,7 @@ def ship(
     *,
     number: int = 0,  # of the operator's input that the rows come by
 ) -> Iterator[Blob]:
-    """Split rows by place, combined per key first where that pays."""
+    """Split rows by place, and serialise them; pre-aggregated per key where that pays."""
     for chunk, start in enumerate(range(0, columns.num_rows, _MAX_CHUNK_ROWS)):
         rows = columns.slice(start, _MAX_CHUNK_ROWS)
         yield from _ship_chunk(shipment, rows, (*origin, chunk), tally, number)
@@ -184,7 +184,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
-    """Ship rows that are few enough for one payload a place; `origin` numbers the chunk too."""
+    """Ship rows that fit one payload per place; `origin` includes the chunk's number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.received(columns, number), shipment.time, number
@@ -223,7 +223,7 @@ def _ship_chunk(
 def _by_slot(
     shipment: Shipment, rows: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
 ) -> Iterator[tuple[Shipment, pa.RecordBatch, npt.NDArray[np.int32]]]:
-    """Split rows by the slot that takes them, where key groups have two."""
+    """Split rows by the slot that is active for their key group."""
     slots, second = shipment.time.slots, shipment.second
     if slots is None or second is None:
         yield shipment, rows, key_groups
@@ -243,7 +243,7 @@ def _by_slot(
 def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Send rows that an operator left out to the lanes of their keys."""
+    """Ship rows that an operator left out, to the lanes of their keys."""
     key_groups = _key_groups(rows, shipment.operator.keys, len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
         header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0, number)
@@ -272,7 +272,7 @@ def split_by_place(
 def hand_over(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[tuple[Header, Payload]]:
-    """Give rows to an operator of the same lane; parameters are as of `ship`."""
+    """Pass rows to an operator in the same lane; parameters as of `ship`."""
     operator, rows = shipment.operator, columns.num_rows
 
     def header(kind: int, rows: int) -> Header:
@@ -302,7 +302,7 @@ def insist_on_staying(
     shipment: Shipment,
     place: int,
 ) -> None:
-    """Refuse rows that a function of the user's has given the key of another lane.
+    """Refuse rows to which a user's function gave a key of another lane.
 
     Raises `EpochFailedError`, which names the function, and a key.
     """
@@ -334,7 +334,7 @@ def pairs_sent(
     rows: pa.Table,  # what is sent, after the maps on the way
     own: npt.NDArray[np.bool_],  # shape ``(num_key_groups,)``: the sender's that this lane owns
 ) -> KeyGroupPairs:
-    """Count the rows that go from one operator to another by pairs of key groups.
+    """Count rows between two operators by pairs of key groups.
 
     A row's own key group is known from its key columns. If maps on the way have let one of them go,
     or made another type of it, nothing is counted; if they have changed its values, the row most

@@ -118,7 +118,7 @@ def pin_pairs(
     pairs: int,
     rng: np.random.Generator,
 ) -> tuple[IntArray, list[tuple[int, int]]]:
-    """Step 3: pin the pairs with most traffic that are apart, as far as the budget goes.
+    """Pin the pairs with most traffic between executors, within the budget (Algorithm 2, step 3).
 
     A pair that could only meet by parting as much traffic as it brings together is passed over:
     once most pairs are together, collocation would else go round in circles.
@@ -164,7 +164,7 @@ def pin_pairs(
 def _ways_to_meet(
     index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
 ) -> list[tuple[int, int]]:
-    """Order two units by which goes to the other's executor, the better way first.
+    """Return both ways to collocate two units, the better one first.
 
     They meet at the partition's executor if one of them is a single key group, otherwise at the
     less loaded one.
@@ -190,7 +190,7 @@ _LEAST_APART = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Reached:
-    """Distance of an assignment from each aim; less is better, the first that differs decides."""
+    """Distances of an assignment from the aims, compared in order; less is better."""
 
     excess: float  # sum of what is above limits on use, in shares of the limit
     left: int  # key groups on draining executors
@@ -205,7 +205,7 @@ class Reached:
 
 
 class Aims:
-    """Measures assignments of one problem by all aims, as one value that plans are compared by.
+    """Evaluates assignments of one problem by all aims.
 
     A planner that weighs balance against collocation can go round in circles on constant input,
     each plan undoing for the one what the last did for the other. So a plan is worth its moves only
@@ -471,7 +471,7 @@ def plan_albic(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """One assignment, and the constraints that it was made under."""
+    """An assignment, and the constraints that led to it."""
 
     assignment: IntArray
     share: float = 0.0
@@ -481,7 +481,7 @@ class _Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """Makes attempts, until it has none left."""
+    """Search over constraints: attempts until time or ideas run out."""
 
     problem: Problem
     graph: KeyGroupGraph
@@ -492,7 +492,7 @@ class _Search:
     _seen: set[bytes] = field(default_factory=set)
 
     def attempts(self, share: float, step: float, pairs: int) -> Iterator[_Attempt]:
-        """Try ever less: other pairs, half as many, smaller parts, key groups alone, traffic only.
+        """Yield attempts under ever weaker constraints: pairs, half of them, smaller parts, none.
 
         Units and pins that were tried already are passed over.
         """
@@ -521,7 +521,7 @@ class _Search:
     def _allocate(
         self, unit_of: IntArray, pinned: IntArray, share: float, chosen: list[tuple[int, int]]
     ) -> Iterator[_Attempt]:
-        """Allocate units under pins, unless the same was tried before or time is up."""
+        """Allocate units under pins, unless that was tried before or time is up."""
         key = unit_of.tobytes() + pinned.tobytes()
         if key in self._seen or self.limits.clock() >= self.deadline:
             return
@@ -546,7 +546,7 @@ class _Search:
         return _Attempt(assignment=units.expand(place), units=len(units))
 
     def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:
-        """Spend the moves that balance leaves on traffic."""
+        """Use the moves that balance has left to collocate traffic."""
         placement = Placement(model, place)
         collocate(
             placement,
@@ -601,7 +601,7 @@ def _split(
 
 
 def _ratio(amount: float, limit: float | None) -> float:
-    """Return how many times a limit is needed; infinite for a limit of 0."""
+    """Return an amount as a multiple of its limit; infinite for a limit of 0."""
     if limit is None:
         return 0.0
     return amount / limit if limit > 0 else math.inf if amount > 0 else 0.0

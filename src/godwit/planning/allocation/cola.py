@@ -82,7 +82,7 @@ def plan_cola(
 
 
 def _deal(problem: Problem, parts: list[IndexArray], weight: FloatArray) -> IntArray:
-    """Heaviest part first, to the executor whose index is then lowest."""
+    """Assign the heaviest part first, each to the executor of lowest load index."""
     load = np.array([float(weight[part].sum()) for part in parts])
     available, speed = problem.available, problem.speed
     heap = [(0.0, e) for e in available.tolist()]

@@ -89,7 +89,7 @@ def with_executors(traffic: sparse.csr_matrix, place: IntArray, executors: int) 
 
 
 def _deal(weight: FloatArray, parts: int) -> IntArray:
-    """Heaviest first to the lightest part: for graphs without edges, where no cut is better."""
+    """Assign the heaviest first to the lightest part, for graphs without edges."""
     part = np.empty(len(weight), np.int32)
     load = np.zeros(parts)
     counts = np.zeros(parts, np.int64)

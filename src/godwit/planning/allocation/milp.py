@@ -93,7 +93,7 @@ def load_distance_bound(problem: Problem) -> float:
 
 
 def _heaviest(problem: Problem) -> float:
-    """Least load index that the heaviest key group makes somewhere."""
+    """Lower bound of the largest load index, by the heaviest key group."""
     k = int(problem.weight.argmax())
     places = problem.available
     fastest = float(problem.speed[places].max())
@@ -121,7 +121,7 @@ def _possible(
 
 
 class _MoveCount:
-    """Moves that bring every executor into the range at least.
+    """Lower bound by moves: enough of them to bring every executor into the range.
 
     An executor that gives a key groups and takes b changes its load by a sum of b minus a sum of a,
     of which only the least and the greatest are looked at. Each move is given once and taken once,
@@ -156,7 +156,7 @@ class _MoveCount:
         return bool(total.max() <= self._limit + 1e-6)
 
     def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
-        """Fewest key groups to take for each number given away, and whether any number will do."""
+        """Fewest key groups to take per number given away, and whether any number will do."""
         least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
@@ -174,7 +174,7 @@ def _sums(values: FloatArray) -> FloatArray:
 
 
 class _ByteCount:
-    """Bytes that they take at least, if key groups could be cut."""
+    """Lower bound by bytes, as if key groups could be divided."""
 
     def __init__(self, problem: Problem, weight: FloatArray, limit: float) -> None:
         self._limit = limit * (1 + 1e-9)
@@ -194,7 +194,7 @@ class _ByteCount:
 
 
 def _curve(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Load given away against bytes moved, the cheapest key groups first."""
+    """Load given away against bytes moved, cheapest key groups first."""
     return _sums(weight), _sums(size)
 
 
@@ -203,7 +203,7 @@ _OPTIMAL, _INFEASIBLE = 0, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SolverResult:
-    """Result of HiGHS."""
+    """Result of a run of HiGHS."""
 
     # shape ``(U,)``: executor of every unit of the model; ``None`` if nothing was found
     place: IntArray | None
@@ -213,7 +213,7 @@ class SolverResult:
 
 
 class _Program:
-    """Columns: one per (unit, executor), then d, over, under."""
+    """The linear program; its columns: one per (unit, executor), then d, over, under."""
 
     def __init__(
         self, model: AllocationModel, place: IntArray, free: IntArray, executors: IntArray
@@ -337,7 +337,7 @@ class _Program:
 
 
 def program_size(model: AllocationModel) -> int:
-    """Binaries of the whole program."""
+    """Count the binary variables of the whole program."""
     free = int((model.units.pinned == FREE).sum())
     return free * int(model.stays.sum()) + len(model.units) - free
 
@@ -494,7 +494,7 @@ def allocate_units(
     enough: float = 0.0,
     least_gain: float = 0.0,
 ) -> AllocationResult:
-    """Place units so that d is least; what MILP and ALBIC share.
+    """Place units so that d is least; shared by MILP and ALBIC.
 
     Stops at `least`, a known lower bound of d; below `enough` moves are rather saved (both in the
     problem's unit). For units to move, d or both sides together must fall by `least_gain` fair
@@ -548,7 +548,7 @@ def allocate_units(
 def _evacuate(
     model: AllocationModel, search: AllocationSearch, start: IntArray
 ) -> tuple[AllocationSearch, bool]:
-    """Spend moves on draining rather than on the last per cent of balance.
+    """Spend moves on draining before the last per cent of balance.
 
     Tries to take as many key groups off draining executors as the budget has moves, then half as
     many, and so on, and takes the first plan that is nearly as balanced.
@@ -572,14 +572,14 @@ def _evacuate(
 
 
 def _better(model: AllocationModel, place: IntArray, than: IntArray) -> bool:
-    """Return whether one placement keeps to the room, or is more even, where another is not."""
+    """Return whether a placement keeps to the room where another does not, or is more even."""
     if model.within_room(place) != model.within_room(than):
         return model.within_room(place)
     return _key(model, place) < _key(model, than)
 
 
 def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
-    """Return d, and the two sides of it together: what placements are compared by."""
+    """Return d and the sum of its two sides, by which placements are compared."""
     over, under = model.over_under(place)
     return max(over, under), over + under
 
@@ -587,7 +587,7 @@ def _key(model: AllocationModel, place: IntArray) -> tuple[float, float]:
 def _worth_moving(
     model: AllocationModel, place: IntArray, start: IntArray, least_gain: float
 ) -> bool:
-    """Return whether `place` gains enough to leave `start` for it; draining is not asked about."""
+    """Return whether `place` gains enough over `start`, draining not considered."""
     excess, before = model.excess(place), model.excess(start)
     return excess < before or (
         excess == before and _lower(model, place, start, by=max(least_gain, _CLOSE_ENOUGH))
@@ -597,7 +597,7 @@ def _worth_moving(
 def _lower(
     model: AllocationModel, place: IntArray, than: IntArray, *, by: float = _PROGRESS
 ) -> bool:
-    """Return whether `place` is better, in d or in both sides together, by as much as is asked for.
+    """Return whether `place` is better by at least `by`, in d or in the sum of its sides.
 
     What is asked for by default is enough to put draining off.
     """
@@ -612,7 +612,7 @@ def _search_neighbourhoods(
     deadline: float,
     least: float,
 ) -> tuple[IntArray, int]:
-    """Undo some moves and search anew; now and then re-plan a few executors with HiGHS."""
+    """Improve by local search with restarts, and by HiGHS over a few executors at a time."""
     failures, rounds = 0, 0
     best = place
     while rounds < limits.rounds and failures < limits.patience:

@@ -179,7 +179,7 @@ class AllocationModel:
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
-        """Add up what executors use above their room, as shares of it; units, if there is none."""
+        """Add up the use beyond executors' room, as shares of it; units where there is no room."""
         above = float((~self.stays[place]).sum()) if self.empties else 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))

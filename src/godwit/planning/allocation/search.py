@@ -26,7 +26,7 @@ __all__ = ["AllocationSearch", "Placement"]
 
 
 class Placement:
-    """Placement of units, and what may be changed in it: budgets, room, pins, deviations."""
+    """Placement of units, and the changes that budgets, room and pins allow."""
 
     def __init__(self, model: AllocationModel, place: IntArray) -> None:
         self.model = model
@@ -55,7 +55,7 @@ class Placement:
         self._away = place != model.units.home
 
     def _badness(self, load: FloatArray, executors: IndexArray | slice | int) -> FloatArray:
-        """Size of the deviation that executors would have with some load."""
+        """Size of executors' deviations at some loads."""
         deviation = load / self.model.speed[executors] - self.model.mean
         # An executor that drains may have less than its share: then 0 stands for its deviation.
         return np.maximum(deviation, self._sign[executors] * deviation)
@@ -70,7 +70,7 @@ class Placement:
         return int(np.abs(self._deviation()).argmax())
 
     def put(self, unit: int, executor: int) -> None:
-        """Place a unit, whatever that does to budgets and room."""
+        """Place a unit, without checks of budgets and room."""
         model, units, old = self.model, self.model.units, int(self.place[unit])
         for sign, where in ((-1, old), (1, executor)):
             self._load[where] += sign * model.weight[unit]
@@ -84,11 +84,11 @@ class Placement:
     # -- what may change --------------------------------------------------------------------------
 
     def _full(self, moves: int, *, spend: bool) -> bool:
-        """Return whether the budget has no room for so many more units to leave home."""
+        """Return whether the budget is too small for so many more units to leave home."""
         return not spend or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
-        """Key groups that going to an executor adds to the moves; negative for a way home."""
+        """Return the moves that a placement adds to the plan; negative for a return home."""
         home = self.model.units.home[unit]
         away = (executor != home).astype(np.float64) - self._away[unit]
         return np.asarray(away * self.model.units.count[unit], np.float64)
@@ -134,7 +134,7 @@ class Placement:
         return good
 
     def _fits(self, unit: IndexArray, executors: IndexArray) -> BoolArray:
-        """Shape ``(units, executors)``: whether there is room for one unit more."""
+        """Shape ``(units, executors)``: whether the unit fits into the executor's room."""
         model = self.model
         fits = np.ones((len(unit), len(executors)), np.bool_)
         for r in range(model.usage.shape[1]):
@@ -143,7 +143,7 @@ class Placement:
         return fits | ~model.stays[executors]
 
     def _returnable(self) -> IndexArray:
-        """Units that moved and may go home."""
+        """Units that have moved and may return home."""
         return np.flatnonzero(self._away & self.movable & (self._way_back >= 0))
 
     def permits_moves(self, units: IndexArray, executor: int, *, limit: float) -> BoolArray:
@@ -199,7 +199,7 @@ class AllocationSearch(Placement):
     """A placement that is improved step by step."""
 
     def improve(self, enough: float = 0.0) -> None:
-        """Go down to a local optimum: first d, then the side that is not the worst.
+        """Descend to a local optimum: first of d, then of its other side.
 
         `enough`: deviation, in fair shares, at which to stop and keep the moves that are left.
         """
@@ -223,7 +223,7 @@ class AllocationSearch(Placement):
     def _descend(
         self, *, exchange: bool, spend: bool, second: bool = False, enough: float = 0.0
     ) -> None:
-        """Take the best step for the worst executor, or the `second` side, until none is left."""
+        """Take the best step for the worst executor, until none improves it."""
         while True:
             deviation = self._deviation()
             if second:
@@ -382,7 +382,7 @@ class AllocationSearch(Placement):
                 self.put(int(mine[row]), int(executors[column]))
 
     def _trade_moves(self) -> None:
-        """Send units home whose move does least good, and spend what that frees."""
+        """Return the least useful moved units home, and spend the moves that frees."""
         model = self.model
         while np.isfinite(model.max_moves) or np.isfinite(model.max_bytes):
             before, start = self.place.copy(), model.objective(self.place)

@@ -104,7 +104,7 @@ _NOTHING_LEFT = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAllocationProblem:
-    """A network, a latency target and the cores there are.
+    """A queueing network, a latency target and the available cores.
 
     Raises `InvalidProblemError` if the target is not positive or a number of cores is negative.
     """
@@ -220,7 +220,7 @@ def plan_core_allocation(problem: CoreAllocationProblem) -> CoreAllocation:
 def allocate_all_cores(
     network: QueueingNetwork, available: int, *, idle_cores: int = 1
 ) -> CoreAllocation:
-    """Allocate all cores to whom they serve best: the target is out of reach."""
+    """Allocate all cores by greatest gain, for a target out of reach."""
     least_s = float(np.finfo(np.float64).tiny)
     return plan_core_allocation(
         CoreAllocationProblem(
@@ -233,7 +233,7 @@ def allocate_all_cores(
 
 
 def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
-    """Add cores, the one that lowers waiting most first, until so little of it is left."""
+    """Add cores one by one, each where it lowers waiting most."""
     total = sum(s.waiting for s in stations.values())
     gains = [(-station.gain(), j) for j, station in stations.items()]
     heapq.heapify(gains)
@@ -248,7 +248,7 @@ def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
-    """Give executors what stability needs, the most modest first, while cores last."""
+    """Give executors the cores that stability needs, the smallest needs first."""
     cores = np.zeros_like(stable)
     left = available
     for j in np.argsort(stable, kind="stable").tolist():

@@ -1,4 +1,4 @@
-"""Machines whose cores each executor uses, after it was decided how many it needs (paper 5 §4.2).
+"""Assignment of machines' cores to executors, once their numbers are decided (paper 5 §4.2).
 
 Invariant: no machine gives more cores than it has; no core is taken from an executor that then has
 fewer than it needs, unless that executor is not data-intensive and gets another core later.
@@ -39,7 +39,7 @@ DEFAULT_PHI_BYTES_PER_S = 512.0 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoreAssignmentProblem:
-    """n machines, m executors.
+    """n machines with cores, m executors that need some.
 
     Raises `InvalidProblemError` if shapes differ, a number is negative, a machine does not exist,
     or more of its cores are held than it has.
@@ -125,7 +125,7 @@ def remote_bytes_per_s(problem: CoreAssignmentProblem, cores: IntArray) -> float
 
 
 def reachable_cores(problem: CoreAssignmentProblem) -> tuple[IntArray, str]:
-    """Cut k down to the cores there are, and say why.
+    """Reduce the cores asked for to those available, and give the reason.
 
     Core after core goes from whoever has most of them; ties: the lower executor.
     """
@@ -202,7 +202,7 @@ class _Attempt:
         return self._x
 
     def _local_donor(self, i: int, j: int) -> int | None:
-        """-1 for a free core, an executor, or None."""
+        """Donor of a core on machine i: -1 for a free core, an executor, or None."""
         if self._free[i] > 0:
             return -1
         best, lowest_cost = None, np.inf
@@ -255,7 +255,7 @@ class _Attempt:
         return float(self._state[j] * (total - int(self._x[i, j])) / (total * (total - 1)))
 
     def _give(self, i: int, donor: int, j: int) -> None:
-        """Give executor j a core of machine i, free (-1) or its donor's."""
+        """Give executor j a core of machine i, from its donor or free (-1)."""
         if donor < 0:
             self._free[i] -= 1
         else:
@@ -295,7 +295,7 @@ def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment
 def _priced(
     problem: CoreAssignmentProblem, cores: IntArray, phi_bytes_per_s: float, reason: str
 ) -> CoreAssignment:
-    """Add to a matrix of cores what it moves and what it sends between machines."""
+    """Return a matrix of cores with its migration cost and its traffic between machines."""
     return CoreAssignment(
         cores=cores,
         migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),

@@ -1,4 +1,4 @@
-"""Balance inside an executor: which lane processes which key group (paper 5 §3.1, θ = 1.2).
+"""Balance inside an executor: the lane of each key group (paper 5 §3.1, θ = 1.2).
 
 Nothing moves between executors, so a reassignment costs next to nothing.
 

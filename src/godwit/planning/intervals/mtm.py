@@ -1,4 +1,4 @@
-"""MTM-aware migration: cheap now, and from where the future is expected to be cheap (paper 1 §5.2).
+"""MTM-aware migration: cheap now, and with a cheap expected future (paper 1 §5.2).
 
 Definition 5.4: among assignments by intervals within τ, minimise the bytes moved now plus gamma
 times the projected cost C of the new partitioning (see `pmc`).  The definition adds C undiscounted,
@@ -112,7 +112,7 @@ def plan_mtm(
 
 
 def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
-    """Shape ``(a,)``: bytes that move when going to each partitioning today."""
+    """Shape ``(a,)``: bytes that a migration to each partitioning moves now."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     stays: FloatArray = kept_bytes(cuts[None], rows, kept)[0]
@@ -122,7 +122,7 @@ def _bytes_now(problem: Problem, rows: IntArray) -> FloatArray:
 def _with_ssm(
     problem: Problem, projected: ProjectedCost, rows: IntArray, later: FloatArray, reach: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """Add SSM's partitioning, and its cost by one look ahead, to those of the table."""
+    """Add SSM's partitioning to the candidates, with its cost by one look-ahead."""
     cuts = present_cuts(problem)
     kept = line_of(problem, np.inf, use=False).kept
     next_cuts = cheapest_step(cuts, reach, problem.target_executors, kept)

@@ -1,4 +1,4 @@
-"""OMS: the cheapest way through a known sequence of migrations, exactly (paper 1 §5.1).
+"""OMS: the cheapest path through a known sequence of migrations, exactly (paper 1 §5.1).
 
 The numbers of executors n₁, ..., nₚ of the next p migrations are known; find the assignments by
 intervals, each within its τ, with the fewest bytes moved in all.  Taking the cheapest migration
@@ -140,7 +140,7 @@ def plan_oms(
     taus: Sequence[float] = (),
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Take the first step of the cheapest way through a sequence of migrations.
+    """Plan the first step of the cheapest path through a sequence of migrations.
 
     `targets` are n₁, ..., nₚ (default: one step to the problem's own n'), `taus` the τ of each step
     (default: ``limits.tau`` for all). ``objective`` is the bytes that all migrations move together;
@@ -245,7 +245,7 @@ def _shortest_path(
 
 
 def _no_repeats(cuts: IntArray) -> IntArray:
-    """Drop the cuts at the end that stand for empty intervals."""
+    """Drop trailing cuts of empty intervals."""
     return cuts[np.concatenate(([True], np.diff(cuts) > 0))]
 
 

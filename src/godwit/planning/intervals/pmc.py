@@ -1,4 +1,4 @@
-"""PMC: what the future costs from each partitioning, computed before it is needed (paper 1 §5.2).
+"""PMC: the projected cost of each partitioning, computed in advance (paper 1 §5.2).
 
 Numbers of executors follow a Markov chain M (`Transitions`).  The projected cost C is the least
 expected sum of bytes moved, c(P, P') per migration and discounted by gamma, over an endless
@@ -78,7 +78,7 @@ def serially(function: Callable[[In], Out], blocks: Sequence[In]) -> list[Out]:
 
 
 def row_blocks(counts: Sequence[int], widest: int) -> list[Block]:
-    """Make blocks of rows of every size, small enough for a cache next to `widest` targets."""
+    """Cut the rows of every size into blocks that fit a cache beside `widest` targets."""
     rows_at_once = max(1, min(256, BLOCK_PAIRS // max(1, min(widest, 256))))
     return [
         (size, first, min(count, first + rows_at_once))
@@ -92,7 +92,7 @@ RESTART = 0.1
 
 
 class Sample:
-    """Sample of partitionings within τ, by size, that the future is likely to go through.
+    """Sample of partitionings within τ, by size, that future migrations are likely to pass.
 
     It only grows. Uniform samples are useless here: two random partitionings of a long line have
     little in common, so every step within such a sample would look dear. The sample starts with the
@@ -155,7 +155,7 @@ class Sample:
         self._ways(count)
 
     def _tighter(self, now: IntArray) -> None:
-        """Sample SSM's steps under tighter loads than τ asks for."""
+        """Add SSM's steps under tighter loads than τ asks for."""
         weight, sizes = self._problem.weight, self._transitions.sizes
         lowest, highest = least_bound(self._problem), float(weight.sum())
         for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():
@@ -166,12 +166,12 @@ class Sample:
                     self.spread(cuts)
 
     def spread(self, cuts: IntArray) -> None:
-        """Add `cuts` under every size that they serve, and SSM's step from them to the others."""
+        """Add `cuts` at every size that they fit, and SSM's steps from them to other sizes."""
         for size in range(len(self._transitions.sizes)):
             self._add(size, self._step(cuts, size))
 
     def _ways(self, count: int) -> None:
-        """Sample SSM's steps along random ways through the chain of sizes."""
+        """Add SSM's steps along random walks through the chain of sizes."""
         sizes, probability = self._transitions.sizes, self._transitions.probability
         size, row = self._visited[0]
         for _ in range(4 * count):  # a way may go round in a small circle of partitionings
@@ -186,7 +186,7 @@ class Sample:
             self._add(size, cuts)
 
     def grow(self, cuts: tuple[IntArray, ...], visits: FloatArray, count: int) -> None:
-        """Grow to about `count` around the partitionings that are visited most.
+        """Grow the sample to about `count` around the most visited partitionings.
 
         `cuts`: the sample that `visits` counts. `visits`: shape ``(N,)``: how often each
         partitioning is visited, all sizes one after another.
@@ -217,7 +217,7 @@ class Sample:
 
 
 def cheapest_step(cuts: IntArray, reach: IntArray, parts: int, kept: FloatArray) -> IntArray | None:
-    """Cut as SSM would, coming from `cuts`; None if nothing is within the bound."""
+    """Cut as SSM would from `cuts`; None if nothing is within the bound."""
     cuts = cuts[np.concatenate(([True], np.diff(cuts) > 0))]
     best = best_cuts(lay_out(cuts, reach=reach, kept=kept), parts)
     if best is None:
@@ -418,7 +418,7 @@ def _errors(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Solved:
-    """Costs per size, their greatest error, the sweeps it took, and the last choices."""
+    """Costs per size, their largest error, the number of sweeps, and the last choices."""
 
     cost: tuple[FloatArray, ...]
     error_bytes: float
@@ -429,7 +429,7 @@ class _Solved:
 def _offers(
     sample: Sample, space: Space, solved: _Solved, visits: FloatArray, block_map: BlockMap
 ) -> list[IntArray]:
-    """Partitionings beyond the sample that would lower its costs, those that lower them most first.
+    """Partitionings beyond the sample that would lower its costs, most first.
 
     Candidates are those that differ by one cut from what is chosen most. What follows them is
     evaluated by one look ahead, and each counts for the partitionings that would choose it, by how
@@ -462,7 +462,7 @@ def _offers(
 
 
 def _visits(space: Space, chosen: IntArray) -> FloatArray:
-    """Shape ``(N,)``: how often each partitioning is visited when the choices are followed."""
+    """Shape ``(N,)``: frequency of each partitioning under the choices."""
     leads = _choices(space, chosen)
     visits: FloatArray = np.full(len(chosen), 1 / len(chosen))
     for _ in range(100):  # lazily, so that chains that alternate settle, too
@@ -494,7 +494,7 @@ def _solve(space: Space, *, tolerance: float, block_map: BlockMap) -> _Solved:
 def _follow(
     space: Space, choices: tuple[FloatArray, FloatArray, IntArray], goal: float
 ) -> FloatArray:
-    """Evaluate the choices of a sweep to the end, without looking for better ones."""
+    """Evaluate the policy of a sweep's choices to convergence."""
     cost, swept, chosen = choices
     leads = _choices(space, chosen)
     moved = swept - space.gamma * np.asarray(leads @ cost)

@@ -1,4 +1,4 @@
-"""Projected costs as a value: looked up, saved, loaded, and refused where they do not fit.
+"""Projected costs as a value: look-up, encoding, and refusal of problems they do not fit.
 
 The table is computed by `pmc` and used by `mtm`.  It is saved as bytes of a NumPy archive without
 pickled objects, so opening one is safe.
@@ -111,7 +111,7 @@ def estimate_transitions(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Space:
-    """Partitionings that the future may go through."""
+    """Partitionings that future migrations may pass."""
 
     transitions: Transitions  # sizes and their probabilities
     gamma: float  # discount factor
@@ -142,7 +142,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProjectedCost:
-    """Bytes that the future is expected to move, from each partitioning."""
+    """Expected bytes of future migrations from each partitioning."""
 
     space: Space  # the partitionings it knows
     cost: tuple[FloatArray, ...]  # per size, shape ``(N_n,)``: discounted expected bytes
@@ -162,7 +162,7 @@ class ProjectedCost:
 
     @classmethod
     def of(cls, problem: Problem, space: Space, **facts: Any) -> ProjectedCost:
-        """Remember which problem the costs belong to."""
+        """Build the table of a problem's costs over a space."""
         facts.setdefault("partitionings_in_all", sum(len(rows) for rows in space.cuts))
         assert problem.limits.tau is not None, "a space has a tau"
         return cls(space=space, weight=problem.weight.copy(), tau=problem.limits.tau, **facts)

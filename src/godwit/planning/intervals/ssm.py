@@ -96,7 +96,7 @@ def _plan_by(
     method: str,
     clock: Clock,
 ) -> Solution:
-    """Plan the cuts that `best` makes within the bound, or within the smallest that has any."""
+    """Plan by the function `best`, within the bound or the smallest one that can be met."""
     began = clock()
     limit = load_bound(problem)
     cuts, reason = best(limit), ""
@@ -228,7 +228,7 @@ def _windows(best: FloatArray, first: int, stop: int, width: int) -> FloatArray:
 
 
 def _blocks(line: Line) -> list[tuple[int, int, int]]:
-    """Blocks of cuts (first, stop, longest interval) that bound the memory of a step."""
+    """Blocks of cuts (first, stop, longest interval) of bounded memory."""
     m = len(line.reach) - 1
     ahead = line.reach[:-1] - np.arange(m)
     blocks, x = [], 0
@@ -310,7 +310,7 @@ def _walk(
 
 
 def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
-    """Key group whose old executor keeps [x, y) on the best way; -1 for nobody."""
+    """Key group whose old executor keeps [x, y) in the best plan; -1 for none."""
     if cut:
         if used and y < line.end[x]:
             return -1
@@ -326,7 +326,7 @@ def _keeper(line: Line, x: int, y: int, *, used: bool, cut: bool) -> int:
 
 
 def assign_intervals(problem: Problem, cuts: list[tuple[int, int, int]]) -> IntArray:
-    """Assign each interval to its keeper, or else to an executor that nobody needs."""
+    """Assign each interval to its keeper, or else to an executor that keeps none."""
     assignment = np.empty(problem.num_key_groups, np.int32)
     free = set(problem.available.tolist())
     for x, y, keeper in cuts:
@@ -362,7 +362,7 @@ def least_bound(problem: Problem) -> float:
 
 
 def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
-    """Greatest load when each interval is as long as `limit` lets it be; infinite if too many."""
+    """Largest load of greedy intervals under a limit; infinite if there are too many."""
     x, m, greatest = 0, len(total) - 1, 0.0
     slack = limit * (1 + RELATIVE_TOLERANCE / 8)
     for _ in range(parts):
