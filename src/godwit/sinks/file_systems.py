@@ -15,11 +15,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SinkError
-from godwit.model.secrets import HIDDEN, Secrets, shown_uri
+from godwit.model.secrets import HIDDEN, shown_uri
+from godwit.sources.directory import open_file_system as open_any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,21 +43,7 @@ def open_file_system(
     path: str, filesystem: pafs.FileSystem | None = None
 ) -> tuple[pafs.FileSystem, str]:
     """Open the file system that `path` is on; return it with the path inside it."""
-    if filesystem is not None:
-        return filesystem, path.rstrip("/")
-    if not _is_uri(path):
-        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
-    uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
-    try:
-        opened, inner = pafs.FileSystem.from_uri(uri)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
-        secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
-        raise SinkError(
-            f"Cannot open {shown_uri(path)}: {secrets.hide(str(error))}.",
-            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs; in user "
-            "and password, / is written %2F, @ %40 and : %3A.",
-            path=shown_uri(path),
-        ) from secrets.cause(error)
+    opened, inner = open_any(path, filesystem, error=SinkError)
     return opened, inner.rstrip("/")
 
 

@@ -3,13 +3,15 @@
 Each function makes a source for ``flow.source(name, source)``. Nothing is touched until the flow
 is started.
 
-=========  ============================================  ==========================
-source     rows                                          position
-=========  ============================================  ==========================
-`memory`   what a program adds, for tests                a number of rows
-`rate`     numbered rows, any number a second            a number of rows
-`nexmark`  bids, auctions and persons of the benchmark   a number of rows
-=========  ============================================  ==========================
+====================  ============================================  =======================
+source                rows                                          position
+====================  ============================================  =======================
+`parquet`, `arrow`    files that turn up in a directory             which files were read
+`csv`, `json`         the same, of lines of text                    which files were read
+`memory`              what a program adds, for tests                a number of rows
+`rate`                numbered rows, any number a second            a number of rows
+`nexmark`             bids, auctions and persons of the benchmark   a number of rows
+====================  ============================================  =======================
 
 The contract of all sources is in `godwit.sources.source`, the first file to read: derive from
 `Source` to write your own, and check it by ``gw.testing.check_source``.
@@ -19,19 +21,203 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from godwit.columns.types import to_schema
+from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
+from godwit.sources.file_formats import ArrowFormat, ParquetFormat
+from godwit.sources.files import FileSource
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
 from godwit.sources.nexmark import NexmarkKind, NexmarkSource
 from godwit.sources.source import Lag, Position, Source, Split
+from godwit.sources.text_formats import CsvFormat, JsonFormat
 
 if TYPE_CHECKING:
     import datetime as dt
+    import os
+    from collections.abc import Sequence
     from typing import Any
+
+    import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
 
-__all__ = ["Lag", "MemorySource", "Position", "Source", "Split", "memory", "nexmark", "rate"]
+__all__ = [
+    "Lag",
+    "MemorySource",
+    "Position",
+    "Source",
+    "Split",
+    "arrow",
+    "csv",
+    "json",
+    "memory",
+    "nexmark",
+    "parquet",
+    "rate",
+]
+
+
+@user_call
+def parquet(
+    path: str | os.PathLike[str],
+    *,
+    schema: SchemaLike | None = None,
+    filesystem: pafs.FileSystem | None = None,
+    pattern: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+) -> Source:
+    """Parquet files that turn up in a directory, and in those within it.
+
+    Files are read once each, those listed together by modification time and path. A large file is
+    read by all lanes, row groups by row groups; only the columns that the flow reads are read.
+    Directories named as ``day=2024-05-01`` are columns.
+
+    Parameters
+    ----------
+    path
+        A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
+        ``gs://``, ``abfs://``, ``hdfs://``).
+    schema
+        Columns: an Arrow schema, a dict of column name → type, text such as
+        ``"symbol string, price double"``, or a PySpark ``StructType``. By default those of the
+        first file. A column that a file does not have is null, one of a narrower type is widened,
+        one of another type is refused with the file's name; further columns are not read.
+    filesystem
+        File system that `path` is on; by default the one that it says.
+    pattern
+        Reads only files of such names (``"*.parquet"``); by default all but those that begin with
+        ``_`` or ``.``.
+    max_rows_per_epoch, max_files_per_epoch
+        How much an epoch reads at most; by default all there is. An epoch may end within a file.
+
+    Raises
+    ------
+    SourceError
+        While it is read: if the directory is not there, or a file is no Parquet file, changed after
+        it was listed, or vanished before it was read.
+    """
+    return FileSource(
+        ParquetFormat(),
+        path,
+        schema=schema,
+        filesystem=filesystem,
+        pattern=pattern,
+        max_rows_per_epoch=max_rows_per_epoch,
+        max_files_per_epoch=max_files_per_epoch,
+    )
+
+
+@user_call
+def arrow(
+    path: str | os.PathLike[str],
+    *,
+    schema: SchemaLike | None = None,
+    filesystem: pafs.FileSystem | None = None,
+    pattern: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+) -> Source:
+    """Arrow IPC files (Feather 2) that turn up in a directory, and in those within it.
+
+    Parameters and errors are those of `parquet`; a large file is cut between its record batches.
+    """
+    return FileSource(
+        ArrowFormat(),
+        path,
+        schema=schema,
+        filesystem=filesystem,
+        pattern=pattern,
+        max_rows_per_epoch=max_rows_per_epoch,
+        max_files_per_epoch=max_files_per_epoch,
+    )
+
+
+@user_call
+def json(
+    path: str | os.PathLike[str],
+    *,
+    schema: SchemaLike | None = None,
+    filesystem: pafs.FileSystem | None = None,
+    pattern: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+) -> Source:
+    """Files with a JSON object a line that turn up in a directory, and in those within it.
+
+    Parameters and errors are those of `parquet`. Without a schema, types are what the first file's
+    first lines look like. Files named ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` and ``.br`` are
+    decompressed; such a file is not cut.
+    """
+    return FileSource(
+        JsonFormat(),
+        path,
+        schema=schema,
+        filesystem=filesystem,
+        pattern=pattern,
+        max_rows_per_epoch=max_rows_per_epoch,
+        max_files_per_epoch=max_files_per_epoch,
+    )
+
+
+@user_call
+def csv(
+    path: str | os.PathLike[str],
+    *,
+    schema: SchemaLike | None = None,
+    header: bool = True,
+    delimiter: str = ",",
+    quote: str | None = '"',
+    escape: str | None = None,
+    null_values: Sequence[str] = ("",),
+    newlines_in_values: bool = False,
+    filesystem: pafs.FileSystem | None = None,
+    pattern: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+) -> Source:
+    """Files of comma-separated values that turn up in a directory, and in those within it.
+
+    Further parameters and errors are those of `parquet`. Without a schema, types are what the first
+    file's first lines look like. Compressed files are read as by `json`.
+
+    Parameters
+    ----------
+    header
+        Whether a file's first line has the names of its columns. ``False``: they are those of
+        `schema`, in its order.
+    delimiter, quote, escape
+        One character each; ``None``: there is none.
+    null_values
+        Texts that stand for null where they are not quoted.
+    newlines_in_values
+        Whether quoted text may have line breaks. Then a file is not cut, and read as a whole.
+    """
+    columns = None
+    if not header:
+        if schema is None:
+            raise SourceError(
+                "CSV files without a header have no names of columns.", remedy="Give schema=."
+            )
+        columns = to_schema(schema, where="The schema of a CSV source").names
+    file_format = CsvFormat(
+        delimiter=delimiter,
+        quote=quote,
+        escape=escape,
+        columns=columns,
+        null_values=null_values,
+        newlines_in_values=newlines_in_values,
+    )
+    return FileSource(
+        file_format,
+        path,
+        schema=schema,
+        filesystem=filesystem,
+        pattern=pattern,
+        max_rows_per_epoch=max_rows_per_epoch,
+        max_files_per_epoch=max_files_per_epoch,
+    )
 
 
 @user_call

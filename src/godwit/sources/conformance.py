@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from godwit.sources.source import Position
 
-__all__ = ["check_source"]
-
 _PARALLELISMS = (2, 3, 7)
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint64]
 
-__all__ = ["GeneratedSource", "RateSource", "draw", "fractions", "moments_of"]
-
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _BATCH_ROWS: Final = 1 << 16
 _GOLDEN: Final = 0x9E3779B97F4A7C15

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
     from godwit.sources.source import Position
 
-__all__ = ["MemorySource"]
-
 
 class MemorySource(Source):
     """Rows that lie in the driver's memory; a split carries its rows.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-__all__ = ["NexmarkKind", "NexmarkSource"]
-
 NexmarkKind: TypeAlias = Literal["bids", "auctions", "persons"]
 
 _INSTANT: Final = pa.timestamp("us", tz="UTC")

@@ -1,0 +1,269 @@
+"""Directories of files that a source reads, on any file system of ``pyarrow.fs``.
+
+A file is known by its path within the directory, its size and its modification time. A listing has
+the files in the order in which they are read: by modification time, then by path. Every file has a
+*key*, 64 bits of a hash of its path, and a *version*, 32 bits of a hash of size and modification
+time; what was read is remembered by these (`godwit.sources.file_position`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from godwit.model.errors import SourceError
+from godwit.model.secrets import Secrets, shown_uri
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from godwit.model.errors import GodwitError
+
+_NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+_ATTEMPTS: Final = 3
+_WRITE_ELSEWHERE: Final = (
+    "Write a file under a name that begins with '_' or '.', or in another directory, and rename it "
+    "when it is complete."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file as it was listed."""
+
+    path: str  # within the directory
+    size: int  # bytes
+    modified_ns: int  # Unix time; 0 where the file system does not say
+
+
+class Listing:
+    """Files that there were at one time, in the order in which they are read."""
+
+    def __init__(self, files: Sequence[File], keys: npt.NDArray[np.uint64]) -> None:
+        order = sorted(range(len(files)), key=lambda n: (files[n].modified_ns, files[n].path))
+        self.files = [files[n] for n in order]
+        self.keys = keys[order]
+        self.versions = versions_of(self.files)
+        self._sorter = np.argsort(self.keys, kind="stable")
+        alike = np.flatnonzero(np.diff(self.keys[self._sorter]) == 0)
+        if len(alike):
+            one, other = (self.files[self._sorter[n]].path for n in (alike[0], alike[0] + 1))
+            raise SourceError(
+                f"The names of the files {one!r} and {other!r} cannot be told apart.",
+                remedy="Give one of them another name.",
+            )
+
+    def find(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return where the files of these keys stand, -1 where there is none."""
+        if not len(self.keys):
+            return np.full(len(keys), -1, np.int64)
+        at = np.searchsorted(self.keys, keys, sorter=self._sorter)
+        at = self._sorter[np.minimum(at, len(self.keys) - 1)]
+        return np.where(self.keys[at] == keys, at, -1)
+
+
+class Directory:
+    """A directory, or one file; a value that can be pickled."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None, pattern: str | None
+    ) -> None:
+        text = os.fspath(path)
+        self.filesystem, self._root = open_file_system(text, filesystem, error=SourceError)
+        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        self.shown = self._root if is_local else shown_uri(text)
+        self._pattern = pattern
+        self._keys: dict[str, int] = {}  # path → key, of the last listing
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_keys": {}}
+
+    def list(self) -> Listing:
+        """List the files that may be read; empty ones may not yet.
+
+        Raises `SourceError` if the directory is not there, or may not be listed.
+        """
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._listed()
+            except FileNotFoundError as error:  # a directory within it may have vanished meanwhile
+                if attempt == _ATTEMPTS - 1:
+                    raise self._no_listing(error, "Create it before the start.") from error
+            except (OSError, pa.ArrowException) as error:
+                raise self._no_listing(
+                    error, "Check that it is reachable, and that it may be listed."
+                ) from error
+        raise AssertionError
+
+    def _no_listing(self, error: Exception, remedy: str) -> SourceError:
+        return SourceError(
+            f"The directory {self.shown!r} cannot be listed: {_line(error)}.",
+            remedy=remedy,
+            path=self.shown,
+        )
+
+    def _listed(self) -> Listing:
+        root = self.filesystem.get_file_info(self._root)
+        if root.type == pafs.FileType.File:  # the source is one file: its path within itself is ""
+            infos, start = [root], len(self._root)
+        else:
+            infos = self.filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True))
+            start = len(self._root.rstrip("/")) + 1
+        files = [
+            File(path=path, size=info.size or 0, modified_ns=info.mtime_ns or 0)
+            for info in infos
+            if info.type == pafs.FileType.File and info.size != 0
+            if not (path := info.path[start:]) or self._is_read(path)
+        ]
+        if any(info.type == pafs.FileType.File and info.size is None for info in infos):
+            raise SourceError(
+                f"The file system of {self.shown!r} does not say how large files are.",
+                remedy="Give another filesystem=.",
+                path=self.shown,
+            )
+        known, self._keys = self._keys, {}
+        for file in files:
+            key = known.get(file.path)
+            self._keys[file.path] = key_of(file.path) if key is None else key
+        return Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
+
+    def _is_read(self, path: str) -> bool:
+        """Return false for names that are by custom no data, and for those of another pattern."""
+        *directories, name = path.split("/")
+        if path.startswith((".", "_")) or "/." in path or "/_" in path:
+            hidden = (
+                part[0] == "." or (part[0] == "_" and "=" not in part) for part in directories
+            )
+            if name[0] in "._" or any(hidden):
+                return False
+        if name.endswith("._COPYING_"):
+            return False
+        return self._pattern is None or fnmatch.fnmatchcase(name, self._pattern)
+
+    def full(self, path: str) -> str:
+        """Return the path of a file on its file system."""
+        return f"{self._root.rstrip('/')}/{path}" if path else self._root
+
+    def named(self, file: File) -> str:
+        """Return what a file is called in errors."""
+        return f"{self.shown.rstrip('/')}/{file.path}" if file.path else self.shown
+
+    def check(self, file: File) -> None:
+        """Refuse a file that is not what it was when it was listed."""
+        try:
+            info = self.filesystem.get_file_info(self.full(file.path))
+        except (OSError, pa.ArrowException) as error:
+            raise self.unreadable(file, error) from error
+        if info.type != pafs.FileType.File:
+            raise SourceError(
+                f"The file {self.named(file)!r} was to be read, and is not there any more.",
+                remedy="Files may go once they were read. Start the query again to go on without "
+                "its rows, or put the file back before.",
+                file=self.named(file),
+            )
+        if (info.size, info.mtime_ns or 0) != (file.size, file.modified_ns):
+            raise self.changed(file)
+
+    def changed(self, file: File) -> SourceError:
+        """Return the error of a file that changed while it was to be read."""
+        return SourceError(
+            f"The file {self.named(file)!r} changed while it was to be read: a file must stay as "
+            "it is from the time that it is listed.",
+            remedy=f"Start the query again to read it as it is now. {_WRITE_ELSEWHERE}",
+            file=self.named(file),
+        )
+
+    def changed_after(self, file: File) -> SourceError:
+        """Return the error of a file that changed after it was read."""
+        return SourceError(
+            f"The file {self.named(file)!r} changed after it was read, so its rows are not those "
+            "that were processed.",
+            remedy="Write new rows to new files. To go on without what has changed, move the file "
+            "out of the directory and start the query again.",
+            file=self.named(file),
+        )
+
+    def unreadable(self, file: File, error: Exception) -> SourceError:
+        """Return the error of a file that cannot be read."""
+        if isinstance(error, SourceError):
+            return error
+        return SourceError(
+            f"The file {self.named(file)!r} cannot be read: {_line(error)}.",
+            remedy="Mend it, or move it out of the directory, and start the query again. "
+            f"{_WRITE_ELSEWHERE} pattern= says which files are read.",
+            file=self.named(file),
+        )
+
+
+def open_file_system(
+    path: str, filesystem: pafs.FileSystem | None, *, error: type[GodwitError]
+) -> tuple[pafs.FileSystem, str]:
+    """Open the file system that a path is on; return it with the path inside it.
+
+    Raises `error` if there is no such file system.
+    """
+    if filesystem is not None:
+        return filesystem, path.rstrip("/") or path
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
+    uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
+    try:
+        opened, inner = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as cause:
+        secrets = Secrets.of_uri(path) | Secrets.of_uri(uri)
+        raise error(
+            f"Cannot open {shown_uri(path)}: {secrets.hide(str(cause))}.",
+            remedy="Give a local path or a URI of pyarrow.fs: file, s3, gs, abfs, hdfs; in user "
+            "and password, / is written %2F, @ %40 and : %3A.",
+            path=shown_uri(path),
+        ) from secrets.cause(cause)
+    return opened, inner.rstrip("/")
+
+
+def key_of(path: str) -> int:
+    """Return the key of a file; the same in every process."""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), "little")
+
+
+def versions_of(files: Sequence[File]) -> npt.NDArray[np.uint32]:
+    """Hash sizes and modification times of files."""
+    modified_ns = np.array([file.modified_ns for file in files], np.int64).astype(np.uint64)
+    sizes = np.array([file.size for file in files], np.int64).astype(np.uint64)
+    words = modified_ns * np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(29))) + sizes
+    words = (words ^ (words >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+    return (words >> np.uint64(32)).astype(np.uint32)
+
+
+@functools.lru_cache(maxsize=1024)
+def _partition_values(directory: str) -> dict[str, str | None]:
+    """Read the values in names of directories as Hive writes them, such as ``day=2024-05-01``."""
+    values: dict[str, str | None] = {}
+    for part in directory.split("/"):
+        name, equals, value = part.partition("=")
+        if equals and name:
+            values[unquote(name)] = None if value == _NULL_PARTITION else unquote(value)
+    return values
+
+
+def partitions_of(file: File) -> dict[str, str | None]:
+    """Return the values that the directories of a file say."""
+    directory, slash, _ = file.path.rpartition("/")
+    return _partition_values(directory) if slash else {}
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0].removesuffix(".")

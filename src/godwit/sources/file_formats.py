@@ -1,0 +1,261 @@
+"""File formats: Parquet and Arrow IPC, which know their rows, and the port that all formats share.
+
+A place within a file is an *offset*: a number of rows where a file says how many it has, a number
+of bytes in text. Rows between two offsets can be read without those before them, as cheaply as the
+format allows: Parquet by row groups, Arrow files by record batches, text by bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from godwit.model.errors import SourceError
+from godwit.sources.file_types import common_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from godwit.sources.directory import Directory, File
+
+_BATCH_ROWS: Final = 1 << 16
+_UTC: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """Rows of a file, and the offsets between its row groups or record batches."""
+
+    edges: npt.NDArray[np.int64]  # from 0 to the number of rows
+
+    @property
+    def rows(self) -> int:
+        """How many rows the file has."""
+        return int(self.edges[-1])
+
+
+class FileFormat(ABC):
+    """A format of files; a value that can be pickled.
+
+    What a method cannot read it raises as it comes; the source says which file it was.
+    """
+
+    name: str
+
+    @abstractmethod
+    def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """Return the schema that a file has, where no other is given."""
+
+    def layout(self, directory: Directory, file: File) -> Layout | None:
+        """Return where the rows of a file are; ``None`` if that takes reading it."""
+        del directory, file
+        return None
+
+    @abstractmethod
+    def advance(
+        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+    ) -> tuple[int, int]:
+        """Return the offset about so many rows after another, and how many there are between."""
+
+    @abstractmethod
+    def end(self, file: File, layout: Layout | None) -> int:
+        """Return the offset at the end of a file."""
+
+    @abstractmethod
+    def cuts(
+        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+    ) -> list[int]:
+        """Return offsets within a range, such that parts have about so many bytes of the file."""
+
+    @abstractmethod
+    def read(
+        self,
+        directory: Directory,
+        file: File,
+        start: int,
+        stop: int | None,
+        fields: Sequence[pa.Field],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows between two offsets, ``None``: to the end.
+
+        Of these columns, those that the file has, perhaps beside others and of other types.
+        """
+
+
+class _RowFormat(FileFormat):
+    """Offsets are rows, which the file counts."""
+
+    @abstractmethod
+    def layout(self, directory: Directory, file: File) -> Layout:
+        """See `FileFormat.layout`."""
+
+    def advance(
+        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+    ) -> tuple[int, int]:
+        """See `FileFormat.advance`."""
+        layout = layout or self.layout(directory, file)
+        stop = min(start + rows, layout.rows)
+        return stop, stop - start
+
+    def end(self, file: File, layout: Layout | None) -> int:
+        """See `FileFormat.end`."""
+        del file
+        assert layout is not None, "asked for files whose layout is known"
+        return layout.rows
+
+    def cuts(
+        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+    ) -> list[int]:
+        """See `FileFormat.cuts`."""
+        assert layout is not None, "asked for files whose layout is known"
+        part = num_bytes * layout.rows / max(file.size, 1)
+        inner = layout.edges[(layout.edges > start) & (layout.edges < stop)]
+        cuts, last = [], start
+        for edge in inner.tolist():
+            if edge - last >= part:
+                cuts.append(edge)
+                last = edge
+        return cuts
+
+
+class ParquetFormat(_RowFormat):
+    """Parquet: row groups, columns pruned."""
+
+    name = "Parquet"
+
+    def _open(self, directory: Directory, file: File) -> pq.ParquetFile:
+        is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
+        stream = directory.filesystem.open_input_file(directory.full(file.path))
+        return pq.ParquetFile(stream, pre_buffer=not is_local, coerce_int96_timestamp_unit="us")
+
+    def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """See `FileFormat.schema`."""
+        with self._open(directory, file) as opened:
+            return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
+
+    def _instants(self, opened: pq.ParquetFile) -> set[str]:
+        """Return the columns of 96 bits: Spark, Hive and Impala write instants so."""
+        columns = [opened.schema.column(n) for n in range(len(opened.schema))]
+        return {c.path for c in columns if c.physical_type == "INT96"}
+
+    def layout(self, directory: Directory, file: File) -> Layout:
+        """See `FileFormat.layout`."""
+        with self._open(directory, file) as opened:
+            return self._layout(opened.metadata)
+
+    def _layout(self, metadata: pq.FileMetaData) -> Layout:
+        rows = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+        return Layout(edges=np.cumsum([0, *rows], dtype=np.int64))
+
+    def read(
+        self,
+        directory: Directory,
+        file: File,
+        start: int,
+        stop: int | None,
+        fields: Sequence[pa.Field],
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat.read`."""
+        with self._open(directory, file) as opened:
+            layout = self._layout(opened.metadata)
+            stop = layout.rows if stop is None else stop
+            edges = layout.edges
+            groups = np.flatnonzero((edges[:-1] < stop) & (edges[1:] > start)).tolist()
+            if not groups:
+                return
+            names = [f.name for f in fields if _has(opened.schema_arrow, f.name)]
+            instants = self._instants(opened) & set(names)
+            batches = opened.iter_batches(
+                _BATCH_ROWS, row_groups=groups, columns=names, use_threads=False
+            )
+            at = int(edges[groups[0]])
+            for batch in batches:
+                rows = batch.slice(max(start - at, 0), stop - max(start, at))
+                at += batch.num_rows
+                if rows.num_rows:
+                    yield _with_instants(rows, instants) if instants else rows
+
+
+class ArrowFormat(_RowFormat):
+    """Arrow IPC files (Feather 2): record batches, columns pruned."""
+
+    name = "Arrow"
+
+    def _open(
+        self, directory: Directory, file: File, columns: Sequence[int] = ()
+    ) -> pa.ipc.RecordBatchFileReader:
+        options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
+        stream = directory.filesystem.open_input_file(directory.full(file.path))
+        return pa.ipc.open_file(stream, options=options)
+
+    def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """See `FileFormat.schema`."""
+        with self._open(directory, file) as opened:
+            return common_schema(opened.schema)
+
+    def layout(self, directory: Directory, file: File) -> Layout:
+        """See `FileFormat.layout`; reads one column, a narrow one if there is one."""
+        with self._open(directory, file) as opened:
+            schema = opened.schema
+        widths = [_width(field.type) for field in schema]
+        narrow = [widths.index(min(widths))] if widths else []
+        with self._open(directory, file, narrow) as opened:
+            rows = [opened.get_batch(n).num_rows for n in range(opened.num_record_batches)]
+        return Layout(edges=np.cumsum([0, *rows], dtype=np.int64))
+
+    def read(
+        self,
+        directory: Directory,
+        file: File,
+        start: int,
+        stop: int | None,
+        fields: Sequence[pa.Field],
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat.read`."""
+        with self._open(directory, file) as opened:
+            schema = opened.schema
+        columns = [schema.get_field_index(f.name) for f in fields if _has(schema, f.name)]
+        edges = self.layout(directory, file).edges if start or stop is not None else None
+        with self._open(directory, file, columns or [0]) as opened:
+            for number in range(opened.num_record_batches):
+                if edges is None:
+                    yield opened.get_batch(number)
+                    continue
+                first, after = int(edges[number]), int(edges[number + 1])
+                upto = after if stop is None else min(after, stop)
+                if first < upto and after > start:
+                    skipped = max(start - first, 0)
+                    yield opened.get_batch(number).slice(skipped, upto - first - skipped)
+
+
+def _has(schema: pa.Schema, name: str) -> bool:
+    """Return true if a file has a column; refuse two of one name."""
+    count = len(schema.get_all_field_indices(name))
+    if count > 1:
+        raise SourceError(
+            f"A file has {count} columns named {name!r}.", remedy="Write it with one."
+        )
+    return count == 1
+
+
+def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
+    columns = [
+        column.cast(_UTC) if name in instants else column
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+
+
+def _width(dtype: pa.DataType) -> int:
+    try:
+        return int(dtype.bit_width)
+    except ValueError:  # it has no fixed width
+        return 1 << 20

@@ -1,0 +1,91 @@
+"""Which files were read: the position of a source of files.
+
+It has the key and the version of every file that was read to its end and was still there when files
+were listed last, 12 bytes a file, and how far the one file is read that is read in part. Nothing
+follows from the order of files: one that turns up with an older modification time than others that
+were read is not in the set, so it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from godwit.sources.directory import File, key_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from godwit.sources.source import Position
+
+_KEY: Final = np.dtype("<u8")
+_VERSION: Final = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRead:
+    """A file that is read up to an offset: rows or bytes, as its format counts."""
+
+    file: File
+    offset: int
+
+    @property
+    def key(self) -> int:
+        """See `godwit.sources.directory.key_of`."""
+        return key_of(self.file.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FilePosition:
+    """Files that were read."""
+
+    keys: npt.NDArray[np.uint64]  # ascending
+    versions: npt.NDArray[np.uint32]  # of the files of these keys
+    partly: PartlyRead | None = None
+
+    @staticmethod
+    def beginning() -> FilePosition:
+        """Return the position before the first file."""
+        return FilePosition(keys=np.zeros(0, np.uint64), versions=np.zeros(0, np.uint32))
+
+    @staticmethod
+    def of(position: Position) -> FilePosition:
+        """Decode what a commit record has."""
+        partly = position["file"]
+        return FilePosition(
+            keys=np.frombuffer(position["keys"], _KEY).astype(np.uint64),
+            versions=np.frombuffer(position["versions"], _VERSION).astype(np.uint32),
+            partly=None
+            if partly is None
+            else PartlyRead(
+                file=File(
+                    path=partly["path"],
+                    size=partly["size"],
+                    modified_ns=partly["modified_ns"],
+                ),
+                offset=partly["offset"],
+            ),
+        )
+
+    def encoded(self) -> dict[str, Any]:
+        """Encode it for a commit record."""
+        order = np.argsort(self.keys, kind="stable")
+        partly = self.partly
+        return {
+            "keys": self.keys[order].astype(_KEY).tobytes(),
+            "versions": self.versions[order].astype(_VERSION).tobytes(),
+            "file": None
+            if partly is None
+            else {
+                "path": partly.file.path,
+                "size": partly.file.size,
+                "modified_ns": partly.file.modified_ns,
+                "offset": partly.offset,
+            },
+        }
+
+    def has(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return which of these files were read to their end."""
+        return np.isin(keys, self.keys)

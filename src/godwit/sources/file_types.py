@@ -1,0 +1,153 @@
+"""Columns of files, as columns of a source's schema: what is widened, and what is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.model.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_UNITS: Final = ("s", "ms", "us", "ns")
+_DIGITS_OF_INTEGER: Final = {8: 3, 16: 5, 32: 10, 64: 20}
+
+
+def widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return true if every value of a type is one of another type.
+
+    Timestamps of nanoseconds count as of microseconds: most writers choose nanoseconds without a
+    need. A value that has more digits is refused when it is cast.
+    """
+    types = pa.types
+    if source.equals(target) or types.is_null(source):
+        return True
+    if types.is_dictionary(source):
+        return widens(source.value_type, target)
+    if types.is_integer(source):
+        return _integer_widens(source, target)
+    if types.is_floating(source):
+        return bool(types.is_floating(target) and source.bit_width <= target.bit_width)
+    if types.is_decimal(source):
+        return bool(
+            types.is_decimal(target)
+            and target.scale >= source.scale
+            and target.precision - target.scale >= source.precision - source.scale
+        )
+    if types.is_timestamp(source):
+        return bool(
+            types.is_timestamp(target)
+            and (source.tz is None) == (target.tz is None)
+            and (_UNITS.index(source.unit) <= _UNITS.index(target.unit) or source.unit == "ns")
+        )
+    for is_one in (_is_text, _is_bytes, types.is_date, types.is_time, types.is_duration):
+        if is_one(source):
+            return bool(is_one(target))
+    if types.is_struct(source):
+        if not types.is_struct(target):
+            return False
+        fields = {target.field(n).name: target.field(n).type for n in range(target.num_fields)}
+        inner = [source.field(n) for n in range(source.num_fields)]
+        return all(f.name in fields and widens(f.type, fields[f.name]) for f in inner)
+    if types.is_map(source):
+        return bool(
+            types.is_map(target)
+            and widens(source.key_type, target.key_type)
+            and widens(source.item_type, target.item_type)
+        )
+    if _is_list(source):
+        return bool(_is_list(target) and widens(source.value_type, target.value_type))
+    return False
+
+
+def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_integer(target):
+        if types.is_signed_integer(source) == types.is_signed_integer(target):
+            return bool(source.bit_width <= target.bit_width)
+        return bool(types.is_signed_integer(target) and source.bit_width < target.bit_width)
+    if types.is_floating(target):
+        return bool(source.bit_width < {16: 11, 32: 24, 64: 53}[target.bit_width])
+    if types.is_decimal(target):
+        return bool(target.precision - target.scale >= _DIGITS_OF_INTEGER[source.bit_width])
+    return False
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+    )
+
+
+def _is_bytes(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(dtype)
+        or types.is_large_binary(dtype)
+        or types.is_binary_view(dtype)
+        or types.is_fixed_size_binary(dtype)
+    )
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
+    )
+
+
+def conformed(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
+    """Return a column of a file in the type of the schema.
+
+    Raises `SourceError` if not every value of its type, or one that it has, is one of the schema's
+    type.
+    """
+    if column.type.equals(field.type):
+        return column
+    if not widens(column.type, field.type):
+        raise _refused(column, field, file, "values of that type may not fit")
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise _refused(column, field, file, str(error).splitlines()[0]) from error
+
+
+def _refused(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
+    return SourceError(
+        f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
+        f"{field.type} in the schema: {reason.removesuffix('.')}.",
+        remedy="Give a wider type for it (schema=), which also holds for the files read so far, or "
+        "move the file out of the directory.",
+        file=file,
+        column=field.name,
+    )
+
+
+def from_text(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Read instants; those without an offset are UTC."""
+    naive = pc.invert(pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$"))
+    marked = pc.binary_join_element_wise(column, "Z", "")
+    return pc.if_else(naive, marked, column).cast(dtype)
+
+
+def common_schema(schema: pa.Schema, instants: Sequence[str] = ()) -> pa.Schema:
+    """Return the schema that a file of this one stands for, where no other is given.
+
+    Dictionaries are values, timestamps have microseconds (`instants` are moments in UTC without
+    saying so), and columns without any type are text.
+    """
+    fields = []
+    for field in schema:
+        dtype = field.type
+        if pa.types.is_dictionary(dtype):
+            dtype = dtype.value_type
+        if pa.types.is_timestamp(dtype):
+            dtype = pa.timestamp("us", tz="UTC" if field.name in instants else dtype.tz)
+        elif pa.types.is_null(dtype):
+            dtype = pa.string()
+        fields.append(pa.field(field.name, dtype))
+    return pa.schema(fields)

@@ -1,0 +1,484 @@
+"""Files that turn up in a directory: `gw.sources.parquet`, `csv`, `json` and `arrow`.
+
+The driver lists the directory, and an epoch reads files that were not read before: first the rest
+of a file that the last epoch has begun, then the others by modification time and path, as they were
+listed. While files of a listing are left it does not list again. Every file is looked at before
+and after it is read: one that is not what it was when it was listed is refused by its name, so a
+split gives the same rows again or raises.
+
+A row is never lost or read twice, because the position is the set of the files that were read, and
+not the last of them (`godwit.sources.file_position`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.types import plain_schema, to_schema
+from godwit.model.errors import GodwitError, SourceError
+from godwit.model.naming import insist_on_number
+from godwit.model.wording import counted
+from godwit.sources.directory import Directory, File, Listing, key_of, partitions_of, versions_of
+from godwit.sources.file_position import FilePosition, PartlyRead
+from godwit.sources.file_types import conformed, from_text
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+    import pyarrow.fs as pafs
+
+    from godwit.columns.types import SchemaLike
+    from godwit.sources.file_formats import FileFormat, Layout
+    from godwit.sources.source import Position
+
+_MIN_SPLIT_BYTES: Final = 64 << 10
+_FEW_FILES: Final = 64  # of so many, an epoch counts the rows before it reads them
+_LAYOUTS_AT_ONCE: Final = 16
+_MAX_LAYOUTS: Final = 4096  # remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Rows of a file, between two offsets."""
+
+    file: File
+    start: int
+    stop: int | None  # None: to the end
+
+
+class FileSource(Source):
+    """Rows of the files of a directory."""
+
+    def __init__(
+        self,
+        file_format: FileFormat,
+        path: str | os.PathLike[str],
+        *,
+        schema: SchemaLike | None,
+        filesystem: pafs.FileSystem | None,
+        pattern: str | None,
+        max_rows_per_epoch: int | None,
+        max_files_per_epoch: int | None,
+    ) -> None:
+        for option, value in (
+            ("max_rows_per_epoch", max_rows_per_epoch),
+            ("max_files_per_epoch", max_files_per_epoch),
+        ):
+            if value is not None:
+                insist_on_number(option, value, least=1, error=SourceError)
+        self._format, self._max_rows = file_format, max_rows_per_epoch
+        self._max_files = max_files_per_epoch
+        self._directory = Directory(path, filesystem, pattern)
+        self._pattern = pattern
+        self._schema: pa.Schema | None = None
+        if schema is not None:
+            self._schema = plain_schema(to_schema(schema, where=f"The schema of {self.identity}"))
+        self._listing: Listing | None = None
+        # key → version and file, of those that the last result of `latest` or `end` added
+        self._taken: dict[int, tuple[int, File]] = {}
+        self._layouts: dict[File, Layout | None] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.identity}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what the driver remembers; copies read splits only."""
+        return {**self.__dict__, "_listing": None, "_taken": {}, "_layouts": {}}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns as given, or those of the first file."""
+        if self._schema is None:
+            self._schema = self._look_up_schema()
+        return self._schema
+
+    @property
+    def identity(self) -> str:
+        """See `Source.identity`."""
+        of = "" if self._pattern is None else f", {self._pattern}"
+        return f"{self._format.name} files in {self._directory.shown}{of}"
+
+    def _look_up_schema(self) -> pa.Schema:
+        listing = self._listing or self._directory.list()
+        if not listing.files:
+            raise SourceError(
+                f"There are no files in {self._directory.shown!r} to look a schema up in.",
+                remedy="Give schema=, or put a file there first.",
+                path=self._directory.shown,
+            )
+        first = listing.files[0]
+        try:
+            schema = self._format.schema(self._directory, first)
+        except (OSError, ValueError, pa.ArrowException, GodwitError) as error:
+            raise self._directory.unreadable(first, error) from error
+        values: dict[str, list[str | None]] = {}
+        for file in listing.files:
+            for name, value in partitions_of(file).items():
+                values.setdefault(name, []).append(value)
+        fields = {field.name: field.type for field in schema}
+        fields.update({name: _type_of_values(texts) for name, texts in values.items()})
+        where = f"The file {self._directory.named(first)!r}"
+        return to_schema(pa.schema(list(fields.items())), where=where)
+
+    # -- what there is to read --------------------------------------------------------------------
+
+    def open(self, position: Position | None) -> None:
+        """See `Source.open`."""
+        self._listing = self._list(
+            FilePosition.beginning() if position is None else FilePosition.of(position)
+        )
+
+    def start(self) -> Position:
+        """See `Source.start`."""
+        return FilePosition.beginning().encoded()
+
+    def _list(self, read: FilePosition) -> Listing:
+        """List the directory; refuse it if a file changed that was read."""
+        listing = self._directory.list()
+        self._check(listing, read)
+        return listing
+
+    def _check(self, listing: Listing, read: FilePosition) -> None:
+        at = listing.find(read.keys)
+        still = at >= 0
+        changed = listing.versions[at[still]] != read.versions[still]
+        if changed.any():
+            raise self._directory.changed_after(listing.files[int(at[still][changed][0])])
+        if read.partly is not None:
+            self._directory.check(read.partly.file)
+
+    def end(self, position: Position) -> Position:
+        """Return the position after all files that are listed now."""
+        read = FilePosition.of(position)
+        self._listing = self._list(read)
+        pieces = list(self._pending(self._listing, read, None))
+        return self._after(position, read, pieces, None)
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """See `Source.latest`."""
+        read = FilePosition.of(position)
+        bound = None if until is None else FilePosition.of(until)
+        pieces: Iterator[_Piece] = iter(())
+        if self._listing is not None:
+            self._check(self._listing, read)
+            pieces = self._pending(self._listing, read, bound)
+        first = next(pieces, None)
+        if first is None and (bound is None or self._listing is None):
+            self._listing = self._list(read)
+            pieces = self._pending(self._listing, read, bound)
+            first = next(pieces, None)
+        if first is None:
+            return position
+        pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
+        limits = [most for most in (limit, self._max_rows) if most is not None]
+        if limits:
+            return self._after(position, read, *self._up_to(pieces, min(limits)))
+        taken = list(pieces)
+        return self._after(position, read, taken, taken[-1].stop)
+
+    def _pending(
+        self, listing: Listing, read: FilePosition, bound: FilePosition | None
+    ) -> Iterator[_Piece]:
+        """Return what was not read, in order; of `bound` alone, if it is given."""
+        is_new = ~read.has(listing.keys)
+        last = None if bound is None else bound.partly
+        if bound is not None:
+            within = bound.has(listing.keys)
+            if last is not None:
+                within |= listing.keys == np.uint64(last.key)
+            is_new &= within
+        if (partly := read.partly) is not None:
+            is_new &= listing.keys != np.uint64(partly.key)
+            if bound is None or bound.has(np.array([partly.key], np.uint64))[0]:
+                yield _Piece(file=partly.file, start=partly.offset, stop=None)
+            elif last is not None and last.file == partly.file and partly.offset < last.offset:
+                yield _Piece(file=partly.file, start=partly.offset, stop=last.offset)
+        for n in np.flatnonzero(is_new).tolist():
+            file = listing.files[n]
+            stop = last.offset if last is not None and last.file == file else None
+            yield _Piece(file=file, start=0, stop=stop)
+
+    def _up_to(self, pieces: Iterable[_Piece], rows: int) -> tuple[list[_Piece], int | None]:
+        """Take pieces of so many rows together; return where the last one is cut, if it is."""
+        taken, left, waiting = [], rows, iter(pieces)
+        while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
+            layouts = self._layouts_of([piece.file for piece in ahead])
+            for piece, layout in zip(ahead, layouts, strict=True):
+                taken.append(piece)
+                with _naming(self._directory, piece.file):
+                    stop, count = self._format.advance(
+                        self._directory, piece.file, layout, piece.start, left
+                    )
+                    end = self._format.end(piece.file, layout)
+                if piece.stop is not None and stop >= piece.stop:
+                    return taken, piece.stop
+                if stop < end:
+                    return taken, stop
+                left -= count
+                if left <= 0:
+                    break
+        return taken, None
+
+    def _after(
+        self, position: Position, read: FilePosition, taken: Sequence[_Piece], cut: int | None
+    ) -> Position:
+        """Return the position after these pieces, of which the last one is cut or is not."""
+        if not taken:
+            return position
+        assert self._listing is not None, "pieces come of a listing"
+        listing = self._listing
+        partly = None if cut is None else PartlyRead(file=taken[-1].file, offset=cut)
+        whole = taken if cut is None else taken[:-1]
+        files = [piece.file for piece in whole]
+        keys = np.array([key_of(file.path) for file in files], np.uint64)
+        versions = versions_of(files)
+        still = listing.find(read.keys) >= 0
+        versioned = zip(versions.tolist(), files, strict=True)
+        self._taken = dict(zip(keys.tolist(), versioned, strict=True))
+        return FilePosition(
+            keys=np.concatenate([read.keys[still], keys]),
+            versions=np.concatenate([read.versions[still], versions]),
+            partly=partly,
+        ).encoded()
+
+    # -- splits -----------------------------------------------------------------------------------
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Put small files together, and cut large ones between row groups, batches or lines."""
+        pieces = self._between(FilePosition.of(begin), FilePosition.of(end))
+        if not pieces:
+            return []
+        layouts: dict[File, Layout | None] = {}
+        total = sum(piece.file.size for piece in pieces)
+        target = max(total / max(parallelism, 1), _MIN_SPLIT_BYTES)
+        known = [
+            piece.file
+            for piece in pieces
+            if len(pieces) <= _FEW_FILES or piece.file.size > target or self._is_cut(piece)
+        ]
+        layouts.update(zip(known, self._layouts_of(known), strict=True))
+        parts = [part for piece in pieces for part in self._parts(piece, layouts, target / 8)]
+        num_bytes = sum((size for _, size in parts), 0.0)
+        target = max(num_bytes / max(parallelism, 1), _MIN_SPLIT_BYTES)
+        grouped: dict[int, list[tuple[_Piece, float]]] = {}
+        before = 0.0
+        for part, size in parts:
+            grouped.setdefault(int((before + size / 2) / target), []).append((part, size))
+            before += size
+        return [self._split(group, layouts) for group in grouped.values()]
+
+    def _between(self, begin: FilePosition, end: FilePosition) -> list[_Piece]:
+        """Return what lies between two positions, oldest first."""
+        new = ~begin.has(end.keys)
+        first, last = begin.partly, end.partly
+        files = self._resolve(end.keys[new], end.versions[new])
+        files.sort(key=lambda file: (file.modified_ns, file.path))
+        pieces = []
+        if first is not None and first.file in files:
+            pieces.append(_Piece(file=first.file, start=first.offset, stop=None))
+        pieces += [
+            _Piece(file=file, start=0, stop=None)
+            for file in files
+            if first is None or file != first.file
+        ]
+        if last is not None:
+            start = first.offset if first is not None and first.file == last.file else 0
+            if start < last.offset:
+                pieces.append(_Piece(file=last.file, start=start, stop=last.offset))
+        return pieces
+
+    def _resolve(
+        self, keys: npt.NDArray[np.uint64], versions: npt.NDArray[np.uint32]
+    ) -> list[File]:
+        """Return the files of these keys; refuse those that are gone, or are others now."""
+        if self._listing is None:
+            self._listing = self._directory.list()
+        files = []
+        for key, version, at in zip(
+            keys.tolist(), versions.tolist(), self._listing.find(keys).tolist(), strict=True
+        ):
+            taken = self._taken.get(key)
+            if taken is not None and taken[0] == version:
+                files.append(taken[1])
+            elif at < 0:
+                raise SourceError(
+                    f"A file in {self._directory.shown!r} that was to be read is not there any "
+                    "more.",
+                    remedy="Start the query again to go on without its rows.",
+                )
+            elif self._listing.versions[at] != version:
+                raise self._directory.changed(self._listing.files[at])
+            else:
+                files.append(self._listing.files[at])
+        return files
+
+    @staticmethod
+    def _is_cut(piece: _Piece) -> bool:
+        return piece.start > 0 or piece.stop is not None
+
+    def _parts(
+        self, piece: _Piece, layouts: dict[File, Layout | None], target: float
+    ) -> Iterator[tuple[_Piece, float]]:
+        """Cut a piece into parts of about so many bytes, each with its bytes."""
+        file = piece.file
+        if file not in layouts:
+            yield piece, file.size
+            return
+        layout = layouts[file]
+        end = self._format.end(file, layout)
+        stop = end if piece.stop is None else piece.stop
+        cuts = self._format.cuts(file, layout, piece.start, stop, target)
+        for start, upto in itertools.pairwise([piece.start, *cuts, stop]):
+            part = replace(piece, start=start, stop=piece.stop if upto == stop else upto)
+            yield part, file.size * (upto - start) / max(end, 1)
+
+    def _split(
+        self, group: list[tuple[_Piece, float]], layouts: dict[File, Layout | None]
+    ) -> Split:
+        """Make a split of parts; those of one file that follow each other are read at once."""
+        pieces: list[_Piece] = []
+        for part, _ in group:
+            if pieces and pieces[-1].file == part.file and pieces[-1].stop == part.start:
+                pieces[-1] = replace(pieces[-1], stop=part.stop)
+            else:
+                pieces.append(part)
+        rows: int | None = 0
+        for piece in pieces:
+            layout = layouts.get(piece.file)
+            if layout is None or rows is None:
+                rows = None
+            else:
+                stop = layout.rows if piece.stop is None else piece.stop
+                rows += stop - piece.start
+        first = pieces[0]
+        if len(pieces) > 1:
+            what = f"{counted(len(pieces), 'file')} from {first.file.path}"
+        else:
+            cut = "" if not self._is_cut(first) else f" from {first.start} to {first.stop or 'end'}"
+            what = f"{first.file.path or self._directory.shown}{cut}"
+        return Split(
+            rows=rows,
+            size_bytes=int(sum(size for _, size in group)),
+            what=what,
+            payload=tuple(pieces),
+        )
+
+    def _layouts_of(self, files: Sequence[File]) -> list[Layout | None]:
+        """Return the layouts of files, several of which are looked at at once."""
+        wanted = [file for file in dict.fromkeys(files) if file not in self._layouts]
+        if len(self._layouts) + len(wanted) > _MAX_LAYOUTS:
+            self._layouts = {file: self._layouts[file] for file in files if file in self._layouts}
+        if len(wanted) > 2:
+            with ThreadPoolExecutor(min(len(wanted), _LAYOUTS_AT_ONCE)) as pool:
+                self._layouts.update(zip(wanted, pool.map(self._layout, wanted), strict=True))
+        else:
+            self._layouts.update({file: self._layout(file) for file in wanted})
+        return [self._layouts[file] for file in files]
+
+    def _layout(self, file: File) -> Layout | None:
+        with _naming(self._directory, file):
+            return self._format.layout(self._directory, file)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Source.read`."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        for piece in split.payload:
+            with _naming(self._directory, piece.file):
+                yield from self._read(piece, schema)
+                self._directory.check(piece.file)
+
+    def _read(self, piece: _Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        file = piece.file
+        partitions = partitions_of(file)
+        fields = [field for field in schema if field.name not in partitions]
+        batches = self._format.read(self._directory, file, piece.start, piece.stop, fields)
+        named = self._directory.named(file)
+        for batch in batches:
+            columns = []
+            for field in schema:
+                at = batch.schema.get_field_index(field.name)
+                if field.name in partitions:
+                    columns.append(_repeated(partitions[field.name], field, batch.num_rows, named))
+                elif at >= 0:
+                    columns.append(conformed(batch.column(at), field, named))
+                else:
+                    columns.append(pa.nulls(batch.num_rows, field.type))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def lag(self, position: Position) -> Lag:
+        """Return what the last listing has that was not read."""
+        if self._listing is None:
+            return Lag()
+        read = FilePosition.of(position)
+        pieces = list(self._pending(self._listing, read, None))
+        modified_ns = [piece.file.modified_ns for piece in pieces if piece.file.modified_ns]
+        return Lag(
+            rows=None if pieces else 0,
+            size_bytes=sum(piece.file.size for piece in pieces),
+            oldest_us=min(modified_ns) // 1000 if modified_ns else None,
+        )
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        """See `Source.describe`."""
+        read = FilePosition.of(position)
+        shown: dict[str, Any] = {"files": len(read.keys)}
+        if read.partly is not None:
+            shown["reading"] = f"{read.partly.file.path} at {read.partly.offset}"
+        return shown
+
+
+class _naming:  # noqa: N801  reads as a function
+    """Raise what cannot be read as an error that names the file."""
+
+    def __init__(self, directory: Directory, file: File) -> None:
+        self._directory, self._file = directory, file
+
+    def __enter__(self) -> None:
+        self._directory.check(self._file)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | ValueError | KeyError | pa.ArrowException):
+            raise self._directory.unreadable(self._file, error) from error
+
+
+def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
+    """Return bigint for values of which all are whole numbers, else text."""
+    numbers = all(
+        text is None or (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 19)
+        for text in texts
+    )
+    return pa.int64() if numbers else pa.string()
+
+
+def _repeated(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
+    """Return the value of a partition for all rows of a file."""
+    if text is None:
+        return pa.nulls(rows, field.type)
+    value = pa.array([text])
+    try:
+        is_instant = pa.types.is_timestamp(field.type) and field.type.tz is not None
+        value = from_text(value, field.type) if is_instant else value.cast(field.type)
+    except pa.ArrowException as error:
+        raise SourceError(
+            f"The directory of the file {file!r} says {field.name}={text}, which is no "
+            f"{field.type}.",
+            remedy="Give another type for it (schema=), such as string, or move the file.",
+            file=file,
+            column=field.name,
+        ) from error
+    return pa.repeat(value[0], rows)

@@ -1,0 +1,303 @@
+"""CSV and line-delimited JSON: ranges of bytes, each with the lines that begin in it.
+
+Offsets are bytes. A range may begin and end in the midst of a line: the line belongs to the range
+that it begins in, so ranges that share their ends have every line once, wherever they were cut.
+Files that are compressed, and CSV with line breaks within quotes, cannot be cut.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+
+from godwit.model.errors import SourceError
+from godwit.sources.directory import partitions_of
+from godwit.sources.file_formats import FileFormat
+from godwit.sources.file_types import common_schema, from_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from godwit.sources.directory import Directory, File
+    from godwit.sources.file_formats import Layout
+
+_BLOCK_BYTES: Final = 8 << 20
+_PROBE_BYTES: Final = 64 << 10
+_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
+_MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
+_NEWLINE: Final = 0x0A
+
+
+class _TextFormat(FileFormat):
+    """Offsets are bytes."""
+
+    cuttable = True
+
+    def _is_cut(self, file: File) -> bool:
+        return self.cuttable and not file.path.endswith(_COMPRESSED)
+
+    def end(self, file: File, layout: Layout | None) -> int:
+        """See `FileFormat.end`."""
+        del layout
+        return file.size
+
+    def advance(
+        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+    ) -> tuple[int, int]:
+        """Count line breaks; a file that cannot be cut counts for all the rows asked for."""
+        del layout
+        if not self._is_cut(file):
+            return file.size, rows
+        left = rows
+        with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+            at = max(start, self._first_line(stream))
+            stream.seek(at)
+            while block := stream.read(_PROBE_BYTES if left < 1000 else _BLOCK_BYTES):
+                breaks = block.count(b"\n")
+                if breaks >= left:
+                    data = np.frombuffer(block, np.uint8)
+                    return at + int(np.flatnonzero(data == _NEWLINE)[left - 1]) + 1, rows
+                left, at = left - breaks, at + len(block)
+        return file.size, rows - left
+
+    def cuts(
+        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+    ) -> list[int]:
+        """See `FileFormat.cuts`."""
+        del layout
+        if not self._is_cut(file):
+            return []
+        parts = max(1, int((stop - start) / max(num_bytes, 1)))
+        return [start + (stop - start) * part // parts for part in range(1, parts)]
+
+    def _first_line(self, stream: Any) -> int:
+        """Return where the first line of data begins."""
+        del stream
+        return 0
+
+    def _blocks(
+        self, directory: Directory, file: File, start: int, stop: int | None
+    ) -> Iterator[bytes]:
+        """Yield the lines that begin in a range, in blocks of whole lines."""
+        path = directory.full(file.path)
+        if not self._is_cut(file):
+            with directory.filesystem.open_input_stream(path, compression="detect") as stream:
+                yield from _whole_lines(stream, None if self.cuttable else -1)
+            return
+        with directory.filesystem.open_input_file(path) as stream:
+            begin = _line_from(stream, start, file.size)
+            end = file.size if stop is None else _line_from(stream, stop, file.size)
+            stream.seek(begin)
+            yield from _whole_lines(stream, end - begin)
+
+    def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """Infer it from the file's first lines."""
+        for block in self._blocks(directory, file, 0, min(file.size, 1 << 20)):
+            return common_schema(self._infer(block))
+        raise SourceError(
+            f"The file {directory.named(file)!r} has no rows to infer a schema from.",
+            remedy="Give schema=.",
+        )
+
+    @abstractmethod
+    def _infer(self, block: bytes) -> pa.Schema:
+        """Infer a schema from lines."""
+
+
+def _line_from(stream: Any, offset: int, size: int) -> int:
+    """Return where the first line begins that begins at an offset or after it."""
+    if offset <= 0 or offset >= size:
+        return min(max(offset, 0), size)
+    at = offset - 1
+    stream.seek(at)
+    while block := stream.read(_PROBE_BYTES):
+        found = block.find(b"\n")
+        if found >= 0:
+            return at + int(found) + 1
+        at += len(block)
+    return size
+
+
+def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
+    """Read so many bytes (``None``: all; -1: all at once) in blocks that end with a line."""
+    if length == -1:
+        if block := stream.read():
+            yield block
+        return
+    rest = b""
+    while length is None or length > 0:
+        block = stream.read(_BLOCK_BYTES if length is None else min(length, _BLOCK_BYTES))
+        if not block:
+            break
+        length = None if length is None else length - len(block)
+        lines, newline, rest_of = block.rpartition(b"\n")
+        if newline:
+            yield rest + lines + newline
+            rest = rest_of
+        else:
+            rest += block
+    if rest:
+        yield rest
+
+
+class JsonFormat(_TextFormat):
+    """One JSON object a line."""
+
+    name = "JSON"
+
+    def _infer(self, block: bytes) -> pa.Schema:
+        """See `_TextFormat._infer`."""
+        return pajson.read_json(io.BytesIO(block.removeprefix(_MARK)), _json_options(block)).schema
+
+    def read(
+        self,
+        directory: Directory,
+        file: File,
+        start: int,
+        stop: int | None,
+        fields: Sequence[pa.Field],
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat.read`."""
+        as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
+        read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
+        parse = pajson.ParseOptions(
+            explicit_schema=pa.schema(read_as), unexpected_field_behavior="ignore"
+        )
+        for block in self._blocks(directory, file, start, stop):
+            text = block.removeprefix(_MARK)
+            if text.isspace():
+                continue
+            if not fields:  # nobody asks for more than how many there are
+                count = sum(not line.isspace() for line in text.splitlines() if line)
+                yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
+                continue
+            rows = pajson.read_json(io.BytesIO(text), _json_options(text), parse)
+            for field in as_text:
+                at = rows.schema.get_field_index(field.name)
+                rows = rows.set_column(at, field.name, rows.column(at).cast(field.type))
+            yield from rows.combine_chunks().to_batches()
+
+
+def _json_options(block: bytes) -> pajson.ReadOptions:
+    return pajson.ReadOptions(use_threads=False, block_size=len(block) + 1)
+
+
+class CsvFormat(_TextFormat):
+    """Comma-separated values, or separated otherwise.
+
+    `columns`: their names where files have no header.
+    """
+
+    name = "CSV"
+
+    def __init__(
+        self,
+        *,
+        delimiter: str,
+        quote: str | None,
+        escape: str | None,
+        columns: Sequence[str] | None,
+        null_values: Sequence[str],
+        newlines_in_values: bool,
+    ) -> None:
+        self._parse = {
+            "delimiter": delimiter,
+            "quote_char": False if quote is None else quote,
+            "escape_char": False if escape is None else escape,
+            "newlines_in_values": newlines_in_values,
+        }
+        self._columns = None if columns is None else list(columns)
+        self._nulls = list(null_values)
+        self.cuttable = not newlines_in_values
+
+    def _first_line(self, stream: Any) -> int:
+        return len(self._header(stream)) if self._columns is None else 0
+
+    def _header(self, stream: Any) -> bytes:
+        """Read the first line of a file."""
+        stream.seek(0)
+        line = b""
+        while (block := stream.read(_PROBE_BYTES)) and b"\n" not in line:
+            line += block
+        return line.partition(b"\n")[0] + b"\n" if b"\n" in line else line
+
+    def _infer(self, block: bytes) -> pa.Schema:
+        """See `_TextFormat._infer`."""
+        return self._parsed(block, self._columns, {}, None).schema
+
+    def read(
+        self,
+        directory: Directory,
+        file: File,
+        start: int,
+        stop: int | None,
+        fields: Sequence[pa.Field],
+    ) -> Iterator[pa.RecordBatch]:
+        """See `FileFormat.read`."""
+        names = self._columns
+        if names is not None:
+            of_directories = partitions_of(file)
+            names = [name for name in names if name not in of_directories]
+        elif self._is_cut(file):
+            with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+                header = self._header(stream)
+            names = self._names(header)
+            if stop is not None and stop <= len(header):
+                return
+            start = max(start, len(header))
+        types = {f.name: pa.string() if _is_instant(f.type) else f.type for f in fields}
+        for block in self._blocks(directory, file, start, stop):
+            text = block
+            if names is None:
+                header, newline, text = block.partition(b"\n")
+                names = self._names(header + newline)
+            if not text or text.isspace():
+                continue
+            present = [name for name in types if name in names] or names[:1]
+            rows = self._parsed(text, names, types, present)
+            for field in fields:
+                if _is_instant(field.type) and field.name in present:
+                    instants = from_text(rows.column(field.name).combine_chunks(), field.type)
+                    at = rows.schema.get_field_index(field.name)
+                    rows = rows.set_column(at, field.name, instants)
+            yield from rows.combine_chunks().to_batches()
+
+    def _names(self, header: bytes) -> list[str]:
+        """Read the names of columns."""
+        names: list[str] = self._parsed(header, None, {}, None).column_names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SourceError(
+                f"A file has several columns named {twice[0]!r}.", remedy="Write it with one."
+            )
+        return names
+
+    def _parsed(
+        self,
+        text: bytes,
+        names: list[str] | None,  # None: the first line has them
+        types: dict[str, pa.DataType],
+        columns: list[str] | None,
+    ) -> pa.Table:
+        return pacsv.read_csv(
+            io.BytesIO(text),
+            pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+            pacsv.ParseOptions(**self._parse),
+            pacsv.ConvertOptions(
+                column_types=types,
+                include_columns=columns,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=self._nulls,
+            ),
+        )
+
+
+def _is_instant(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)

@@ -1,0 +1,542 @@
+"""Files that turn up in a directory."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import gzip
+import json
+import os
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.sources.source import Source
+
+SCHEMA = "n bigint, name string, price double"
+FORMATS = ("parquet", "arrow", "csv", "json")
+BASE_S = 1_700_000_000
+UTC = dt.UTC
+MIDNIGHT = dt.datetime(2024, 5, 1)  # noqa: DTZ001  of a zone that nobody says
+MOMENT = MIDNIGHT.replace(hour=8)
+
+
+def table_of(first: int, count: int) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "n": pa.array(numbers, pa.int64()),
+            "name": pa.array([None if n % 7 == 0 else f"name {n}" for n in numbers]),
+            "price": pa.array([n / 4 for n in numbers]),
+        }
+    )
+
+
+def write(path: Path, rows: pa.Table, *, at: int | None = None, group: int = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.name.partition(".")[2]
+    if kind == "parquet":
+        pq.write_table(rows, path, row_group_size=group)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, rows.schema) as writer:
+            writer.write_table(rows, max_chunksize=group)
+    elif kind == "csv":
+        pacsv.write_csv(rows, path)
+    else:
+        lines = "".join(json.dumps(row) + "\n" for row in rows.to_pylist())
+        path.write_bytes(gzip.compress(lines.encode()) if kind == "json.gz" else lines.encode())
+    if at is not None:
+        os.utime(path, (BASE_S + at, BASE_S + at))
+    return path
+
+
+def source_of(kind: str, path: Path | str, **options: Any) -> Source:
+    options = {"schema": SCHEMA, **options}
+    source: Source = getattr(gw.sources, kind)(path, **options)
+    return source
+
+
+def read(source: Source, begin: Any, end: Any, parallelism: int = 1, columns: Any = None) -> Any:
+    columns = source.schema.names if columns is None else columns
+    splits = source.splits(begin, end, parallelism)
+    batches = [batch for split in splits for batch in source.read(split, columns)]
+    schema = pa.schema([source.schema.field(name) for name in columns])
+    return pa.Table.from_batches(batches, schema)
+
+
+def everything(source: Source, columns: Any = None) -> Any:
+    source.open(None)
+    start = source.start()
+    return read(source, start, source.latest(start), columns=columns)
+
+
+def numbers(rows: pa.Table) -> list[int]:
+    return list(rows["n"].to_pylist())
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_contract_is_kept_over_files_large_and_small(kind: str, tmp_path: Path) -> None:
+    write(tmp_path / f"b.{kind}", table_of(0, 55), at=1)
+    write(tmp_path / f"a.{kind}", table_of(55, 1), at=2)
+    write(tmp_path / f"sub/c.{kind}", table_of(56, 0), at=3)
+    write(tmp_path / f"c.{kind}", table_of(56, 30), at=3)
+    added = iter(range(10))
+
+    def add() -> None:
+        write(tmp_path / f"old-{next(added)}.{kind}", table_of(100, 5), at=0)
+
+    gw.testing.check_source(source_of(kind, tmp_path), add=add)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_large_file_is_cut_into_splits_of_like_size(kind: str, tmp_path: Path) -> None:
+    write(tmp_path / f"one.{kind}", table_of(0, 60_000), group=1_000)
+    source = source_of(kind, tmp_path)
+    source.open(None)
+    start = source.start()
+    end = source.latest(start)
+    for parallelism in (2, 4):
+        splits = source.splits(start, end, parallelism)
+        assert len(splits) == parallelism
+        counts = [sum(batch.num_rows for batch in source.read(split, ["n"])) for split in splits]
+        assert sum(counts) == 60_000
+        assert min(counts) > 0.8 * 60_000 / parallelism
+    assert numbers(read(source, start, end, 7)) == list(range(60_000))
+    assert read(source, start, end, 3) == table_of(0, 60_000)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_small_files_share_a_split(kind: str, tmp_path: Path) -> None:
+    for number in range(30):
+        write(tmp_path / f"{number:02}.{kind}", table_of(number * 10, 10), at=number)
+    source = source_of(kind, tmp_path)
+    source.open(None)
+    (split,) = source.splits(source.start(), source.latest(source.start()), 4)
+    assert split.what == f"30 files from 00.{kind}"
+    assert split.rows == (300 if kind in {"parquet", "arrow"} else None)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_limits_of_rows_hold_within_files(kind: str, tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / f"{number}.{kind}", table_of(number * 25, 25), at=number)
+    source = source_of(kind, tmp_path, max_rows_per_epoch=10)
+    source.open(None)
+    position, seen = source.start(), []
+    while (after := source.latest(position)) != position:
+        rows = numbers(read(source, position, after, 2))
+        assert len(rows) <= 10
+        seen.append(rows)
+        position = after
+    assert [n for rows in seen for n in rows] == list(range(75))
+    assert len(seen) == 8
+    assert source.describe(position) == {"files": 3}
+    one = source.latest(source.start())
+    assert source.describe(one)["reading"].startswith(f"0.{kind} at ")
+    assert numbers(read(source, one, source.latest(one, limit=3))) == [10, 11, 12]
+
+
+def test_limits_of_files_and_ends_hold(tmp_path: Path) -> None:
+    for number in range(5):
+        write(tmp_path / f"{number}.parquet", table_of(number, 1), at=9 - number)
+    source = source_of("parquet", tmp_path, max_files_per_epoch=2)
+    source.open(None)
+    one = source.latest(source.start())
+    assert numbers(read(source, source.start(), one)) == [4, 3]
+    end = source.end(one)
+    write(tmp_path / "later.parquet", table_of(100, 1), at=0)
+    two = source.latest(one, until=end)
+    three = source.latest(two, until=end)
+    assert numbers(read(source, one, three)) == [2, 1, 0]
+    assert three == end == source.latest(three, until=end)
+    assert numbers(read(source, three, source.latest(three))) == [100]
+
+
+def test_a_file_with_an_older_time_than_those_read_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", table_of(0, 1), at=100)
+    source = source_of("parquet", tmp_path)
+    source.open(None)
+    position = source.latest(source.start())
+    write(tmp_path / "b.parquet", table_of(1, 1), at=50)
+    again = source_of("parquet", tmp_path)  # after a restart
+    again.open(position)
+    after = again.latest(position)
+    assert numbers(read(again, position, after)) == [1]
+    assert again.latest(after) == after
+
+
+def test_files_that_are_gone_leave_the_position_with_the_next_file(tmp_path: Path) -> None:
+    old = write(tmp_path / "a.parquet", table_of(0, 1))
+    source = source_of("parquet", tmp_path)
+    source.open(None)
+    position = source.latest(source.start())
+    old.unlink()
+    assert source.latest(position) == position
+    write(tmp_path / "b.parquet", table_of(1, 1))
+    after = source.latest(position)
+    assert len(after["keys"]) == len(position["keys"]) == 8
+    assert numbers(read(source, position, after)) == [1]
+
+
+def test_the_position_takes_twelve_bytes_a_file(tmp_path: Path) -> None:
+    for number in range(50):
+        write(tmp_path / f"{number}.json", table_of(number, 1))
+    source = source_of("json", tmp_path)
+    source.open(None)
+    position = source.latest(source.start())
+    assert len(position["keys"]) + len(position["versions"]) == 50 * 12
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_that_changes_before_it_is_read_is_refused(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a.{kind}", table_of(0, 30), at=1)
+    source = source_of(kind, tmp_path)
+    source.open(None)
+    end = source.latest(source.start())
+    splits = source.splits(source.start(), end, 1)
+    write(path, table_of(7, 30), at=2)
+    with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}' changed while") as failed:
+        list(source.read(splits[0], ["n"]))
+    assert "rename it" in failed.value.remedy
+    path.unlink()
+    with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}' was to be read, and is not"):
+        list(source.read(splits[0], ["n"]))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", table_of(0, 30), at=1)
+    source = source_of("json", tmp_path)
+    source.open(None)
+    (split,) = source.splits(source.start(), source.latest(source.start()), 1)
+    batches = source.read(split, ["n"])
+    assert next(batches).num_rows == 30
+    write(path, table_of(0, 31), at=2)
+    with pytest.raises(gw.errors.SourceError, match="changed while"):
+        list(batches)
+
+
+def test_a_file_that_changes_after_it_was_read_is_refused_until_it_is_out_of_the_way(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "in/a.json", table_of(0, 3), at=1)
+    source = source_of("json", tmp_path / "in")
+    source.open(None)
+    position = source.latest(source.start())
+    write(path, table_of(0, 4), at=2)
+    with pytest.raises(gw.errors.SourceError, match=r"a\.json' changed after it was read"):
+        source.latest(position)
+    again = source_of("json", tmp_path / "in")
+    with pytest.raises(gw.errors.SourceError, match="changed after it was read"):
+        again.open(position)
+    path.rename(tmp_path / "a.json")
+    again.open(position)
+    assert again.latest(position) == position
+
+
+def test_a_file_that_is_read_in_part_must_stay(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", table_of(0, 30), at=1)
+    source = source_of("parquet", tmp_path)
+    source.open(None)
+    position = source.latest(source.start(), limit=10)
+    again = source_of("parquet", tmp_path)
+    again.open(position)
+    assert numbers(read(again, position, again.latest(position))) == list(range(10, 30))
+    path.unlink()
+    with pytest.raises(gw.errors.SourceError, match="is not there any more"):
+        source_of("parquet", tmp_path).open(position)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_files_that_are_none_of_the_format_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    (tmp_path / f"bad.{kind}").write_bytes(b"\x00\xff{[ no such thing,\x80\n" * 20)
+    source = source_of(kind, tmp_path)
+    source.open(None)
+    with pytest.raises(gw.errors.SourceError, match=rf"bad\.{kind}"):
+        read(source, source.start(), source.latest(source.start(), limit=5))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_file_that_is_written_to_the_half_is_refused(kind: str, tmp_path: Path) -> None:
+    whole = write(tmp_path / f"a.{kind}", table_of(0, 100)).read_bytes()
+    for length in (4, len(whole) // 2, len(whole) - 1):
+        (tmp_path / f"a.{kind}").write_bytes(whole[:length])
+        with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}' cannot be read"):
+            everything(source_of(kind, tmp_path))
+
+
+def test_empty_files_wait_until_they_have_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    source = source_of("parquet", tmp_path)
+    source.open(None)
+    start = source.start()
+    assert source.latest(start) == start
+    write(tmp_path / "a.parquet", table_of(0, 2))
+    assert numbers(read(source, start, source.latest(start))) == [0, 1]
+
+
+def test_names_that_are_no_data_by_custom_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", table_of(0, 1))
+    write(tmp_path / "_part=1/b.json", table_of(1, 1))
+    for name in ("_SUCCESS", ".a.json.crc", "_temporary/0/c.json", ".hidden/d.json"):
+        write(tmp_path / name, table_of(9, 1))
+    (tmp_path / "e.json._COPYING_").write_text("{")
+    (tmp_path / "notes.txt").write_text("no JSON")
+    source = source_of("json", tmp_path, pattern="*.json")
+    assert sorted(numbers(everything(source))) == [0, 1]
+    assert source.identity == f"JSON files in {tmp_path}, *.json"
+
+
+def test_directories_named_as_hive_does_are_columns(tmp_path: Path) -> None:
+    write(tmp_path / "day=2024-05-01/hour=7/a.parquet", table_of(0, 2), at=1)
+    write(tmp_path / "day=2024-05-02/hour=8/b.parquet", table_of(2, 1), at=2)
+    null = "day=__HIVE_DEFAULT_PARTITION__/hour=9/a%20b.parquet"
+    write(tmp_path / null, table_of(3, 1), at=3)
+    looked_up = source_of("parquet", tmp_path, schema=None)
+    assert looked_up.schema.names == ["n", "name", "price", "day", "hour"]
+    assert looked_up.schema.field("hour").type == pa.int64()
+    rows = everything(source_of("parquet", tmp_path, schema=f"{SCHEMA}, day date, hour int"))
+    days = [dt.date(2024, 5, 1), dt.date(2024, 5, 1), dt.date(2024, 5, 2), None]
+    assert rows["day"].to_pylist() == days
+    only = everything(source_of("parquet", tmp_path, schema=f"{SCHEMA}, hour int"), ["hour"])
+    assert only["hour"].to_pylist() == [7, 7, 8, 9]
+    with pytest.raises(gw.errors.SourceError, match="says day=2024-05-01, which is no int64"):
+        everything(source_of("parquet", tmp_path, schema=f"{SCHEMA}, day bigint"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_only_columns_of_directories_can_be_asked_for_of_text(kind: str, tmp_path: Path) -> None:
+    write(tmp_path / f"hour=7/a.{kind}", table_of(0, 5))
+    source = source_of(kind, tmp_path, schema=f"{SCHEMA}, hour int")
+    assert everything(source, ["hour"])["hour"].to_pylist() == [7] * 5
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_column_that_is_missing_is_null_and_others_are_left_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    write(tmp_path / f"a.{kind}", pa.table({"other": [1, 2], "n": [3, 4]}))
+    rows = everything(source_of(kind, tmp_path))
+    assert rows.to_pylist() == [{"n": n, "name": None, "price": None} for n in (3, 4)]
+    assert everything(source_of(kind, tmp_path), ["price"])["price"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_narrower_types_are_widened(kind: str, tmp_path: Path) -> None:
+    moment = MOMENT
+    narrow = {
+        "i": pa.array([1], pa.int16()),
+        "f": pa.array([2], pa.int32()),
+        "d": pa.array([decimal.Decimal("1.5")], pa.decimal128(3, 1)),
+        "t": pa.array([moment], pa.timestamp("ns")),
+        "z": pa.array([moment], pa.timestamp("ms", tz="UTC")),
+        "s": pa.array(["x"]).dictionary_encode(),
+        "l": pa.array([[{"a": 1}]], pa.list_(pa.struct([("a", pa.int32())]))),
+    }
+    schema = {
+        "i": pa.int64(),
+        "f": pa.float64(),
+        "d": pa.decimal128(10, 2),
+        "t": pa.timestamp("us"),
+        "z": pa.timestamp("us", tz="UTC"),
+        "s": pa.string(),
+        "l": pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())])),
+    }
+    write(tmp_path / f"a.{kind}", pa.table(narrow))
+    (row,) = everything(source_of(kind, tmp_path, schema=schema)).to_pylist()
+    expected = {"i": 1, "f": 2.0, "d": decimal.Decimal("1.50"), "t": moment, "s": "x"}
+    assert row == {**expected, "z": moment.replace(tzinfo=UTC), "l": [{"a": 1, "b": None}]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "target"),
+    [
+        (pa.int64(), [1], "int"),
+        (pa.string(), ["1"], "bigint"),
+        (pa.int64(), [1], "double"),
+        (pa.float64(), [1.0], "float"),
+        (pa.decimal128(5, 2), [decimal.Decimal(1)], "decimal(5, 1)"),
+        (pa.timestamp("us"), [MOMENT], "timestamp"),
+        (pa.list_(pa.int64()), [[1]], "array<int>"),
+        (pa.struct([("b", pa.int64())]), [{"b": 1}], "struct<a bigint>"),
+    ],
+)
+def test_other_types_are_refused_with_the_files_name(
+    dtype: pa.DataType, values: list[Any], target: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.parquet", pa.table({"c": pa.array(values, dtype)}))
+    with pytest.raises(gw.errors.SourceError, match=r"'c' of the file .*a\.parquet"):
+        everything(source_of("parquet", tmp_path, schema={"c": target}))
+
+
+def test_digits_below_microseconds_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.arrow", pa.table({"t": pa.array([1001], pa.timestamp("ns"))}))
+    with pytest.raises(gw.errors.SourceError, match="would lose data"):
+        everything(source_of("arrow", tmp_path, schema={"t": "timestamp_ntz"}))
+
+
+def test_timestamps_of_96_bits_are_instants(tmp_path: Path) -> None:
+    rows = pa.table({"t": pa.array([MOMENT], pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    for schema in (None, "t timestamp"):
+        rows = everything(source_of("parquet", tmp_path, schema=schema))
+        assert rows["t"].to_pylist() == [dt.datetime(2024, 5, 1, 8, tzinfo=UTC)]
+
+
+def test_a_schema_is_looked_up_in_the_first_file(tmp_path: Path) -> None:
+    source = source_of("parquet", tmp_path, schema=None)
+    with pytest.raises(gw.errors.SourceError, match=r"no files in .* look a schema up") as failed:
+        _ = source.schema
+    assert "schema=" in failed.value.remedy
+    first = pa.table({"n": [1], "t": pa.array([0], pa.timestamp("ns")), "x": pa.nulls(1)})
+    write(tmp_path / "b.parquet", first, at=1)
+    write(tmp_path / "a.parquet", table_of(0, 1), at=2)
+    assert source.schema == pa.schema({"n": pa.int64(), "t": pa.timestamp("us"), "x": pa.string()})
+    for kind in ("csv", "json"):
+        write(tmp_path / kind / f"a.{kind}", table_of(1, 4))
+        looked_up = source_of(kind, tmp_path / kind, schema=None)
+        assert looked_up.schema == pa.schema(
+            {"n": pa.int64(), "name": pa.string(), "price": pa.float64()}
+        )
+
+
+def test_text_has_types_of_the_schema(tmp_path: Path) -> None:
+    schema = "d decimal(5, 2), t timestamp, l timestamp_ntz, day date, b boolean, s string"
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv/a.csv").write_text(
+        '\ufeffday,d,t,l,b,s\n2024-05-01,1.5,2024-05-01T08:00:00Z,2024-05-01 08:00:00,true,""\n'
+        "2024-05-01,-2,2024-05-01 10:00:00+02:00,2024-05-01,false,NA\n\n,,2024-05-01 08:00:00,,,\n",
+        "utf-8",
+    )
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/a.json").write_text(
+        '\ufeff{"day": "2024-05-01", "d": 1.5, "t": "2024-05-01T08:00:00Z", "b": true, "s": "",'
+        ' "l": "2024-05-01 08:00:00", "more": [1]}\n'
+        '{"s": "NA", "b": false, "d": "-2", "t": "2024-05-01 10:00:00+02:00", "l": "2024-05-01",'
+        ' "day": "2024-05-01"}\n\n{"t": "2024-05-01 08:00:00"}',
+        "utf-8",
+    )
+    moment, day = MOMENT, dt.date(2024, 5, 1)
+    expected = [
+        (decimal.Decimal("1.50"), moment.replace(tzinfo=UTC), moment, day, True, ""),
+        (decimal.Decimal("-2.00"), moment.replace(tzinfo=UTC), MIDNIGHT, day, False, "NA"),
+        (None, moment.replace(tzinfo=UTC), None, None, None, None),
+    ]
+    for kind in ("csv", "json"):
+        rows = everything(source_of(kind, tmp_path / kind, schema=schema))
+        assert [tuple(row.values()) for row in rows.to_pylist()] == expected
+
+
+def test_csv_has_delimiters_quotes_and_no_header_where_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "p=1").mkdir()
+    (tmp_path / "p=1/a.csv").write_text("1;'a;b'\n2;-\n")
+    source = gw.sources.csv(
+        tmp_path,
+        schema="n bigint, p int, s string",
+        header=False,
+        delimiter=";",
+        quote="'",
+        null_values=["-"],
+    )
+    assert everything(source).to_pylist() == [
+        {"n": 1, "p": 1, "s": "a;b"},
+        {"n": 2, "p": 1, "s": None},
+    ]
+    with pytest.raises(gw.errors.SourceError, match="without a header"):
+        gw.sources.csv(tmp_path, header=False)
+
+
+def test_csv_with_line_breaks_in_quotes_is_read_as_a_whole(tmp_path: Path) -> None:
+    text = "n,s\n" + "".join(f'{n},"a\nb"\n' for n in range(20_000))
+    (tmp_path / "a.csv").write_text(text)
+    source = gw.sources.csv(tmp_path, schema="n bigint, s string", newlines_in_values=True)
+    rows = everything(source)
+    assert numbers(rows) == list(range(20_000))
+    assert set(rows["s"].to_pylist()) == {"a\nb"}
+    assert len(source.splits(source.start(), source.latest(source.start()), 4)) == 1
+
+
+def test_compressed_text_is_not_cut(tmp_path: Path) -> None:
+    write(tmp_path / "a.json.gz", table_of(0, 5_000), at=1)
+    write(tmp_path / "b.json", table_of(5_000, 10), at=2)
+    source = source_of("json", tmp_path)
+    gw.testing.check_source(source, exact_limits=False, max_rows=6_000)
+    source = source_of("json", tmp_path)
+    assert numbers(everything(source)) == list(range(5_010))
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_lines_come_once_wherever_a_file_is_cut(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a.{kind}", table_of(0, 12))
+    source = source_of(kind, tmp_path)
+    source.open(None)
+    (split,) = source.splits(source.start(), source.latest(source.start()), 1)
+    (piece,) = split.payload
+    size = path.stat().st_size
+    for cut in range(1, size):
+        parts = [replace(piece, stop=cut), replace(piece, start=cut)]
+        seen = [
+            n
+            for part in parts
+            for batch in source.read(replace(split, payload=(part,)), ["n"])
+            for n in batch.column("n").to_pylist()
+        ]
+        assert seen == list(range(12)), cut
+
+
+def test_one_file_and_uris_and_file_systems_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "in/a.parquet", table_of(0, 3))
+    inner = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    sources = [
+        source_of("parquet", path),
+        source_of("parquet", f"file://{tmp_path}/in"),
+        source_of("parquet", "in", filesystem=inner),
+    ]
+    for source in sources:
+        assert numbers(everything(source)) == [0, 1, 2]
+        gw.testing.check_source(source)
+    assert sources[0].identity == f"Parquet files in {path}"
+    assert sources[1].identity == f"Parquet files in {tmp_path}/in"
+    with pytest.raises(gw.errors.SourceError, match="Cannot open"):
+        source_of("parquet", "nosuch://x/y")
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    source = source_of("parquet", tmp_path / "none")
+    with pytest.raises(gw.errors.SourceError, match="none' cannot be listed"):
+        source.open(None)
+    write(tmp_path / "none/a.parquet", table_of(0, 1))
+    source.open(None)
+    position = source.latest(source.start())
+    shutil.rmtree(tmp_path / "none")
+    with pytest.raises(gw.errors.SourceError, match="none' cannot be listed"):
+        source.latest(position)
+
+
+@pytest.mark.parametrize("option", ["max_rows_per_epoch", "max_files_per_epoch"])
+def test_limits_are_whole_numbers_from_one(option: str, tmp_path: Path) -> None:
+    with pytest.raises(gw.errors.SourceError, match=f"{option} is 0"):
+        source_of("parquet", tmp_path, **{option: 0})
+
+
+def test_lag_is_what_was_listed_and_not_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", table_of(0, 3), at=5)
+    source = source_of("json", tmp_path)
+    source.open(None)
+    lag = source.lag(source.start())
+    assert (lag.rows, lag.size_bytes, lag.oldest_us) == (
+        None,
+        path.stat().st_size,
+        (BASE_S + 5) * 1_000_000,
+    )
+    assert source.lag(source.latest(source.start())).rows == 0
