@@ -154,6 +154,7 @@ class OneProcess:
     """Of the source."""
 
     run: _Run
+    run_type = _Run
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class OneProcess:
     def start(self, executors: Mapping[str, int]) -> None:
         """See `Realization.start`."""
         self._dead = False
-        self.run = _Run(
+        self.run = self.run_type(
             self.compiled(),
             self.storage,
             executors=executors,

@@ -540,7 +540,7 @@ _SHOWN_EXECUTORS = 64
 _STYLES = {"running": "green", "stopped": "yellow"}
 _ALARMING = (
     *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
-    *("ListenerFailed", "BackgroundFailed", "RowsLeftOut"),
+    *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed", "RowsLeftOut"),
 )
 
 

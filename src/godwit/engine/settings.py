@@ -37,6 +37,10 @@ class Lanes:
         Rows of a key that has this much of what a lane gets on average are combined before they
         are sent to its lane, where the operator can merge them; 0: only where combining pays for
         all keys. ``query.lastProgress["hotKeys"]`` names such keys.
+    resident
+        Lanes stay between small epochs, as tasks of one long Spark job, which saves each the start
+        of a job. They hold their cores; one core of every executor is left for everything else, so
+        an executor has a lane less than cores.
 
     Raises
     ------
@@ -50,6 +54,7 @@ class Lanes:
     inline_bytes: int = 16 * 2**10
     compression: Literal["lz4", "zstd"] | None = None
     hot_keys: float = 0.1
+    resident: bool = False
 
     def __post_init__(self) -> None:
         if self.local_dir is not None and not isinstance(self.local_path, str):
@@ -69,6 +74,11 @@ class Lanes:
                 least=least,
                 whole=name not in ("snapshot_growth", "hot_keys"),
                 error=InvalidFlowError,
+            )
+        if not isinstance(self.resident, bool):
+            raise InvalidFlowError(
+                f"The setting resident of lanes is of type {type_name(self.resident)}.",
+                remedy="Give True or False.",
             )
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidFlowError(

@@ -60,6 +60,9 @@ __all__ = [
     "RebalancingStarted",
     "RegroupingCancelled",
     "RegroupingStarted",
+    "ResidentLanesEnded",
+    "ResidentLanesFailed",
+    "ResidentLanesStarted",
     "RowsLeftOut",
     "ScaledIn",
     "ScaledOut",
@@ -258,6 +261,46 @@ class FilesCollected(Event):
 
     def _line(self) -> str:
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesStarted(Event):
+    """Lanes that stay between epochs are there, and work small epochs from now on."""
+
+    lanes: int
+    took_ms: float  # since they were asked for
+
+    def _line(self) -> str:
+        return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesEnded(Event):
+    """Lanes that stay were let go; epochs run as Spark jobs until there are others."""
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"resident lanes ended: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesFailed(Event):
+    """Lanes that stay were lost, or did not come; epochs run as Spark jobs meanwhile."""
+
+    reason: str
+    pause_s: float  # until they are started again
+
+    @property
+    def is_warning(self) -> bool:
+        """True: epochs take longer than they were meant to."""
+        return True
+
+    def _line(self) -> str:
+        return (
+            f"resident lanes failed: {self.reason}; epochs run as Spark jobs, and lanes are "
+            f"started again after {self.pause_s:g} s"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

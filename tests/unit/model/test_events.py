@@ -67,6 +67,9 @@ ONE_OF_EACH: tuple[Event, ...] = (
         epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b")
     ),
     events.BackgroundFailed(epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'"),
+    events.ResidentLanesStarted(epoch=4, at_s=1.0, lanes=2, took_ms=310.4),
+    events.ResidentLanesEnded(epoch=4, at_s=1.0, reason="the query ends"),
+    events.ResidentLanesFailed(epoch=4, at_s=1.0, reason="it is gone", pause_s=2.0),
     events.ListenerFailed(
         epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted"
     ),
@@ -195,6 +198,15 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             ),
         ),
         (events.BackgroundFailed, "watching executors failed: KeyError: 'x'"),
+        (events.ResidentLanesStarted, "2 resident lanes ready after 310 ms"),
+        (events.ResidentLanesEnded, "resident lanes ended: the query ends"),
+        (
+            events.ResidentLanesFailed,
+            (
+                "resident lanes failed: it is gone; epochs run as Spark jobs, and lanes are "
+                "started again after 2 s"
+            ),
+        ),
         (events.ListenerFailed, "listener page failed on EpochCommitted: KeyError: 'x'"),
         (
             events.RebalancingStarted,

@@ -140,7 +140,10 @@ class SparkExecutorPool:
         patience_s: float,  # how long executors that were asked for are waited for
         # A clock that never runs backwards, in seconds
         now_s: Callable[[], float] = time.monotonic,
+        # called between two epochs, before executors are given back: Spark keeps busy ones
+        before_return: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before_return = before_return
         self._scheduler, self._conducting, self._gate = scheduler, conducting, gate
         self._patience_s = self._waits_s = patience_s
         self._now_s = now_s
@@ -359,6 +362,7 @@ class SparkExecutorPool:
                 self._leaving = tuple(n for n in self._leaving if n not in {*gone, *empty})
                 self._returned |= {*empty}
             if empty:
+                self._before_return()
                 taken, why = self._asked(lambda: self._scheduler.give_back(empty))
                 with self._changed:
                     self._told = None  # giving back has changed what the cluster keeps up

@@ -27,7 +27,7 @@ from godwit.cluster.spark.stages.exchange import (
 )
 from godwit.cluster.spark.stages.warming import POOL
 from godwit.engine.cluster import Executor
-from godwit.model.errors import EpochFailedError
+from godwit.model.errors import EpochFailedError, InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,22 +43,28 @@ if TYPE_CHECKING:
 __all__ = [
     "ExecutorWatch",
     "insist_on_placement",
+    "insist_on_spare_slots",
     "live_executors",
     "rehearse",
     "wait_for",
 ]
 
 
-def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
-    """Executors that are registered and alive now, in the order of their names."""
+def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
+    """Executors that are registered and alive now, in the order of their names.
+
+    On each so many tasks can run beside its lanes; executors that are too small are left out.
+    """
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  executors have no public Python API
-    if jsc.isLocal() and not (spark.master or "").startswith("local-cluster"):
-        return tuple(
-            Executor(name=f"local-{i}", lanes=1, location=None)
-            for i in range(spark.defaultParallelism)
-        )
     cpus = max(1, int(spark.getConf().get("spark.task.cpus", "1") or 1))
     summaries = jsc.statusStore().executorList(True)
+    if _is_one_process(spark):
+        lanes = spark.defaultParallelism
+        if spare_slots:
+            lanes = min(lanes, summaries.apply(0).totalCores() // cpus - spare_slots)
+        return tuple(
+            Executor(name=f"local-{i}", lanes=1, location=None) for i in range(max(lanes, 0))
+        )
     registered = jsc.getExecutorIds()
     alive = {registered.apply(i) for i in range(registered.size())}
     found = []
@@ -68,14 +74,50 @@ def live_executors(spark: SparkContext) -> tuple[Executor, ...]:
         if name == "driver" or name not in alive:
             continue
         host = summary.hostPort().rsplit(":", 1)[0]
-        found.append(
-            Executor(
-                name=name,
-                lanes=max(1, summary.totalCores() // cpus),
-                location=f"executor_{host}_{name}",
-            )
-        )
+        lanes = max(1, summary.totalCores() // cpus) - spare_slots
+        if lanes > 0:
+            found.append(Executor(name=name, lanes=lanes, location=f"executor_{host}_{name}"))
     return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
+
+
+def _is_one_process(spark: SparkContext) -> bool:
+    """Return whether there is one process alone, whose cores count as executors."""
+    jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
+    return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
+
+
+def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
+    """Make sure that executors have task slots beside those that resident lanes hold.
+
+    Waits for no executor: of those that come later, too small ones are left out.
+
+    Raises `InvalidFlowError` if one that is there, or the settings, have too few.
+    """
+    if not spare_slots:
+        return
+    if _is_one_process(spark):
+        there, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
+        if there < wanted:
+            raise InvalidFlowError(
+                f"{spark.master} has too few cores: lanes that stay hold one each, of which the "
+                f"flow is to have {wanted}, and {spare_slots} has to be free for everything else.",
+                remedy=f'Make the session with master("local[{wanted + spare_slots}]") or more '
+                "(they may be more than the machine has), or start without "
+                "lanes=gw.Lanes(resident=True).",
+                master=spark.master,
+            )
+        return
+    whole = {e.name for e in live_executors(spark)}
+    small = sorted(whole - {e.name for e in live_executors(spark, spare_slots=spare_slots)})
+    if small:
+        raise InvalidFlowError(
+            f"Executor {small[0]!r} can run one task at a time, which a lane that stays would take "
+            "for good.",
+            remedy="Give executors a core more than they are to have lanes, as in "
+            "spark.executor.cores=2 (they may be more than the machine has), with "
+            "spark.task.cpus=1; or start without lanes=gw.Lanes(resident=True).",
+            executor=small[0],
+        )
 
 
 def insist_on_placement(spark: SparkContext) -> None:
@@ -93,14 +135,18 @@ def insist_on_placement(spark: SparkContext) -> None:
 _WAIT = "spark.locality.wait.process"
 
 
-def wait_for(spark: SparkContext, minimum: int, timeout_s: float = 60.0) -> tuple[Executor, ...]:
+def wait_for(
+    spark: SparkContext, minimum: int, timeout_s: float = 60.0, *, spare_slots: int = 0
+) -> tuple[Executor, ...]:
     """Executors, once there are at least `minimum`.
 
-    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds.
+    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds;
+    `InvalidFlowError` if those that have leave too few task slots free.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        executors = live_executors(spark)
+        insist_on_spare_slots(spark, minimum, spare_slots)
+        executors = live_executors(spark, spare_slots=spare_slots)
         if len(executors) >= minimum:
             return executors
         if time.monotonic() > deadline:
@@ -162,8 +208,9 @@ class ExecutorWatch:
         lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
         pool: SparkExecutorPool,  # knows which ones were given back
         spark: SparkSession,
+        spare_slots: int = 0,  # see `live_executors`
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._spare_slots = cluster, spare_slots
         self._conducting, self._lost, self._spark = conducting, lost, spark
         self._pool = pool
         self._rehearsing: set[str] = set()
@@ -180,7 +227,8 @@ class ExecutorWatch:
 
     def look(self) -> None:
         """Look now."""
-        found = {e.name: e for e in live_executors(self._spark.sparkContext)}
+        live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
+        found = {e.name: e for e in live}
         self._rehearsed &= found.keys()  # those that are gone never come back by their names
         self._rehearsing &= found.keys()
         for name in found.keys() - self._cluster.executors.keys() - self._rehearsing:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.cluster import AttemptLostError
 from godwit.model.errors import GodwitError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import BatchRef, BlockRef, CommitRecord, SinkRecord
     from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
     from godwit.cluster.spark.stages.stages import Program, Shipped, SourceStage
     from godwit.engine.cluster import Executor, SourceBatch
@@ -91,6 +93,8 @@ class SparkCluster(Generic[RowsT]):
         self.source, self.sinks, self.lost = source, sinks, lost
         self._spark, self._program = spark, program
         self._gate, self._beside = gate, beside
+        self.resident: ResidentLanes | None = None
+        """Lanes that stay; given once they can announce what becomes of them."""
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[RowsT] | None
@@ -101,7 +105,7 @@ class SparkCluster(Generic[RowsT]):
         try:
             with self.lost.break_off(used, self.executors):
                 rows = None if batch is None else self.source.read(batch, instruction)
-                reports = run_stages(rows, self._program, instruction, self._spark)
+                reports = run_stages(rows, self._program, instruction, self._spark, self.resident)
         except Exception as error:
             gone = self.lost.take()
             if self._gate.closed:
@@ -114,6 +118,20 @@ class SparkCluster(Generic[RowsT]):
         if secured is not None:
             secured.result()
         return reports
+
+    def end_resident(self, reason: str) -> None:
+        """Let lanes that stay go, if there are some."""
+        if self.resident is not None:
+            self.resident.end(reason)
+
+    def given_up(self) -> str:
+        """Say why nobody waits for the lanes of the epoch any longer; nothing if somebody does.
+
+        Raises `GateClosedError` if the epoch is broken off.
+        """
+        if self._gate.interrupted or self._gate.is_stopped():
+            raise GateClosedError
+        return "an executor was lost" if self.lost.has_lost else ""
 
     def deliver(self, record: CommitRecord) -> None:
         """See `Cluster.deliver`; again where its jobs are cancelled, since sinks know epochs."""
@@ -204,6 +222,12 @@ class LostExecutors:
             broken = self._lost is not None and bool(self._used)
         if broken:
             self._spark.cancelJobsWithTag(self._tag)
+
+    @property
+    def has_lost(self) -> bool:
+        """True if the epoch under way has lost an executor."""
+        with self._lock:
+            return self._lost is not None
 
     def take(self) -> str | None:
         """Return the executor that the last epoch lost, if any, and forget it."""

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import EpochObserved
@@ -25,14 +26,17 @@ from godwit.cluster.spark.platform.executor_pool import SparkExecutorPool, Spark
 from godwit.cluster.spark.platform.executors import (
     ExecutorWatch,
     insist_on_placement,
+    insist_on_spare_slots,
     wait_for,
 )
+from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_network
+from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
 from godwit.cluster.spark.run.controller import ControllerThread, past_decisions
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
-from godwit.cluster.spark.stages.stages import Program, ship_program
+from godwit.cluster.spark.stages.stages import Program, lanes_of, ship_program
 from godwit.engine.cluster import ConductorPorts
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
@@ -281,6 +285,10 @@ def open_run(
     gate: EpochGate,  # says when the query is to stop
 ) -> SparkRun:
     """Claim the checkpoint, open the sinks, wait for executors, recover what it holds."""
+    spare_slots = int(options.lanes.resident)
+    if spare_slots:
+        insist_on_spare_slots(spark.sparkContext, options.executors, spare_slots)
+        insist_on_plain_network(spark.sparkContext)
     storage = CheckpointStorage.open(
         options.checkpoint,
         access=options.checkpointing.access,
@@ -321,7 +329,10 @@ def open_run(
         undo.callback(program.destroy)
         insist_on_placement(spark.sparkContext)
         executors = wait_for(
-            spark.sparkContext, options.executors, options.sizing.executors_timeout_s
+            spark.sparkContext,
+            options.executors,
+            options.sizing.executors_timeout_s,
+            spare_slots=spare_slots,
         )
 
         dispatcher.keep("journal", JournalWriter(storage, run_id))
@@ -365,11 +376,25 @@ def open_run(
             sinks.deliver(log.latest, again=True)
 
         conducting = SharedConductor(conductor)
+        resident = None
+        if options.lanes.resident:
+            resident = cluster.resident = ResidentLanes(
+                partial(lanes_of, program),
+                lambda number: SparkTasks(
+                    spark.sparkContext,
+                    group=f"{run_id}-resident-{number}",
+                    description=f"godwit: resident lanes of {flow.name}",
+                ),
+                announce=conducting.announce,
+                given_up=cluster.given_up,
+            )
+            undo.callback(resident.close)
         pool = SparkExecutorPool(
             SparkScheduler(spark.sparkContext),
             conducting=conducting,
             gate=gate,
             patience_s=options.sizing.executors_timeout_s,
+            before_return=partial(cluster.end_resident, "executors are given back"),
         )
         undo.callback(pool.close)
         controller = None
@@ -393,7 +418,14 @@ def open_run(
             close_at_end=options.close_at_end,
             on_regroup=(lambda _: None) if controller is None else controller.regrouped,
         )
-        watch = ExecutorWatch(cluster, conducting=conducting, lost=lost, pool=pool, spark=spark)
+        watch = ExecutorWatch(
+            cluster,
+            conducting=conducting,
+            lost=lost,
+            pool=pool,
+            spark=spark,
+            spare_slots=spare_slots,
+        )
         undo.callback(watch.close)
         background = BackgroundCopies(
             cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
@@ -419,6 +451,7 @@ def open_run(
             beside=beside,
             closing=[
                 *([] if controller is None else [("controller", controller.close)]),
+                *([] if resident is None else [("resident lanes", resident.close)]),
                 ("executor pool", pool.close),
                 ("executor watch", watch.close),
                 ("background copies", background.close),

@@ -220,6 +220,10 @@ class EpochGate:
         """True if the epoch that is carried out is carried out by the thread that asks."""
         return self._inside == threading.get_ident()
 
+    def is_stopped(self) -> bool:
+        """Ask whether the query of the epoch that is carried out was stopped in another way."""
+        return self._stopped()
+
     @contextmanager
     def epoch(
         self,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark import Broadcast, SparkContext
 
+    from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.lane.wire import Blob
@@ -49,6 +50,7 @@ __all__ = [
     "Shipped",
     "SourceStage",
     "SplitTasks",
+    "lanes_of",
     "parted",
     "report_parcel",
     "run_stages",
@@ -131,6 +133,11 @@ def ship_program(program: Program, run_id: str, spark: SparkContext) -> Shipped[
     return Shipped("program", run_id, spark.broadcast(pickling.dumps(program)), program)
 
 
+def lanes_of(program: Shipped[Program]) -> LaneFlow:
+    """Return what lanes need of a program, on an executor."""
+    return program.get().lanes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
     """What tasks need to know of one attempt at an epoch."""
@@ -173,11 +180,13 @@ def run_stages(
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
+    resident: ResidentLanes | None = None,
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
     `source` is the epoch's rows, in the form that the program's source side takes: an RDD of the
-    JVM, rows that are here, or what tasks are to read; ``None`` for an epoch without input.
+    JVM, rows that are here, or what tasks are to read; ``None`` for an epoch without input. Lanes
+    that stay, if there are some, work an epoch whose rows are here, or that has none.
     """
     locations = [place.location for place in instruction.places]
     places = len(locations)
@@ -188,6 +197,13 @@ def run_stages(
         ships = program.here.source.ship(program.here.lanes, instruction, source.items, 0)
         for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
+    if resident is not None:
+        if source is None or isinstance(source, RowsHere):
+            worked = resident.run(instruction, arrived)
+            if worked is not None:
+                return worked
+        else:
+            resident.large_epoch()
     tasks = source.tasks if isinstance(source, SplitTasks) else ()
     orders = ship_orders(Orders(instruction=instruction, payloads=arrived, tasks=tasks))
 
@@ -212,7 +228,7 @@ def run_stages(
             )
             exchanged = exchange(side, places, spark)
 
-    def lanes_of(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
+    def at_places(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
         if exchanged is None:
             return on_executors(
                 locations, lambda place: run(place, orders.get().for_place(place)), spark
@@ -222,12 +238,12 @@ def run_stages(
     levels = instruction.levels
     for level in range(1, levels):
         with _named(f"lanes of epoch {instruction.epoch}, level {level}", spark):
-            exchanged = exchange(lanes_of(_run_level(program, orders, level)), places, spark)
+            exchanged = exchange(at_places(_run_level(program, orders, level)), places, spark)
     with _named(f"lanes of epoch {instruction.epoch}, level {levels}", spark):
-        reports = fetch(
-            python_rdd(lanes_of(_run_last_level(program, orders, levels)), spark), spark
+        packed = fetch(
+            python_rdd(at_places(_run_last_level(program, orders, levels)), spark), spark
         )
-    return [pickle.loads(report) for report in reports]  # noqa: S301  our own executors'
+    return [pickle.loads(report) for report in packed]  # noqa: S301  our own executors'
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Cluster:
         self.fails = False
         self.failures: list[tuple[str, str]] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(executor_watch, "live_executors", lambda _: self._live())
+        monkeypatch.setattr(executor_watch, "live_executors", lambda _, **_spare: self._live())
         monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand

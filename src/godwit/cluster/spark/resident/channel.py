@@ -1,0 +1,221 @@
+"""Channels between the driver and resident lanes, on which nobody else can write.
+
+The problem: what arrives is unpickled, so whoever could write here could run code on the driver and
+on executors.  The invariants: both ends prove by an HMAC over each other's nonce that they know the
+job's secret, which is made for one job and travels with its tasks alone; and every frame has an
+HMAC over its number and its contents, by a key of this channel and direction.  So nothing is
+unpickled that the other end has not written, in this order and once.
+
+Frames are authentic and not secret: whoever can listen to the network can read rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import time
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["Channel", "ChannelError", "accept", "connect", "new_secret"]
+
+_MAGIC: Final = b"godwit-lane\x00\x01"
+_NONCE = _PROOF = 32
+_NUMBER: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">Q")
+_FRAME_AT_MOST: Final = 2**31
+_JOINED_AT_MOST: Final = 2**18  # larger frames are sent in two pieces, and not copied
+
+
+class ChannelError(ConnectionError):
+    """The other end is gone, does not answer in time, or is not the one it says it is."""
+
+
+def new_secret() -> bytes:
+    """Make the secret of one job: 256 bits."""
+    return secrets.token_bytes(32)
+
+
+class Channel:
+    """An authentic connection, on which frames of bytes go both ways; used by one thread."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        send_key: bytes,
+        receive_key: bytes,
+        timeout_s: float | None,  # for sending a frame, and for the rest of one that has begun
+    ) -> None:
+        self._socket, self._timeout_s = connection, timeout_s
+        self._send_key, self._receive_key = send_key, receive_key
+        self._sent = self._received = 0
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, to wait for; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame. Raises `ChannelError` if the other end is gone or does not read."""
+        head = _HEAD.pack(len(frame)) + _tag(self._send_key, self._sent, frame)
+        self._sent += 1
+        try:
+            self._socket.settimeout(self._timeout_s)
+            if len(frame) <= _JOINED_AT_MOST:
+                self._socket.sendall(head + frame)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(frame)
+        except OSError as error:
+            raise ChannelError(f"it does not read ({_said(error)})") from error
+
+    def receive(self) -> bytes:
+        """Wait for a frame, however long that takes, and return it.
+
+        Raises `ChannelError` if the other end is gone, or the frame is not its own.
+        """
+        head = _read(self._socket, _HEAD.size + _PROOF, None)
+        (size,) = _HEAD.unpack_from(head)
+        if size > _FRAME_AT_MOST:
+            raise ChannelError(f"a frame of {size} bytes was announced")
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        frame = _read(self._socket, size, deadline)
+        tag = _tag(self._receive_key, self._received, frame)
+        if not hmac.compare_digest(tag, head[_HEAD.size :]):
+            raise ChannelError("a frame is not authentic")
+        self._received += 1
+        return frame
+
+    def insist_on_silence(self) -> None:
+        """Make sure that nothing has come. Raises `ChannelError` if it has, or the end is gone."""
+        try:
+            self._socket.settimeout(0)
+            ahead = self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ChannelError(f"the connection has broken ({_said(error)})") from error
+        raise ChannelError("it spoke without being asked" if ahead else "it is gone")
+
+    def close(self) -> None:
+        """Close the connection; the other end is told."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def accept(
+    connection: socket.socket, secret: bytes, *, handshake_s: float, timeout_s: float
+) -> tuple[Channel, int]:
+    """Make a channel of a connection that the driver has taken, once the lane has proved itself.
+
+    Returns it, and the number of the lane.  Raises `ChannelError` if it does not know the secret,
+    or is not done within `handshake_s`.
+    """
+    deadline = time.monotonic() + handshake_s
+    mine = secrets.token_bytes(_NONCE)
+    _write(connection, _MAGIC + mine, deadline)
+    answer = _read(connection, _NONCE + _NUMBER.size + _PROOF, deadline)
+    theirs, number, proof = (
+        answer[:_NONCE],
+        answer[_NONCE : _NONCE + _NUMBER.size],
+        answer[-_PROOF:],
+    )
+    if not hmac.compare_digest(proof, _proof(secret, b"lane", mine, theirs, number)):
+        raise ChannelError("it does not know the secret of the job")
+    _write(connection, _proof(secret, b"driver", mine, theirs, number), deadline)
+    channel = Channel(
+        _prepared(connection),
+        send_key=_proof(secret, b"to lane", mine, theirs, number),
+        receive_key=_proof(secret, b"to driver", mine, theirs, number),
+        timeout_s=timeout_s,
+    )
+    return channel, _NUMBER.unpack(number)[0]
+
+
+def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: float) -> Channel:
+    """Connect a lane to the driver.
+
+    Raises `ChannelError` if nobody answers there within `handshake_s`, or it is not the driver.
+    """
+    deadline = time.monotonic() + handshake_s
+    try:
+        connection = socket.create_connection(address, handshake_s)
+    except OSError as error:
+        raise ChannelError(f"nobody answers at {address[0]}:{address[1]} ({error})") from error
+    try:
+        first = _read(connection, len(_MAGIC) + _NONCE, deadline)
+        if first[: len(_MAGIC)] != _MAGIC:
+            raise ChannelError("it speaks another protocol")  # noqa: TRY301
+        theirs, mine, number = first[len(_MAGIC) :], secrets.token_bytes(_NONCE), _NUMBER.pack(lane)
+        proof = _proof(secret, b"lane", theirs, mine, number)
+        _write(connection, mine + number + proof, deadline)
+        expected = _proof(secret, b"driver", theirs, mine, number)
+        if not hmac.compare_digest(_read(connection, _PROOF, deadline), expected):
+            raise ChannelError("it does not know the secret of the job")  # noqa: TRY301
+    except ChannelError:
+        connection.close()
+        raise
+    return Channel(
+        _prepared(connection),
+        send_key=_proof(secret, b"to driver", theirs, mine, number),
+        receive_key=_proof(secret, b"to lane", theirs, mine, number),
+        timeout_s=None,  # a driver that stands still is waited for
+    )
+
+
+def _proof(secret: bytes, role: bytes, driver: bytes, lane: bytes, number: bytes) -> bytes:
+    """HMAC that only who knows the secret can make, for one role and one pair of nonces."""
+    return hmac.digest(secret, role + b"\x00" + driver + lane + number, hashlib.sha256)
+
+
+def _tag(key: bytes, number: int, frame: bytes) -> bytes:
+    """Authenticate a frame and its place among those of its direction."""
+    tag = hmac.new(key, _HEAD.pack(number), hashlib.sha256)
+    tag.update(frame)
+    return tag.digest()
+
+
+def _prepared(connection: socket.socket) -> socket.socket:
+    """Let frames leave at once, and let a machine that has vanished be noticed."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    connection.settimeout(None)
+    return connection
+
+
+def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
+    try:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.sendall(data)
+    except OSError as error:
+        raise ChannelError(f"it does not read ({_said(error)})") from error
+
+
+def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
+    """Read so many bytes, by a deadline on the monotonic clock if there is one."""
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    try:
+        while at < size:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+            connection.settimeout(left)
+            count = connection.recv_into(view[at:])
+            if count == 0:
+                raise ChannelError("it has closed the connection")  # noqa: TRY301
+            at += count
+    except ChannelError:
+        raise
+    except OSError as error:
+        raise ChannelError(f"the connection has broken ({_said(error)})") from error
+    return bytes(data)
+
+
+def _said(error: OSError) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)

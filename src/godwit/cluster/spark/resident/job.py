@@ -1,0 +1,333 @@
+"""One Spark job whose tasks are resident lanes, from its start to its end, on the driver.
+
+Spark owns the processes: it places the tasks, and what becomes of them it tells here, as the end
+of the job.  The driver listens for the lanes only until all of them are there, each on the executor
+that it was placed on; a task that Spark starts once more finds nobody and ends.  A job is never
+mended: if one lane is lost, all of them are let go, and another job is started.
+"""
+
+from __future__ import annotations
+
+import pickle
+import selectors
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from godwit.cluster.spark.resident.channel import ChannelError, accept, new_secret
+from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, stay
+from godwit.cluster.spark.stages.exchange import fetch, on_executors, python_rdd
+from godwit.model.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark import SparkContext
+
+    from godwit.cluster.spark.resident.channel import Channel
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import Place
+
+__all__ = ["LaneJob", "LaneLostError", "SparkTasks", "Tasks", "insist_on_plain_network"]
+
+_HANDSHAKE_S = 5.0
+_FRAME_S = 10.0
+_LOOK_S = 0.2
+_POOL = "godwit-resident"  # with FAIR scheduling, a job that never ends weighs on no other pool
+
+
+class LaneLostError(Exception):
+    """A resident lane is gone, or was given up; its text says why."""
+
+
+class Tasks(Protocol):
+    """The tasks of one job of resident lanes, wherever they run."""
+
+    host: str  # by which they reach the driver
+
+    def listen(self) -> socket.socket:
+        """Listen for them on the driver, at any free port."""
+
+    def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
+        """Run `lane` in a task at every place, with its number; return once all have ended."""
+
+    def cancel(self) -> None:
+        """Kill them."""
+
+
+class LaneJob:
+    """Lanes that stay at some places, as long as all of them are there."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
+        tasks: Tasks,
+        *,
+        patience_s: float,  # how long the lanes are waited for
+        on_ready: Callable[[LaneJob], None],
+        on_failed: Callable[[LaneJob, str], None],  # not called once `end` was
+    ) -> None:
+        self.places = tuple(places)
+        self.lane_of = {(place.executor, place.lane): n for n, place in enumerate(places)}
+        self.pids: dict[int, int] = {}  # lane → process
+        self.ready_after_ms = 0.0
+        self._flow, self._tasks, self._patience_s = flow, tasks, patience_s
+        self._on_ready, self._on_failed = on_ready, on_failed
+        self._channels: dict[int, Channel] = {}
+        self._lock = threading.Lock()
+        self._ready, self._ended = threading.Event(), threading.Event()
+        self._began_s = time.monotonic()
+        self._secret = new_secret()
+        self._listener = tasks.listen()
+        port = self._listener.getsockname()[1]
+        self._endpoint = Endpoint(address=(tasks.host, port), secret=self._secret)
+        self._job = threading.Thread(target=self._run, name="godwit-resident-job", daemon=True)
+        self._job.start()
+        threading.Thread(target=self._gather, name="godwit-resident-lanes", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"<LaneJob of {len(self.places)} lanes: {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """``"starting"``, ``"ready"`` or ``"ended"``."""
+        if self._ended.is_set():
+            return "ended"
+        return "ready" if self._ready.is_set() else "starting"
+
+    def covers(self, places: Sequence[Place]) -> bool:
+        """Return whether there is a lane for each of these places, where they are now."""
+        return {*places} <= {*self.places}
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        """Wait until all lanes are there, or the job has ended; return whether they are."""
+        deadline = time.monotonic() + timeout_s
+        while self.state == "starting" and time.monotonic() < deadline:
+            self._ready.wait(0.02)
+        return self.state == "ready"
+
+    # -- an epoch, on its thread ------------------------------------------------------------------
+
+    def ask(
+        self, work: Mapping[int, bytes], given_up: Callable[[], str]
+    ) -> Iterator[tuple[int, Answer]]:
+        """Send frames to lanes and yield the answer of each, as it comes.
+
+        `given_up` is asked while nothing comes: why nobody waits any longer, or nothing.
+        Raises `LaneLostError`; the job has to be ended then.
+        """
+        with self._lock:
+            channels = {lane: self._channels[lane] for lane in work if lane in self._channels}
+        if len(channels) < len(work) or self.state != "ready":
+            raise LaneLostError("the job of the resident lanes has ended")
+        with selectors.DefaultSelector() as selector:
+            for lane, channel in channels.items():
+                try:
+                    channel.insist_on_silence()
+                    channel.send(work[lane])
+                    selector.register(channel, selectors.EVENT_READ, lane)
+                except (ChannelError, ValueError) as error:  # closed by another thread
+                    raise self._lost(lane, error) from error
+            waiting = set(channels)
+            while waiting:
+                ready = selector.select(_LOOK_S)
+                if not ready:
+                    if reason := given_up():
+                        raise LaneLostError(reason)
+                    if self._ended.is_set():
+                        raise LaneLostError("the job of the resident lanes has ended")
+                for key, _ in ready:
+                    lane = key.data
+                    try:
+                        answer: Answer = pickle.loads(channels[lane].receive())  # noqa: S301  ours
+                    except ChannelError as error:
+                        raise self._lost(lane, error) from error
+                    if lane not in waiting:
+                        raise LaneLostError(f"lane {lane} answered twice")
+                    waiting.discard(lane)
+                    yield lane, answer
+
+    def _lost(self, lane: int, error: Exception) -> LaneLostError:
+        place = self.places[lane]
+        return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
+
+    # -- its end ----------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Close all channels, upon which the lanes end; returns at once."""
+        with self._lock:
+            self._ended.set()
+            channels = list(self._channels.values())
+            self._channels.clear()
+        for channel in channels:
+            channel.close()
+
+    def end(self, patience_s: float = 10.0) -> bool:
+        """Let the lanes go and wait for the end of Spark's job; return whether it has ended.
+
+        Lanes that do not end by themselves in half of that time are killed, by Spark.
+        """
+        self.let_go()
+        if self._job is threading.current_thread():
+            return True
+        self._job.join(patience_s / 2)
+        if self._job.is_alive():
+            self._tasks.cancel()
+            self._job.join(patience_s / 2)
+        return not self._job.is_alive()
+
+    # -- on threads of its own --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Run Spark's job to its end."""
+        endpoint, places, flow = self._endpoint, self.places, self._flow
+
+        def lane(number: int) -> Iterator[bytes]:
+            return stay(endpoint, number, places[number], flow)
+
+        try:
+            self._tasks.run(lane, places)
+        except Exception as error:  # noqa: BLE001  whatever Spark says of its end
+            self._failed(f"Spark's job has ended: {_first_line(error)}")
+        else:
+            self._failed("Spark's job has ended")
+
+    def _gather(self) -> None:
+        """Take the lanes' connections until all are there."""
+        deadline = self._began_s + self._patience_s
+        try:
+            while len(self._channels) < len(self.places) and not self._ended.is_set():
+                if time.monotonic() > deadline:
+                    missing = len(self.places) - len(self._channels)
+                    self._failed(
+                        f"{missing} of {len(self.places)} did not come within "
+                        f"{self._patience_s:g} s: their executors may have no free core, or cannot "
+                        f"reach the driver at {self._endpoint.address[0]}"
+                    )
+                    return
+                self._listener.settimeout(_LOOK_S)
+                try:
+                    connection, _ = self._listener.accept()
+                except TimeoutError:
+                    continue
+                try:
+                    self._take(connection)
+                except ChannelError:
+                    connection.close()  # nobody of ours
+        except OSError as error:
+            self._failed(f"the driver cannot listen for them ({error})")
+        except Exception as error:  # noqa: BLE001  no thread ends in silence
+            self._failed(_first_line(error))
+        finally:
+            self._listener.close()  # a task that Spark tries again finds nobody
+        with self._lock:
+            if self._ended.is_set() or len(self._channels) < len(self.places):
+                return
+            self.ready_after_ms = (time.monotonic() - self._began_s) * 1e3
+            self._ready.set()
+        self._on_ready(self)
+
+    def _take(self, connection: socket.socket) -> None:
+        """Take one lane, if it is one and is where it was placed."""
+        channel, lane = accept(
+            connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
+        )
+        hello: Hello = pickle.loads(channel.receive())  # noqa: S301  it knows the secret
+        if lane >= len(self.places):
+            raise ChannelError("there is no such lane")
+        place = self.places[lane]
+        if hello.executor != place.executor:
+            channel.close()
+            self._failed(
+                f"Spark placed a lane of executor {place.executor} on {hello.executor}, since no "
+                "core there was free"
+            )
+            return
+        with self._lock:
+            if self._ended.is_set():
+                unused: Channel | None = channel
+            else:
+                unused = self._channels.pop(lane, None)  # of a task that was tried again
+                self._channels[lane], self.pids[lane] = channel, hello.pid
+        if unused is not None:
+            unused.close()
+
+    def _failed(self, reason: str) -> None:
+        """End the job for a reason of its own, unless it has been ended."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        self.let_go()
+        self._on_failed(self, reason)
+
+
+_ENCRYPTED = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+)
+
+
+def insist_on_plain_network(spark: SparkContext) -> None:
+    """Refuse resident lanes where Spark is to encrypt what goes between driver and executors.
+
+    Raises `InvalidFlowError`: their channels are authentic, and not encrypted.
+    """
+    conf = spark.getConf()
+    for setting in _ENCRYPTED:
+        if str(conf.get(setting, "false") or "false").lower() == "true":
+            raise InvalidFlowError(
+                f"{setting} asks Spark to encrypt what it sends, and lanes that stay would get "
+                "their rows unencrypted.",
+                remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
+                "itself and leave the setting out.",
+                setting=setting,
+            )
+
+
+class SparkTasks:
+    """Tasks of one job of Spark's."""
+
+    def __init__(self, spark: SparkContext, *, group: str, description: str) -> None:
+        self._spark, self._group, self._description = spark, group, description
+        conf = spark.getConf()
+        self.host = _host(conf.get("spark.driver.host", "")) or "127.0.0.1"
+        self._bind = _host(conf.get("spark.driver.bindAddress", "")) or self.host
+
+    def listen(self) -> socket.socket:
+        """Listen where Spark's driver does."""
+        family, _, _, _, address = socket.getaddrinfo(self._bind, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+    def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
+        """See `Tasks.run`; each task prefers the executor of its place."""
+        self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
+        self._spark.setJobGroup(self._group, self._description)
+        stage = on_executors([place.location for place in places], lane, self._spark)
+        fetch(python_rdd(stage, self._spark), self._spark)
+
+    def cancel(self) -> None:
+        """See `Tasks.cancel`."""
+        # A context that has ended has ended the job too.
+        with suppress(Exception):
+            self._spark.cancelJobGroup(self._group)
+
+
+def _host(setting: str | None) -> str:
+    return (setting or "").strip("[]")
+
+
+def _first_line(error: Exception) -> str:
+    told: Any = str(error).strip() or repr(error)
+    return str(told).partition("\n")[0]

@@ -1,0 +1,158 @@
+"""A resident lane's side: the task that works for the driver until the driver lets it go.
+
+It does what the lane of a Spark job does (`godwit.engine.lane.lane.run_lane`), so it is as pure: it
+reads a committed version, writes files that nobody names yet, and reports them.  The only thing
+that it keeps from one epoch to the next is what every Python process of an executor keeps: mapped
+tables of the local store, which it looks at anew in every epoch, since others write them too.
+
+It ends when the driver closes the channel, or dies.  A task that Spark tries again finds nobody
+listening, and ends too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import traceback
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from godwit.cluster.spark.resident.channel import ChannelError, connect
+from godwit.engine.lane.executor import current_executor
+from godwit.engine.lane.lane import run_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from godwit.cluster.spark.resident.channel import Channel
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+    from godwit.engine.lane.wire import Blob
+
+__all__ = ["Answer", "Endpoint", "Hello", "Work", "serve", "stay"]
+
+_HANDSHAKE_S = 10.0
+_SETTLED_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where the driver listens for the lanes of one job; picklable."""
+
+    address: tuple[str, int]  # host and port of the driver
+    secret: bytes  # of the job
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.address!r})"  # the secret is nobody's business
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A lane's first words."""
+
+    executor: str  # name of the executor it really runs on
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One level of one attempt at an epoch, for one lane."""
+
+    attempt: int
+    level: int
+    place: int  # index into the instruction's places
+    instruction: bytes | None  # pickled; with the first level of an attempt alone
+    payloads: list[bytes]  # rows for operators of the level
+    bytes_at_most: int  # of rows that the lane may send on by way of the driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A lane's answer to its work: rows for lanes of later levels and a report, or a refusal."""
+
+    attempt: int
+    level: int
+    place: int
+    blobs: list[Blob]
+    report: bytes  # pickled; empty where the work was refused
+    refusal: str = ""  # why the epoch is better done by a Spark job
+
+
+def stay(
+    endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
+) -> Iterator[bytes]:
+    """Work as lane `number` of a job until the driver lets go; yields nothing."""
+    # Before the lane says that it is there. Arrow looks for pandas when it first makes an array.
+    lane_flow, _ = flow(), pa.array([0])
+    try:
+        channel = connect(endpoint.address, endpoint.secret, number, handshake_s=_HANDSHAKE_S)
+    except ChannelError:
+        return  # the driver does not wait for this task any more
+    try:
+        hello = Hello(executor=current_executor(place.executor), pid=os.getpid())
+        channel.send(pickle.dumps(hello))
+        serve(channel, lane_flow)
+    except ChannelError:
+        pass
+    finally:
+        channel.close()
+    yield from ()
+
+
+def serve(channel: Channel, flow: LaneFlow) -> None:
+    """Answer work in the order in which it comes; raises `ChannelError` once nobody sends any."""
+    known: tuple[int, EpochInstruction] | None = None
+    for done in count(1):
+        work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's
+        if work.instruction is not None:
+            known = work.attempt, pickle.loads(work.instruction)  # noqa: S301  likewise
+        if known is None or known[0] != work.attempt:
+            raise ChannelError(f"attempt {work.attempt} came without its instruction")
+        channel.send(pickle.dumps(_answer(work, flow, known[1])))
+        if done == _SETTLED_AFTER:
+            # What is loaded by now stays: searches for cycles in the middle of epochs skip it.
+            gc.collect()
+            gc.freeze()
+
+
+def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
+    def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
+        return Answer(
+            attempt=work.attempt,
+            level=work.level,
+            place=work.place,
+            blobs=blobs,
+            report=report,
+            refusal=refusal,
+        )
+
+    lane = run_lane(flow, instruction, work.level, work.place, work.payloads)
+    try:
+        blobs, report = _drained(lane, work.bytes_at_most)
+    except (Exception, SystemExit):  # noqa: BLE001  a Spark job will tell it as it tells all others
+        return answer([], b"", traceback.format_exc(limit=-4))
+    if report is None:
+        return answer([], b"", f"it has more than {work.bytes_at_most} bytes of rows to send on")
+    return answer(blobs, report.dumps())
+
+
+def _drained(
+    lane: Generator[Blob, None, LaneReport], bytes_at_most: int
+) -> tuple[list[Blob], LaneReport | None]:
+    """Run a lane to its end, unless it sends more than so many bytes: then there is no report."""
+    blobs: list[Blob] = []
+    sent = 0
+    while True:
+        try:
+            blob: Any = next(lane)
+        except StopIteration as end:
+            return blobs, end.value
+        sent += len(blob[1])
+        if sent > bytes_at_most:
+            lane.close()
+            return [], None
+        blobs.append(blob)

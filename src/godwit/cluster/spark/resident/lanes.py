@@ -1,0 +1,272 @@
+"""Lanes that stay between epochs: which epochs they work, and when their job is started and ended.
+
+The problem: a Spark job of no work takes tens of milliseconds, most of a small epoch.  So one long
+job holds a Python task per lane, and the driver hands each its rows and instruction by a socket,
+brings what lanes send on to lanes of the next level, and collects the reports.
+
+The invariants:
+
+- *An epoch never waits for a job.*  Whatever the resident lanes cannot work, or not now, goes as
+  Spark jobs, as without them: while they start or are not to be had, epochs with more rows than the
+  driver takes, and those in which a lane refuses (an error of the user's, more rows between two
+  levels than the driver passes on).
+- *An attempt is the resident lanes' from its beginning to its end, or not theirs.*  If one is lost
+  in the middle, the attempt is, and all lanes are let go with it: no answer to an attempt that was
+  given up can be taken for one to a later attempt, since its channel is closed.  Every answer names
+  its attempt besides.
+- *Cores are held for small epochs only.*  A large epoch has them all: the lanes end before it and
+  start again once several epochs in a row were small.
+- *Spark's executors end without them.*  The job is ended before executors are given back, when its
+  places are not today's, and with the query.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
+from godwit.cluster.spark.resident.lane_task import Work
+from godwit.engine.cluster import AttemptLostError
+from godwit.engine.lane.wire import due_at
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from godwit.cluster.spark.resident.job import Tasks
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+
+__all__ = ["ResidentLanes"]
+
+_SMALL_IN_A_ROW = 2
+_RESTS_AFTER_REFUSAL = 10  # epochs
+_BYTES_ON = 32 * 2**20
+"""Bytes that all lanes of a level together may send on by way of the driver."""
+_PAUSE_S, _PAUSE_AT_MOST_S = 1.0, 60.0
+
+
+class ResidentLanes:
+    """The resident lanes of a run; `run` and `large_epoch` are called by an epoch's thread."""
+
+    patience_s = 30.0
+    """How long lanes are waited for in the background, until they count as not to be had."""
+
+    waits_s = 0.0
+    """Test hook; 0 in production. How long an epoch waits for lanes that start."""
+
+    def __init__(
+        self,
+        flow: Callable[[], LaneFlow],  # what lanes need of the flow, called in each; picklable
+        tasks: Callable[[int], Tasks],  # makes those of a job, by its number
+        *,
+        announce: Callable[..., None],  # takes kind and values of an event
+        # Asked while an epoch's lanes work: why nobody waits for them any longer, or nothing;
+        # raises what the epoch is to be broken off with.
+        given_up: Callable[[], str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.epochs = 0  # that were worked by resident lanes
+        self._flow, self._tasks = flow, tasks
+        self._announce, self._given_up, self._now_s = announce, given_up, now_s
+        self._lock = threading.Lock()
+        self._job: LaneJob | None = None
+        self._closed = False
+        self._small = 0  # epochs in a row that were small
+        self._rests = 0  # small epochs that go as Spark jobs, after one that was refused
+        self._lost_epoch = -1  # the last one that lost its lanes: its next attempts go without
+        self._failures, self._not_before_s = 0, 0.0
+        self._numbers, self._attempts = count(), count()
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that are there now, ready for work."""
+        job = self._job
+        return len(job.places) if job is not None and job.state == "ready" else 0
+
+    @property
+    def pids(self) -> dict[tuple[str, int], int]:
+        """Executor and lane → process, of lanes that are ready, on the machine of each."""
+        job = self._job
+        if job is None or job.state != "ready":
+            return {}
+        return {(job.places[n].executor, job.places[n].lane): pid for n, pid in job.pids.items()}
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def run(
+        self, instruction: EpochInstruction, arrived: Mapping[int, Sequence[bytes]]
+    ) -> list[LaneReport] | None:
+        """Have resident lanes work an epoch whose rows are here: place → payloads.
+
+        Returns their reports, or ``None`` if it is to go as Spark jobs.  Raises `AttemptLostError`
+        if a lane was lost meanwhile.
+        """
+        self._small += 1
+        if self._rests > 0:
+            self._rests -= 1
+            return None
+        job = self._job_for(instruction)
+        if job is None:
+            return None
+        try:
+            reports = self._run(job, instruction, arrived)
+        except LaneLostError as error:
+            self._lost_epoch = instruction.epoch
+            self._give_up(job, str(error), failed=True)
+            raise AttemptLostError(f"a resident lane was lost: {error}") from error
+        except BaseException:
+            # Somebody breaks the epoch off: answers that are under way come to nobody.
+            self._give_up(job, "an epoch was broken off", failed=False)
+            raise
+        if reports is None:
+            self._rests = _RESTS_AFTER_REFUSAL
+            return None
+        self._failures = 0
+        self.epochs += 1
+        return reports
+
+    def large_epoch(self) -> None:
+        """Let an epoch with many rows have the cores that resident lanes hold."""
+        self._small = 0
+        self.end("an epoch has many rows")
+
+    def _job_for(self, instruction: EpochInstruction) -> LaneJob | None:
+        """Return the lanes if they are ready for this attempt; start them where they are due."""
+        if instruction.epoch == self._lost_epoch or self._small < _SMALL_IN_A_ROW:
+            return None
+        job = self._job
+        if job is not None and not job.covers(instruction.places):
+            self.end("executors or lanes have changed")
+            job = None
+        if job is None:
+            job = self._start(instruction.places)
+        if job is None or not (job.state == "ready" or job.wait_until_ready(self.waits_s)):
+            return None
+        return job
+
+    def _run(
+        self,
+        job: LaneJob,
+        instruction: EpochInstruction,
+        arrived: Mapping[int, Sequence[bytes]],
+    ) -> list[LaneReport] | None:
+        """Work all levels; returns nothing if a lane has refused."""
+        attempt, packed = next(self._attempts), pickle.dumps(instruction)
+        places = instruction.places
+        lanes = [job.lane_of[place.executor, place.lane] for place in places]
+        boxes: list[list[bytes]] = [list(arrived.get(at, ())) for at in range(len(places))]
+        reports: list[LaneReport] = []
+        for level in range(1, instruction.levels + 1):
+            later: list[list[bytes]] = [[] for _ in places]
+            work: dict[int, bytes] = {}
+            for at, box in enumerate(boxes):
+                due, later[at] = due_at(level, box)
+                work[lanes[at]] = pickle.dumps(
+                    Work(
+                        attempt=attempt,
+                        level=level,
+                        place=at,
+                        instruction=packed if level == 1 else None,
+                        payloads=due,
+                        bytes_at_most=_BYTES_ON // len(places),
+                    )
+                )
+            refused = False
+            for lane, answer in job.ask(work, self._given_up):
+                if (answer.attempt, answer.level) != (attempt, level):
+                    raise LaneLostError(
+                        f"lane {lane} answered level {answer.level} of attempt {answer.attempt}, "
+                        f"and was asked for level {level} of attempt {attempt}"
+                    )
+                refused = refused or bool(answer.refusal)
+                for at, payload in answer.blobs:
+                    later[at].append(payload)
+                if answer.report:
+                    reports.append(pickle.loads(answer.report))  # noqa: S301  our own lanes'
+            if refused:
+                return None
+            boxes = later
+        assert not any(boxes), "the last level has nobody to send rows to"
+        return reports
+
+    # -- the job ----------------------------------------------------------------------------------
+
+    def _start(self, places: Sequence[Place]) -> LaneJob | None:
+        """Begin to start lanes at these places, unless it is too early; only epochs do that."""
+        if self._now_s() < self._not_before_s:
+            return None
+        try:
+            with self._lock:
+                if self._closed:
+                    return None
+                self._job = LaneJob(
+                    places,
+                    self._flow,
+                    self._tasks(next(self._numbers)),
+                    patience_s=self.patience_s,
+                    on_ready=self._is_ready,
+                    on_failed=self._has_failed,
+                )
+                return self._job
+        except OSError as error:
+            self._pause(f"the driver cannot listen for them: {error}")
+            return None
+
+    def _forget(self, job: LaneJob) -> bool:
+        """Take a job for over; return whether it was the one that counts."""
+        with self._lock:
+            mine = job is self._job
+            if mine:
+                self._job = None
+            return mine
+
+    def _is_ready(self, job: LaneJob) -> None:
+        if job is self._job:
+            self._announce(
+                events.ResidentLanesStarted,
+                lanes=len(job.places),
+                took_ms=round(job.ready_after_ms, 1),
+            )
+
+    def _has_failed(self, job: LaneJob, reason: str) -> None:
+        """Note that a job has ended by itself, on a thread of its own."""
+        if self._forget(job):
+            self._pause(reason)
+
+    def _give_up(self, job: LaneJob, reason: str, *, failed: bool) -> None:
+        """Let the lanes of a job go; nobody waits until they have ended."""
+        mine = self._forget(job)
+        job.let_go()
+        threading.Thread(target=job.end, name="godwit-resident-end", daemon=True).start()
+        if mine and failed:
+            self._pause(reason)
+        elif mine:
+            self._announce(events.ResidentLanesEnded, reason=reason)
+
+    def _pause(self, reason: str) -> None:
+        """Wait before lanes are started again, longer each time."""
+        pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_AT_MOST_S)
+        self._failures += 1
+        self._not_before_s = self._now_s() + pause_s
+        self._announce(events.ResidentLanesFailed, reason=reason, pause_s=pause_s)
+
+    def end(self, reason: str) -> None:
+        """End the job, if there is one, and wait until Spark has ended it too."""
+        with self._lock:
+            job, self._job = self._job, None
+        if job is None:
+            return
+        ended: Any = job.end()
+        told = reason if ended else f"{reason}; Spark's job goes on although it was cancelled"
+        self._announce(events.ResidentLanesEnded, reason=told)
+
+    def close(self) -> None:
+        """End the job for good."""
+        with self._lock:
+            self._closed = True
+        self.end("the query ends")

@@ -1,0 +1,59 @@
+"""Scenarios in which lanes that stay work the epochs, in turns with others on the same stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.contract.resident import Resident
+from tests.contract.scenarios import SCENARIOS, drawn
+from tests.contract.verdict import play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.contract.scenario import Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=str)
+def test_lanes_that_stay_process_each_row_once_and_in_order(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    run = Resident(tmp_path, deep=scenario.deep, policy=scenario.policy)
+    try:
+        play(scenario, run)
+    finally:
+        run.stop()
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[Resident]:
+    scenario = drawn(11)
+    run = Resident(tmp_path, deep=scenario.deep, policy=scenario.policy, seed=3, kills=True)
+    yield run
+    run.stop()
+
+
+def test_lanes_that_are_killed_at_any_moment_leave_each_row_once_and_in_order(
+    killed: Resident,
+) -> None:
+    play(drawn(11), killed)
+    killed.stop()
+    kinds = [kind for kind, _ in killed.announced]
+    assert killed.worked > 3
+    assert "ResidentLanesFailed" in kinds
+    assert kinds.count("ResidentLanesStarted") > 1
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_whatever_is_drawn_and_killed_lanes_that_stay_process_each_row_once(
+    tmp_path: Path, seed: int
+) -> None:
+    scenario = drawn(seed)
+    run = Resident(tmp_path, deep=scenario.deep, policy=scenario.policy, seed=seed, kills=True)
+    try:
+        play(scenario, run)
+    finally:
+        run.stop()
