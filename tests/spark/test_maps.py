@@ -81,7 +81,7 @@ def test_a_map_that_computes_the_event_time_anew_has_a_watermark_of_its_own(
     flow.sink("out", windows, gw.sinks.noop())
     mapped = source.map(function).map(lambda d: d.filter("k > ''")).key_by("k")
     flow.sink("other", mapped.compute(name="mapped", n=gw.count()), gw.sinks.noop())
-    found = compile_flow(flow).watermarks
+    found = compile_flow(flow, inbox.spark).watermarks
     assert found == ((("rows",), ("rows/mapped",)) if anew else (("rows",),))
 
 

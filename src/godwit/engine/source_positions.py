@@ -195,24 +195,45 @@ class SourcePositions:
 
     def end_with_what_is_there(self) -> None:
         """Read no further than what there is now."""
+        self._until = self.ends()
+
+    def ends(self) -> dict[str, Position]:
+        """Return how far the rows of each open source reach now, whatever limits it has."""
+        ends = {}
         for name, source in self._opened.items():
             with _errors_of(name, "could not say how far its rows reach"):
-                self._until[name] = _plain(name, source.end(self._positions[name]))
+                ends[name] = _plain(name, source.end(self._positions[name]))
+        return ends
 
-    def plan(self, parallelism: int, *, limit: int | None = None) -> PlannedRows | None:
+    def reached(self, ends: Mapping[str, Position]) -> bool:
+        """Return whether everything up to positions that `ends` has returned is committed."""
+        for name, source in self._opened.items():
+            position = self._positions[name]
+            with _errors_of(name, "could not say how far it may be read"):
+                latest = source.latest(position, until=ends[name])
+            if _plain(name, latest) != position:
+                return False
+        return self._committed.issuperset(self._opened)
+
+    def plan(
+        self, parallelism: int, *, limit: int | None = None, everything: bool = False
+    ) -> PlannedRows | None:
         """Plan the rows of the next batch; ``None`` if there are none.
 
         Every source is cut into about `parallelism` splits. `limit` bounds the rows of each source,
-        as near as it can tell. Planning anew without a commit in between plans the same rows, or
-        more of them. The first batch of a source may have no rows: where it starts, such as behind
-        the newest row that there was, has to be committed before it can be gone on from.
+        as near as it can tell; `everything` lifts the limits that sources have. Planning anew
+        without a commit in between plans the same rows, or more of them. The first batch of a
+        source may have no rows: where it starts, such as behind the newest row that there was, has
+        to be committed before it can be gone on from.
         """
         ends: dict[str, Position] = {}
         splits: list[NumberedSplit] = []
+        whole = self.ends() if everything else {}
         for name, source in self._opened.items():
             begin = self._positions[name]
             with _errors_of(name, "could not say how far it may be read"):
-                end = source.latest(begin, limit=limit, until=self._until.get(name))
+                until = self._until.get(name)
+                end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
             end = _plain(name, end)
             if end == begin:
                 continue

@@ -32,6 +32,8 @@ from godwit.plan.grouping import checked_components
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyspark.sql import SparkSession
+
     from godwit.adapt.settings import Control
     from godwit.cluster.spark.query.query import Query
     from godwit.plan.compiled import CompiledFlow
@@ -119,15 +121,19 @@ class Flow(LogicalFlow):
         """Compile with the columns of the sources, which their session knows."""
         if all(map(is_stand_in, self.sources.values())):
             return super().compiled()
-        from godwit.cluster.spark.query.runtime import compile_flow  # noqa: PLC0415  it loads Spark
+        from godwit.cluster.spark.query.runtime import (  # noqa: PLC0415  it loads Spark
+            compile_flow,
+            session_of,
+        )
 
-        return compile_flow(self)
+        return compile_flow(self, session_of(self, None))
 
     @user_call
     def start(
         self,
         *,
         checkpoint: str | os.PathLike[str],
+        session: SparkSession | None = None,
         trigger: Trigger | None = None,
         executors: int = 1,
         name: str | None = None,
@@ -149,6 +155,10 @@ class Flow(LogicalFlow):
         checkpoint
             Directory of the checkpoint: a path, or a URI that both ``pyarrow.fs`` and Spark open.
             Starting again from it resumes the flow.
+        session
+            Spark session that a flow over Godwit's own sources runs in; by default the active one,
+            and a new one where there is none (``SparkSession.builder.getOrCreate()``). A flow over
+            DataFrames runs in theirs.
         trigger
             When epochs run: ``{"availableNow": True}`` or ``{"processingTime": "1 second"}``; by
             default epochs follow each other at once.
@@ -202,6 +212,7 @@ class Flow(LogicalFlow):
         """
         options = Options(
             checkpoint=_path("checkpoint", checkpoint),
+            session=session,
             trigger=checked_trigger(trigger),
             executors=executors,
             name=name,
@@ -216,21 +227,24 @@ class Flow(LogicalFlow):
             adaptation=Adaptation() if adaptation is None else adaptation,
             observability=Observability() if observability is None else observability,
         )
-        if self.own_sources:
+        if self.own_sources and self.sources:
             raise InvalidFlowError(
                 f"Flow {self.name!r} has sources of Godwit's own "
-                f"({listing(list(self.own_sources))}), which no query reads on Spark yet.",
-                remedy="Read them by spark.readStream to start the flow, or play it by "
-                "gw.testing.run(flow).",
+                f"({listing(list(self.own_sources))}) and DataFrames "
+                f"({listing(list(self.sources))}).",
+                remedy="Read all of them the one way: files, topics and tables that "
+                "spark.readStream reads are in gw.sources too, or the other way round.",
                 flow=self.name,
             )
-        if self._sources and all(map(is_stand_in, self.sources.values())):
+        if self.sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(
                 f"Flow {self.name!r} stands on gw.testing.stream(...), which has no rows.",
                 remedy="Build it on DataFrames of spark.readStream to start it, or play it by "
                 "gw.testing.run(flow, {...}).",
                 flow=self.name,
             )
+        if not self.sources:
+            self.compiled()  # what is wrong with it is told before a session is made
         from godwit.cluster.spark.query.runtime import start  # noqa: PLC0415  it loads Spark
 
         return start(self, options)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.planning import Limits
 
-__all__ = ["Migration", "Query", "end_terminated"]
+__all__ = ["Migration", "Query", "end_terminated", "is_running"]
 
 _ENDING_S = 15.0
 _open: set[Query] = set()
@@ -51,6 +51,11 @@ def end_terminated() -> None:
     for query in list(_open):
         if query._gate.closed:  # noqa: SLF001  of the class below
             query._ending.finish(_ENDING_S)  # noqa: SLF001
+
+
+def is_running(name: str) -> bool:
+    """Return whether a query of this process has a name."""
+    return any(query.name == name and query.isActive for query in _open)
 
 
 _JOURNAL_S = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
 from godwit.adapt.windows import splitting_of
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.cluster.spark.query.failures import for_spark, without_credentials
-from godwit.cluster.spark.query.query import Query, end_terminated
+from godwit.cluster.spark.query.query import Query, end_terminated, is_running
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
 from godwit.cluster.spark.run.run import open_run
+from godwit.cluster.spark.run.source_loop import OwnRows, SourceLoop, interval_s
 from godwit.cluster.spark.run.threads import EpochGate
 from godwit.cluster.spark.stages.pickling import check_picklable
 from godwit.cluster.spark.stages.source_plans import (
@@ -43,23 +46,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from godwit.api.flow import LogicalFlow
+    from godwit.checkpoint.commit_log import CommitLog
     from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.settings import Options
+    from godwit.cluster.spark.run.cluster import BatchRows
+    from godwit.cluster.spark.run.lifecycle import EpochDriver
     from godwit.cluster.spark.run.run import SparkRun
+    from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["compile_flow", "start"]
+__all__ = ["compile_flow", "session_of", "start"]
 
 _ARROW_ROWS = "200000"
 _WITHDRAW_S = 10.0
 _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
-def compile_flow(flow: LogicalFlow) -> CompiledFlow:
+def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     """Resolve the schemas of the sources and bind every operator to them."""
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
@@ -86,8 +93,7 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
         return max(anew, default=0)
 
     with _spark_quiet():
-        spark = next(iter(flow.sources.values())).sparkSession if flow.sources else None
-        zone = "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone")
+        zone = session.conf.get("spark.sql.session.timeZone")
         compiled = flow.compile(resolve, retimed, zone=zone or "UTC")
     check_picklable(flow)
     return compiled
@@ -95,16 +101,14 @@ def compile_flow(flow: LogicalFlow) -> CompiledFlow:
 
 def start(flow: LogicalFlow, options: Options) -> Query:
     """Start the flow; see `godwit.cluster.spark.query.flow.Flow.start`."""
-    compiled = compile_flow(flow)
+    spark = session_of(flow, options.session)
+    compiled = compile_flow(flow, spark)
     splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
-    spark = next(iter(flow.sources.values())).sparkSession
     end_terminated()
-    _check_name(spark, options.name or flow.name)
+    name = options.name or flow.name
+    _check_name(spark, name)
     insist_on_python(spark.sparkContext)
-    check_offset_log(spark)
-    frames = feed_frames(feeds_of(compiled), flow.sources)
-    rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
-    _check_interval(rows, options)
+    driven = _by_a_loop(options) if flow.own_sources else _by_spark(flow, compiled, options)
     dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
@@ -112,22 +116,80 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         if metrics is not None:
             undo.callback(metrics.close)
             dispatcher.keep("metrics", metrics.metrics)
-        rows_of = partial(MicroBatchRows, rows=rows, offsets=offsets)
-        run = open_run(compiled, rows_of, options, spark, dispatcher=dispatcher, gate=gate)
+        run = open_run(compiled, driven.rows_of, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.release)
         undo.callback(run.close)
-        undo.callback(_withdraw, spark, options.name or flow.name, gate)
-        spark_query = _start_spark(rows, options, flow.name, run)
+        undo.callback(_withdraw, spark, name, gate)
         query = Query(
             flow.name,
-            name=spark_query.name,
+            name=name,
             run=run,
-            driver=MicroBatchQuery(spark_query, run=run, trigger=options.trigger),
+            driver=driven.driver_of(run),
             dispatcher=dispatcher,
             metrics=metrics,
         )
         undo.pop_all()
     return query
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Driven:
+    """What depends on who calls for epochs."""
+
+    rows_of: Callable[[Recovery, CommitLog], BatchRows[Any]]  # makes what has the source rows
+    driver_of: Callable[[SparkRun], EpochDriver]
+
+
+def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
+    """Let Spark's micro-batches be the epochs."""
+    spark = next(iter(flow.sources.values())).sparkSession
+    check_offset_log(spark)
+    frames = feed_frames(feeds_of(compiled), flow.sources)
+    rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
+    _check_interval(rows, options)
+
+    def driver(run: SparkRun) -> EpochDriver:
+        query = _start_spark(rows, options, flow.name, run)
+        return MicroBatchQuery(query, run=run, trigger=options.trigger)
+
+    return _Driven(rows_of=partial(MicroBatchRows, rows=rows, offsets=offsets), driver_of=driver)
+
+
+def _by_a_loop(options: Options) -> _Driven:
+    """Let a loop of ours call for epochs, with rows of Godwit's own sources."""
+    interval_s(options.trigger)  # refused while nothing is touched
+
+    def driver(run: SparkRun) -> EpochDriver:
+        rows: Any = run.cluster.source  # as it was made below
+        return SourceLoop(run, rows, trigger=options.trigger)
+
+    return _Driven(rows_of=OwnRows, driver_of=driver)
+
+
+def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
+    """Return the session that a flow runs in: that of its DataFrames, `given`, or the active one.
+
+    Raises `InvalidFlowError` if they are not the same, or it is one of Spark Connect.
+    """
+    own = next((frame.sparkSession for frame in flow.sources.values()), None)
+    if given is None:
+        session = SparkSession.builder.getOrCreate() if own is None else own
+    elif own is None or own._jsparkSession == getattr(given, "_jsparkSession", None):  # noqa: SLF001
+        session = given
+    else:
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} was started in another session than that of its DataFrames.",
+            remedy="Leave session= out, or read the DataFrames in that session.",
+            flow=flow.name,
+        )
+    if not hasattr(session, "_jsparkSession"):
+        raise InvalidFlowError(
+            f"Flow {flow.name!r} was to be started in a Spark Connect session.",
+            remedy="Give a classic session (SparkSession.builder.master(...)): placing tasks on "
+            "executors needs the SparkContext.",
+            flow=flow.name,
+        )
+    return session
 
 
 def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
@@ -221,7 +283,7 @@ def _check_interval(rows: DataFrame, options: Options) -> None:
 
 def _check_name(spark: SparkSession, name: str) -> None:
     """Refuse the name of a query that runs in this session."""
-    if any(query.name == name for query in spark.streams.active):
+    if is_running(name) or any(query.name == name for query in spark.streams.active):
         raise InvalidFlowError(
             f"A streaming query named {name!r} is running in this session already.",
             remedy="Stop it first, or start this one under another name, as in "

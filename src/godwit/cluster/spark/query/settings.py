@@ -15,6 +15,8 @@ from godwit.model.naming import did_you_mean, insist_on_number, listing, type_na
 from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.settings import Control
     from godwit.adapt.windows import Splitting
@@ -185,6 +187,7 @@ class Options:
     """Options of `Flow.start`, checked; that says what each of them means."""
 
     checkpoint: str
+    session: SparkSession | None = None
     trigger: Mapping[str, object] | None = None
     executors: int = 1
     name: str | None = None

@@ -203,6 +203,8 @@ def check_picklable(flow: LogicalFlow) -> None:
 
 def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Yield the user's values of a flow: where each is, the value, an error's context."""
+    for name, source in flow.own_sources.items():
+        yield f"Source {name!r}", source, {"source": name}
     for node in flow.operators:
         context = {"operator": node.name}
         after = f"of operator {node.name!r}"

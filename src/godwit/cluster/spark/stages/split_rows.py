@@ -1,0 +1,87 @@
+"""Rows of Godwit's own sources: splits, which tasks read; few rows are read on the driver.
+
+Splits travel with the orders of an epoch, so no RDD holds them and the JVM is told nothing new.  A
+task is made for each; where there are many more than cores, tasks read several, of like size
+together.  Splits are numbered through the epoch, so the order of rows is the same whoever reads
+them.
+
+A small epoch has no source stage: the driver reads it and does what that stage does (decision
+0020).  Here it is known how many rows there are, so nothing is expected and nothing read in vain.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.cluster.spark.stages import pickling
+from godwit.cluster.spark.stages.stages import RowsHere, SplitTasks
+from godwit.engine.lane.lane import shipments
+from godwit.engine.lane.source_side import ship_splits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.source_side import NumberedSplit, SourceSide
+    from godwit.engine.lane.wire import Blob
+    from godwit.engine.source_positions import PlannedRows
+    from godwit.sources.source import Source, Split
+
+__all__ = ["SplitStage", "dealt", "planned_tasks"]
+
+ROWS_HERE: Final = 10_000
+BYTES_HERE: Final = 2**20
+"""How many rows and bytes the driver reads itself, at most."""
+_TASKS_A_CORE: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitStage:
+    """The source stage of Godwit's own sources (`SourceStage`); items are numbered splits."""
+
+    side: SourceSide
+    sources: Mapping[str, Source]  # by name; never opened where tasks run
+
+    def ship(
+        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
+    ) -> Iterator[Blob]:
+        """See `SourceStage.ship`."""
+        del partition  # splits have numbers of their own
+        yield from ship_splits(self.side, shipments(lanes, instruction), self.sources, items)
+
+
+def planned_tasks(rows: PlannedRows, cores: int) -> RowsHere | SplitTasks:
+    """Say who reads the rows of an epoch: the driver, or tasks."""
+    if (
+        rows.rows is not None
+        and rows.size_bytes is not None
+        and rows.rows <= ROWS_HERE
+        and rows.size_bytes <= BYTES_HERE
+    ):
+        return RowsHere(rows.splits)
+    # What a source puts into its splits may be of the main script.
+    return SplitTasks(tuple(pickling.dumps(task) for task in dealt(rows.splits, cores)))
+
+
+def dealt(splits: Sequence[NumberedSplit], cores: int) -> list[tuple[NumberedSplit, ...]]:
+    """Deal splits out to tasks: one each, unless there are many more than cores."""
+    if len(splits) <= _TASKS_A_CORE * cores:
+        return [(split,) for split in splits]
+    # The longest first, each to the task that has least.
+    tasks: list[list[NumberedSplit]] = [[] for _ in range(cores)]
+    loads = [(0, at) for at in range(cores)]
+    for split in sorted(splits, key=lambda numbered: -_size(numbered.split)):
+        load, at = heapq.heappop(loads)
+        tasks[at].append(split)
+        heapq.heappush(loads, (load + max(_size(split.split), 1), at))
+    return [tuple(sorted(task, key=lambda numbered: numbered.number)) for task in tasks]
+
+
+def _size(split: Split) -> int:
+    """Return what to compare splits of an epoch by, in about bytes."""
+    if split.size_bytes is not None:
+        return split.size_bytes
+    return 64 * (split.rows or 0)

@@ -1,0 +1,322 @@
+"""The loop of epochs over Godwit's own sources: when epochs come, and how a query ends."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import godwit as gw
+from godwit.cluster.spark.run import source_loop
+from godwit.cluster.spark.run.source_loop import SourceLoop, interval_s
+from godwit.cluster.spark.run.threads import EpochGate
+from godwit.engine.source_positions import RecordedSources, SourcePositions
+from godwit.model.errors import (
+    CheckpointInUseError,
+    InvalidFlowError,
+    SourceError,
+    StopTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from godwit.engine.cluster import SourceBatch
+    from godwit.sources import MemorySource, Position
+
+PATIENCE_S = 30.0
+
+
+class Run:
+    """A run that takes batches, and in which epochs are due, or are not."""
+
+    def __init__(self) -> None:
+        self.gate = EpochGate()
+        self.view = SimpleNamespace(awaits=False)
+        self.conducting = SimpleNamespace(background_failed=lambda *told: self.told.append(told))
+        self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
+        self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32))
+        self.due = self.pending = self.input_ended = False
+        self.epochs: list[Any] = []  # rows of each epoch; None: without input
+        self.ticks = 0
+        self.told: list[tuple[Any, ...]] = []
+        self.on_epoch: Callable[[], None] = lambda: None
+        self.on_look: Callable[[], None] = lambda: None
+
+    def use_this_thread(self) -> None:
+        pass
+
+    def insist_on_lease(self) -> None:
+        self.on_look()
+
+    def with_input(self, offered: Callable[[None], SourceBatch[Any]]) -> None:
+        with self.gate.epoch():
+            self.on_epoch()
+            self.epochs.append(offered(None).rows.rows)
+
+    def without_input(self) -> None:
+        with self.gate.epoch():
+            self.due = self.pending = False
+            self.epochs.append(None)
+
+    def end_input(self) -> None:
+        self.input_ended = True
+
+    def let_time_pass(self) -> None:
+        self.ticks += 1
+
+
+class Story:
+    """The loop over one source in memory, with everything that it looks at."""
+
+    def __init__(
+        self, trigger: Mapping[str, object] | None = None, source: MemorySource | None = None
+    ) -> None:
+        self.run = Run()
+        self.source = gw.sources.memory("k string") if source is None else source
+        self.positions = SourcePositions({"rows": self.source}, RecordedSources())
+        self.positions.open()
+        self.finished = threading.Event()
+        rows = SimpleNamespace(positions=self.positions)
+        self.loop = SourceLoop(cast("Any", self.run), cast("Any", rows), trigger=trigger)
+
+    def begin(self) -> SourceLoop:
+        self.loop.begin(cast("Any", SimpleNamespace(finish=self.finished.set)))
+        return self.loop
+
+    def end(self) -> None:
+        self.run.gate.close()
+        assert self.loop.wait(PATIENCE_S)
+        assert self.finished.is_set()
+        assert self.positions.positions == {}  # they are closed
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_loop, "_LOOK_S", 0.001)
+    monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(source_loop, "_LEASE_S", 0.0)
+    monkeypatch.setattr(source_loop, "_TICK_S", 0.0)
+    monkeypatch.setattr(source_loop, "_STOP_S", 0.1)
+
+
+def rows(count: int) -> list[dict[str, str]]:
+    return [{"k": "a"}] * count
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    done = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if condition():
+            return
+        done.wait(0.005)
+    raise AssertionError("it did not come")
+
+
+def test_rows_are_processed_as_they_come_and_whoever_waits_goes_on_once_theirs_are() -> None:
+    story = Story()
+    story.source.add(rows(3))
+    loop = story.begin()
+    loop.process_all_available()
+    assert story.run.epochs == [3]
+    story.source.add(rows(2))
+    loop.process_all_available()
+    assert story.run.epochs == [3, 2]
+    assert story.positions.positions == {"rows": 5}
+    story.end()
+    assert story.run.gate.failure is None
+    loop.process_all_available()  # returns at once, as everything is over
+
+
+def test_whoever_waits_goes_on_although_rows_come_without_an_end() -> None:
+    story = Story(source=gw.sources.memory("k string", max_rows_per_epoch=1))
+    story.source.add(rows(2))
+    story.run.on_epoch = lambda: story.source.add(rows(1))
+    story.begin().process_all_available()
+    assert len(story.run.epochs) >= 2
+    story.end()
+
+
+def test_whoever_waits_also_waits_for_what_is_due_without_rows() -> None:
+    story = Story()
+    story.run.pending = True
+    loop = story.begin()
+    waiter = threading.Thread(target=loop.process_all_available, daemon=True)
+    waiter.start()
+    story.run.due = True
+    waiter.join(PATIENCE_S)
+    assert not waiter.is_alive()
+    assert story.run.epochs == [0, None]  # the first commits where the source starts
+    story.end()
+
+
+@pytest.mark.parametrize(
+    ("trigger", "epochs"), [({"availableNow": True}, [2, 2, 1]), ({"once": True}, [5])]
+)
+def test_a_bounded_query_ends_with_what_was_there_when_it_began(
+    trigger: Mapping[str, object], epochs: list[int]
+) -> None:
+    story = Story(trigger, gw.sources.memory("k string", max_rows_per_epoch=2))
+    story.source.add(rows(5))
+    story.run.on_epoch = lambda: story.source.add(rows(10))
+    loop = story.begin()
+    loop.process_all_available()
+    assert loop.wait(PATIENCE_S)
+    assert story.run.epochs == epochs
+    assert story.run.input_ended
+    assert story.finished.is_set()
+    assert not loop.is_active
+
+
+def test_a_query_whose_input_has_ended_waits_for_what_stands_in_the_way_of_its_windows() -> None:
+    story = Story({"availableNow": True})
+    story.run.pending = True
+    looks = iter(range(20))
+
+    def look() -> None:
+        if next(looks, None) is None:  # what stood in the way is over
+            story.run.due = story.run.pending
+
+    story.run.on_look = look
+    assert story.begin().wait(PATIENCE_S)
+    assert story.run.epochs == [0, None]
+
+
+def test_time_passes_for_the_protocol_while_no_row_comes() -> None:
+    story = Story()
+    story.run.view.awaits = True
+    story.begin()
+    eventually(lambda: story.run.ticks > 2)
+    story.end()
+
+
+class Broken(gw.sources.MemorySource):
+    """Raises, or does not answer."""
+
+    def __init__(self, go_on: threading.Event | None = None) -> None:
+        super().__init__("k string")
+        self.go_on, self.asked = go_on, threading.Event()
+
+    def latest(self, position: Position, **_limits: Any) -> Position:
+        self.asked.set()
+        if self.go_on is None:
+            message = "no broker"
+            raise ConnectionError(message)
+        assert self.go_on.wait(PATIENCE_S)
+        return position
+
+
+def test_a_source_that_raises_fails_the_query_by_its_name() -> None:
+    story = Story(source=Broken())
+    assert story.begin().wait(PATIENCE_S)
+    assert isinstance(story.run.gate.failure, SourceError)
+    assert "Source 'rows'" in str(story.run.gate.failure)
+    assert "no broker" in story.loop.status()["message"]
+    assert story.finished.is_set()
+
+
+def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending() -> None:
+    source = Broken(threading.Event())
+    story = Story(source=source)
+    loop = story.begin()
+    assert source.asked.wait(PATIENCE_S)
+    story.run.gate.close()
+    with pytest.raises(StopTimeoutError, match="has not answered"):
+        loop.stop()
+    assert source.go_on is not None
+    source.go_on.set()
+    assert loop.wait(PATIENCE_S)
+    loop.stop()
+
+
+def test_an_epoch_that_fails_ends_the_query_and_its_rows_are_not_counted_as_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story, told = Story(), list[Any]()
+    story.source.add(rows(3))
+    error = RuntimeError("a sink")
+
+    def fail() -> None:
+        raise error
+
+    story.run.on_epoch = fail
+    monkeypatch.setattr(story.positions, "committed", told.append)
+    assert story.begin().wait(PATIENCE_S)
+    assert story.run.gate.failure is error
+    assert not told
+
+
+def test_a_checkpoint_that_somebody_has_taken_ends_the_query_though_no_row_arrives() -> None:
+    story = Story()
+    error = CheckpointInUseError("taken", remedy="Do.")
+
+    def insist() -> None:
+        raise error
+
+    story.run.on_look = insist
+    assert story.begin().wait(PATIENCE_S)
+    assert story.run.gate.failure is error
+
+
+def test_figures_of_sources_stand_beside_those_of_their_epoch() -> None:
+    story = Story(source=gw.sources.memory("k string", max_rows_per_epoch=2))
+    story.source.add(rows(3))
+    loop = story.begin()
+    loop.process_all_available()
+    story.end()
+    made: list[dict[str, Any]] = [
+        {"epoch": 0, "batchId": 0},
+        {"epoch": 1, "batchId": None},
+        {"epoch": 2, "batchId": 1},
+    ]
+    first, quiet, second = loop.with_sources(made)
+    assert "sources" not in quiet
+    (of_first,), (of_second,) = first["sources"], second["sources"]
+    assert (of_first["startOffset"], of_first["endOffset"]) == ({"position": 0}, {"position": 2})
+    assert [of_first["numInputRows"], of_second["numInputRows"]] == [2, 1]
+    assert of_first["description"] == "memory memory"
+    told = loop.sources()
+    assert told is not None
+    assert told["batchId"] == 1
+    assert [source["description"] for source in told["sources"]] == ["memory memory"]
+    assert loop.rows_held_back() in (0, 1)  # as of the last time that the source was asked
+
+
+@pytest.mark.parametrize(
+    ("text", "length_s"), [("1 second", 1.0), ("interval 2 minutes", 120.0), ("500 ms", 0.5)]
+)
+def test_intervals_are_read_as_spark_reads_them(text: str, length_s: float) -> None:
+    assert interval_s({"processingTime": text}) == length_s
+
+
+def test_an_interval_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidFlowError, match="soon"):
+        interval_s({"processingTime": "soon"})
+    assert interval_s({"availableNow": True}) == interval_s(None) == 0
+
+
+def test_epochs_with_rows_begin_at_multiples_of_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    story = Story({"processingTime": "10 seconds"})
+    story.source.add(rows(1))
+    story.begin()
+    eventually(lambda: story.run.epochs == [1])
+    story.source.add(rows(2))
+    story.run.due = True  # what needs no rows does not wait
+    eventually(lambda: story.run.epochs == [1, None])
+    clock.now_s = 109.9
+    story.run.due = True
+    eventually(lambda: story.run.epochs == [1, None, None])
+    clock.now_s = 125.0
+    eventually(lambda: story.run.epochs == [1, None, None, 2])
+    story.source.add(rows(3))
+    story.run.due = True
+    eventually(lambda: story.run.epochs == [1, None, None, 2, None])
+    clock.now_s = 130.0  # the third multiple, and not ten seconds after the last one
+    eventually(lambda: story.run.epochs == [1, None, None, 2, None, 3])
+    story.end()
