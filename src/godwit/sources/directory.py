@@ -121,28 +121,29 @@ class Directory:
         else:
             infos = self.filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True))
             start = len(self._root.rstrip("/")) + 1
-        files = [
-            File(path=path, size=info.size or 0, modified_ns=info.mtime_ns or 0)
-            for info in infos
-            if info.type == pafs.FileType.File and info.size != 0
-            if not (path := info.path[start:]) or self._is_read(path)
-        ]
-        if any(info.type == pafs.FileType.File and info.size is None for info in infos):
-            raise SourceError(
-                f"The file system of {self.shown!r} does not say how large files are.",
-                remedy="Give another filesystem=.",
-                path=self.shown,
-            )
         known, self._keys = self._keys, {}
-        for file in files:
-            key = known.get(file.path)
-            self._keys[file.path] = key_of(file.path) if key is None else key
+        files = []
+        for info in infos:
+            if not info.is_file or (size := info.size) == 0:
+                continue
+            path = info.path[start:]
+            if path and not self._is_read(path):
+                continue
+            if size is None:
+                raise SourceError(
+                    f"The file system of {self.shown!r} does not say how large files are.",
+                    remedy="Give another filesystem=.",
+                    path=self.shown,
+                )
+            key = known.get(path)
+            self._keys[path] = key_of(path) if key is None else key
+            files.append(File(path=path, size=size, modified_ns=info.mtime_ns or 0))
         return Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
 
     def _is_read(self, path: str) -> bool:
         """Return false for names that are by custom no data, and for those of another pattern."""
         *directories, name = path.split("/")
-        if path.startswith((".", "_")) or "/." in path or "/_" in path:
+        if path[0] in "._" or "/." in path or "/_" in path:
             hidden = (
                 part[0] == "." or (part[0] == "_" and "=" not in part) for part in directories
             )
