@@ -1,4 +1,4 @@
-"""Blocks: runs of bytes that a lane writes in an epoch, all in one file, or none if they are small.
+"""Blocks: byte ranges that a lane writes in an epoch, in one file, or in the record if small.
 
 A lane writes a segment for each operator, now and then snapshots, and staged output; a file for
 each would drown a file system in small files.
@@ -45,7 +45,7 @@ _UNREADABLE = (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError)
 
 
 class BlockWriter:
-    """Writes the blocks of one attempt of one lane in one epoch.
+    """Writer of the blocks of one attempt at a lane task.
 
     Leaving the context without `close`, or by an exception, drops what was written.
 
@@ -84,7 +84,7 @@ class BlockWriter:
         self._end = 0
 
     def add(self, data: bytes | pa.Buffer) -> int:
-        """Add a block; return its index in what `close` returns."""
+        """Add a block; return its index in the result of `close`."""
         length = memoryview(data).nbytes
         padding = bytes(padded(length) - length)
         checksum = zlib.crc32(padding, zlib.crc32(data))

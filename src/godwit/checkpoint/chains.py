@@ -1,4 +1,4 @@
-"""Chains: what brings each key group of each state to its committed version.
+"""Chains: snapshot and segments that lead each key group to its committed version.
 
 The durable truth of a key group is a snapshot plus the changelog segments after it.  `Chains` says
 which, as of one epoch, and grows by one commit record at a time: work is in proportion to what the
@@ -63,13 +63,13 @@ def rows_of(segment: SegmentRef, key_group: int) -> tuple[int, int]:
 
 @dataclass(slots=True, kw_only=True)
 class WaitingRows:
-    """Rows of one operator that wait: key group → segments, and → epoch last consumed in."""
+    """Wait buffer of one operator: key group → segments, and → epoch last consumed in."""
 
     segments: dict[int, list[SegmentRef]] = field(default_factory=dict)
     consumed: dict[int, int] = field(default_factory=dict)
 
     def add(self, segment: SegmentRef) -> None:
-        """Append a segment to the rows of its key groups, where they were not processed since."""
+        """Add a segment for those of its key groups that did not process its rows yet."""
         for key_group in segment.key_groups:
             if segment.epoch >= self.consumed.get(key_group, -1):
                 self.segments.setdefault(key_group, []).append(segment)
@@ -99,7 +99,7 @@ class StateChains:
 
     @classmethod
     def empty(cls, num_key_groups: int) -> StateChains:
-        """Chains of a state that nothing was written of."""
+        """Chains of a state that was never written."""
         return cls(
             version=np.full(num_key_groups, -1, np.int64),
             base=np.full(num_key_groups, -1, np.int64),
@@ -111,7 +111,7 @@ class StateChains:
         )
 
     def add_segment(self, segment: SegmentRef) -> None:
-        """Append a segment to the chains of its key groups that do not have its rows yet."""
+        """Append a segment to the chains of key groups that are not past it."""
         groups, shares = np.array(segment.key_groups, np.int64), _shares(segment)
         is_new = self.snapshot_version[groups] < segment.epoch
         self.version[groups] = np.maximum(self.version[groups], segment.epoch)
@@ -146,7 +146,7 @@ class StateChains:
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
-        """Let a snapshot take the place of the segments that it covers."""
+        """Replace the segments that a snapshot covers."""
         g = snapshot.key_group
         if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
@@ -171,7 +171,7 @@ class StateChains:
         return _distinct(self.segments)
 
     def manifest(self, state: StateId) -> StateManifest:
-        """Return a record of these chains."""
+        """Return these chains as a record."""
         return StateManifest(
             state=state,
             segments=tuple(map(without_bytes, self.distinct())),
@@ -184,7 +184,7 @@ class StateChains:
         )
 
     def restore(self, manifest: StateManifest) -> None:
-        """Fill empty chains from a record of them."""
+        """Fill empty chains from a record."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
         for segment in manifest.segments:
@@ -205,7 +205,7 @@ class StateChains:
 
 
 def _order(segment: SegmentRef) -> tuple[int, str, str, int, str]:
-    """Sort by epoch, then by whose it is and who wrote it."""
+    """Return the sort key of a segment: epoch, then state, run and lane."""
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
 
@@ -274,7 +274,7 @@ class Chains:
         return tuple(sorted(self._states))
 
     def become(self, number: int, version: FlowVersion) -> None:
-        """Take the names of the next flow version: rename and drop states as it says."""
+        """Change to the next flow version: rename and drop states."""
         if number == self.flow:
             return
 
@@ -295,7 +295,7 @@ class Chains:
         self.flow = number
 
     def check(self, record: CommitRecord) -> None:
-        """Raise if `record` cannot be the next one."""
+        """Raise if `record` cannot follow."""
         for problem in self.problems(record):
             raise CheckpointError(
                 f"The commit record of epoch {record.epoch} contradicts itself or the epochs "
@@ -306,7 +306,7 @@ class Chains:
             )
 
     def problems(self, record: CommitRecord) -> Iterator[str]:
-        """Yield what is wrong with `record` as the next one, if anything."""
+        """Yield the reasons why `record` cannot follow."""
         if record.epoch != self.epoch + 1:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
@@ -354,7 +354,7 @@ class Chains:
             yield f"{where} is wrong: {problem}"
 
     def apply(self, record: CommitRecord) -> None:
-        """Add the record of the next epoch, which must have passed `check`."""
+        """Add the next epoch's record, which has passed `check`."""
         for operator, key_groups in record.consumed.items():
             waiting = self._waiting.setdefault(operator, WaitingRows())
             for key_group in key_groups:
@@ -370,7 +370,7 @@ class Chains:
         self.epoch = record.epoch
 
     def of(self, state: StateId) -> StateChains:
-        """Return the chains of one state, to be read."""
+        """Return the chains of one state, read-only."""
         return self._states.get(state) or self._nothing
 
     def chain(self, state: StateId, key_group: int) -> KeyGroupChain:
@@ -423,7 +423,7 @@ class Chains:
         return self.of(state).version.copy()
 
     def is_empty(self, state: StateId) -> npt.NDArray[np.bool_]:
-        """Shape ``(num_key_groups,)``: true where the state certainly has no entry."""
+        """Shape ``(num_key_groups,)``: true where the state surely has no entry."""
         chains = self.of(state)
         empty: npt.NDArray[np.bool_] = chains.num_segments == 0
         for key_group, snapshot in chains.snapshots.items():
@@ -490,7 +490,7 @@ class Chains:
             _forget_inline_bytes(waiting.segments.values(), before)
 
     def manifest(self) -> Manifest:
-        """Return a record of all chains."""
+        """Return all chains as a record."""
         return Manifest(
             epoch=self.epoch,
             flow=self.flow,
@@ -508,7 +508,7 @@ class Chains:
 
     @classmethod
     def restore(cls, manifest: Manifest) -> Chains:
-        """Make the chains that a manifest records."""
+        """Build the chains of a manifest."""
         chains = cls(manifest.num_key_groups)
         chains.epoch, chains.flow = manifest.epoch, manifest.flow
         for of_state in manifest.states:
@@ -521,7 +521,7 @@ class Chains:
         return chains
 
     def _grown(self, state: StateId) -> StateChains:
-        """Return the chains of one state, to which something is added."""
+        """Return the chains of one state for writing, created if need be."""
         chains = self._states.get(state)
         if chains is None:
             chains = self._states[state] = StateChains.empty(self.num_key_groups)

@@ -1,4 +1,4 @@
-"""The files that retained epochs need: the others are collected, these are copied and summed up.
+"""Files that retained epochs need: collection of all others, copies, summaries.
 
 Problem: retries, speculation, crashes and superseded snapshots leave files behind, and nobody knows
 at the time that they will not be needed.
@@ -101,7 +101,7 @@ def collect(log: CommitLog) -> Collected:
 
 @contextmanager
 def reading(storage: CheckpointStorage) -> Iterator[None]:
-    """Read epochs of a checkpoint that a query may be running on.
+    """Context for reading a checkpoint that a query may be running on.
 
     Raises `EpochCollectedError` in place of the error of a missing file, if no retained epoch needs
     the file any more.
@@ -116,7 +116,7 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
-    """Replace the error of a missing file if the file was collected meanwhile."""
+    """Return the error to raise for a missing file: another one if it was collected meanwhile."""
     file = str(error.context.get("file", ""))
     if not collected_since(storage, [file]):
         return error
@@ -132,7 +132,7 @@ def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) 
 
 
 def collected_since(storage: CheckpointStorage, files: Iterable[str]) -> frozenset[str]:
-    """Return the files of a list that are gone, and that no epoch retained now needs."""
+    """Return the files of a list that have been collected since."""
     missing = {file for file in files if number_in(file) is not None}
     for directory in {file.rpartition("/")[0] for file in missing}:
         missing -= {entry.path for entry in storage.list(directory)}
@@ -180,7 +180,7 @@ def unneeded_files(log: CommitLog) -> list[FileEntry]:
 
 
 def needed_files(log: CommitLog) -> set[str]:
-    """Files that the retained epochs need: what `chains_at` reads, and every block they name.
+    """Files that the retained epochs need: those that `chains_at` reads, and all blocks.
 
     A manifest is named for every retained epoch, though few have one: another run may have written
     it since the log was opened.
@@ -209,7 +209,7 @@ def needed_files(log: CommitLog) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSummary:
-    """One state of one operator, as of the latest epoch."""
+    """Summary of one state of one operator at the latest epoch."""
 
     # operator, state: whose
     operator: str

@@ -143,7 +143,7 @@ class CommitLog:
         retain_epochs: int = DEFAULT_RETAIN_EPOCHS,
         manifest_interval: int = DEFAULT_MANIFEST_INTERVAL,
     ) -> CommitLog:
-        """Open a checkpoint for writing, creating it if there is none, and take it over.
+        """Open a checkpoint for writing, created if need be, and become its owner.
 
         `flow` and `plan` count from the next epoch on; ``None`` if they are what they were.
         Raises `ConcurrentRunError` if another run takes it over at the same moment, or has
@@ -174,7 +174,7 @@ class CommitLog:
 
     @classmethod
     def open_read_only(cls, storage: CheckpointStorage) -> CommitLog:
-        """Open a checkpoint to read it, whoever is running on it."""
+        """Open a checkpoint for reading, also while a query runs on it."""
         identity = stored_identity(storage)
         if identity is None:
             raise CheckpointError(
@@ -192,7 +192,7 @@ class CommitLog:
                     raise
 
     def _load(self, path: str, kind: type[_T]) -> tuple[_T, str]:
-        """Read a record and its digest, once."""
+        """Read a record and its digest; cached."""
         entry = self._loaded.get(path)
         if entry is None:
             entry = self._loaded[path] = load_with_digest(self.storage, path, kind)
@@ -203,7 +203,7 @@ class CommitLog:
         return self._load(flow_path(number), FlowVersion)[0]
 
     def _check_version(self, record: CommitRecord) -> None:
-        """Refuse a file of another history in the place of a flow version."""
+        """Refuse a flow version's file that belongs to another history."""
         path = flow_path(record.flow)
         if record.flow_digest and record.flow_digest != self._load(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
@@ -211,7 +211,7 @@ class CommitLog:
 
     @property
     def physical_plan(self) -> PhysicalPlan | None:
-        """The physical plan that counts; ``None`` if there is none."""
+        """The current physical plan; ``None`` if there is none."""
         if self.plan < 0:
             return None
         path, latest = plan_path(self.plan), self.latest
@@ -222,7 +222,7 @@ class CommitLog:
         return plan
 
     def versions_since(self, number: int) -> dict[int, FlowVersion]:
-        """Return the flow versions from the one that counts back to `number`, by number."""
+        """Return the flow versions from the current one back to `number`, by number."""
         versions: dict[int, FlowVersion] = {}
         at = self.flow
         while at >= max(number, 0):
@@ -231,7 +231,7 @@ class CommitLog:
         return versions
 
     def edits(self) -> tuple[EditRecord, ...]:
-        """Edits of the flow version that counts, which the next one applies, in order.
+        """Edits of the current flow version that the next one applies, in order.
 
         Each names the one before it, the flow version and the latest record by their digests;
         raises `CorruptCheckpointError` for one that was written for another checkpoint.
@@ -252,7 +252,7 @@ class CommitLog:
         return tuple(edits)
 
     def next_edit(self, edit: EditRecord) -> EditRecord:
-        """Give an edit the next number, and the digests of what it is written after."""
+        """Give an edit the next number, and the digests of its predecessors."""
         return msgspec.structs.replace(
             edit,
             number=max(self.edit_numbers(), default=-1) + 1,
@@ -265,7 +265,7 @@ class CommitLog:
         )
 
     def _edits(self) -> list[tuple[EditRecord, str]]:
-        """Edits of the flow version that counts, each with its digest."""
+        """Edits of the current flow version, each with its digest."""
         edits = [
             load_with_digest(self.storage, edit_path(number), EditRecord)
             for number in self.edit_numbers()
@@ -273,17 +273,17 @@ class CommitLog:
         return [(edit, digest) for edit, digest in edits if edit.flow == self.flow]
 
     def _known_digest(self, epoch: int) -> str:
-        """Digest of the record of an epoch; empty where it is not here any more."""
+        """Digest of an epoch's record; empty if the record is collected."""
         with suppress(CorruptCheckpointError):
             return self.digest(epoch)
         return ""
 
     def edit_numbers(self) -> list[int]:
-        """Numbers of all edits that are there, ascending."""
+        """Numbers of all edits, ascending."""
         return numbers_in(self.storage, EDITS)
 
     def recorded_as(self, state: StateId) -> StateId:
-        """Return the names of a state as of the latest record: a renaming may be yet to commit."""
+        """Return a state's names in the latest record, before renamings not committed yet."""
         if self.latest is None or self.latest.flow == self.flow:
             return state
         before = self.version(self.flow).name_before(state.operator)
@@ -314,7 +314,7 @@ class CommitLog:
 
     @property
     def anchor(self) -> int:
-        """Epoch of the manifest that the earliest retained epoch starts from; -1 for none."""
+        """Epoch of the manifest that reading the earliest retained epoch begins with; -1: none."""
         return self.manifest_before(self.retained_epochs.start)
 
     def manifest_before(self, epoch: int) -> int:
@@ -322,12 +322,12 @@ class CommitLog:
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
     def forget_manifests(self, *, before: int) -> None:
-        """Take note that manifests of epochs earlier than `before` were deleted."""
+        """Note that manifests of epochs before `before` were deleted."""
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
             self._manifests.remove(epoch)
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Return an epoch's place in its history: whose it is, and its digest."""
+        """Return an epoch with its history and digest."""
         origin = self.identity.origin_of(epoch)
         return HistoryPoint(
             query_id=origin.query_id,
@@ -337,7 +337,7 @@ class CommitLog:
         )
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Relation of a noted epoch to this checkpoint's history."""
+        """Compare a point with this checkpoint's history."""
         origin = self.identity.origin_of(point.epoch)
         if (point.query_id, point.history) != (origin.query_id, origin.history):
             return "diverged"
@@ -348,7 +348,7 @@ class CommitLog:
         return "shared" if self.digest(point.epoch) == point.digest else "diverged"
 
     def shared_with(self, point: HistoryPoint) -> int:
-        """Last epoch that this checkpoint has in common with the history of a point.
+        """Last epoch that this checkpoint shares with the history of a point.
 
         Returns -1 if none is known: the histories have nothing to do with each other, or it is not
         known where they parted.
@@ -364,7 +364,7 @@ class CommitLog:
         return min(max(origins, default=-1), point.epoch, self.latest_epoch)
 
     def digest(self, epoch: int) -> str:
-        """Digest of a commit record that is still there; it stands for all before it too."""
+        """Digest of an existing commit record, which covers all records before it."""
         return self._load(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
@@ -385,7 +385,7 @@ class CommitLog:
             )
 
     def replay(self, epoch: int) -> Chains:
-        """Return the chains as of any epoch whose records are still there, retained or not."""
+        """Return the chains of any epoch whose records exist, retained or not."""
         start = self.manifest_before(epoch)
         if start >= 0:
             path = manifest_path(start)
@@ -423,7 +423,7 @@ class CommitLog:
         return chains
 
     def load(self, epoch: int) -> CommitRecord:
-        """Return the commit record of any epoch whose record is still there, retained or not."""
+        """Return the commit record of any epoch whose record exists, retained or not."""
         return self._load(commit_path(epoch), CommitRecord)[0]
 
     def _forked(self, path: str, problem: str) -> CorruptCheckpointError:
@@ -438,7 +438,7 @@ class CommitLog:
         )
 
     def _begin(self, version: FlowVersion, run: RunRecord) -> None:
-        """Write a flow version for the next epochs; it counts once a record names it."""
+        """Write a flow version for the next epochs; it takes effect once a record names it."""
         if version.previous != self.flow:
             raise ConcurrentRunError(
                 f"While run {run.run_id!r} was starting, another one committed flow version "
@@ -453,12 +453,12 @@ class CommitLog:
         self.flow = number
 
     def use_plan(self, plan: PhysicalPlan) -> None:
-        """Commit the epochs from the next one on under a physical plan."""
+        """Commit epochs under a physical plan from the next one on."""
         if self.plan < 0 or plan != self.physical_plan:
             self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
 
     def commit(self, record: CommitRecord) -> CommitRecord:
-        """Commit the next epoch. When this returns, it is durable; before, it may or may not be.
+        """Commit the next epoch; durable once this returns.
 
         Returns the record as it was written: every block has a file, and small ones still have
         their bytes with them.

@@ -1,4 +1,4 @@
-"""Changes to a stopped checkpoint: operators renamed or dropped, the state of single keys removed.
+"""Edits of a stopped checkpoint: rename or drop operators, remove the state of single keys.
 
 What is committed never changes.  So renaming or dropping state from outside leaves an *edit* beside
 the flow version that it is about; the next run puts it into the flow version that it writes.  Until
@@ -37,7 +37,7 @@ __all__ = ["drop_operator", "remove_key", "rename_operator"]
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
-    """Let the next epoch find the state of `old` under `new`."""
+    """Rename an operator's state from the next epoch on."""
     version = _current(log)
     _check_operator(log, version, old)
     renamed = {name: new + name.removeprefix(old) for name in (old, *version.parts_of(old))}
@@ -55,7 +55,7 @@ def rename_operator(log: CommitLog, old: str, new: str) -> None:
 
 
 def drop_operator(log: CommitLog, operator: str, *, reset: bool = False) -> None:
-    """Let the next epoch forget the state of an operator, and the rows that wait for it."""
+    """Drop an operator's state and waiting rows from the next epoch on."""
     version = _current(log)
     _check_operator(log, version, operator)
     if operator in version.operators and not reset:
@@ -111,7 +111,7 @@ def remove_key(
     *,
     key: str,
 ) -> dict[str, int]:
-    """Commit an epoch in which a key of an operator has no state.
+    """Commit an epoch that removes a key's state.
 
     `matches`: says of n rows of key columns which are that key, shape ``(n,)``.
     """
@@ -196,7 +196,7 @@ def _entries_of_key(
     num_keys: tuple[int, int],
     types: dict[str, pa.DataType],
 ) -> _Entries:
-    """Find the entries of one key in all key groups of a state, whatever wrote them.
+    """Find the entries of one key in all key groups of a state, of any flow version.
 
     `num_keys`: number of key columns, without and with those that tell entries of a key apart.
     `types`: gets the types of all columns, by their text.
@@ -231,7 +231,7 @@ def _entries_of_key(
 def _removals(
     entries: _Entries, columns: Columns, types: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Make a batch that says of entries that they are gone."""
+    """Build a batch of removals for entries."""
     keys = pa.concat_batches([keys for _, _, keys in entries])
     values = [_blank(name, dtype, keys.num_rows, types) for name, dtype in columns]
     return pack_entries(
@@ -245,7 +245,7 @@ def _removals(
 
 
 def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
-    """Make a state column of which no value counts."""
+    """Build a state column of placeholder values."""
     dtype = types.get(text)
     if dtype is None:
         raise CheckpointError(

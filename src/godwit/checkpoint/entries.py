@@ -1,4 +1,4 @@
-"""The layout of segments and snapshots, and state as rows, read from the checkpoint alone.
+"""Layout of segments and snapshots, and state as rows, read from the checkpoint alone.
 
 A batch of entries has the hash of each key, the key columns, the state columns, and, only where
 some entry says that its key is gone, a column that says which.  Where the state columns begin is
@@ -56,7 +56,7 @@ _REMOVED = "__godwit_removed"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StateRows:
-    """Entries of state, one a key unless said otherwise."""
+    """Entries of state; one per key unless stated otherwise."""
 
     hashes: npt.NDArray[np.int64]  # shape ``(n,)``, int64: the key's hash
     keys: pa.RecordBatch  # n rows of key columns
@@ -85,7 +85,7 @@ class StateRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """Columns of an earlier flow version."""
+    """Columns of an earlier flow version, and how to upgrade from them."""
 
     columns: Columns  # as they were written
     # gives today's columns, in any order; ``None`` if the same ones were written
@@ -94,7 +94,7 @@ class Former:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryLayout:
-    """Layout of a batch of one state, whichever flow version wrote it. Picklable."""
+    """Reader of one state's batches of any flow version. Picklable."""
 
     name: str  # whose state, for messages
     schema: StateSchema  # key columns and state columns of today
@@ -104,7 +104,7 @@ class EntryLayout:
     def read(
         self, batch: pa.RecordBatch, flow: int, *, first: int = 0, end: int | None = None
     ) -> StateRows:
-        """Take rows ``first:end`` of a batch apart; copies nothing unless it has to be upgraded."""
+        """Return rows ``first:end`` of a batch as entries; copied only if they are upgraded."""
         former = self.former.get(flow)
         written = columns_of(self.schema.values) if former is None else former.columns
         split = len(self.schema.keys) + 1
@@ -146,7 +146,7 @@ class EntryLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLayout:
-    """Columns of the rows that wait for one operator, whichever flow version wrote them."""
+    """Reader of one operator's waiting rows of any flow version."""
 
     operator: str  # whose rows, for messages
     schema: pa.Schema  # columns of today
@@ -154,7 +154,7 @@ class WaitingLayout:
     former: Mapping[int, Former] = field(default_factory=dict)
 
     def read(self, batch: pa.RecordBatch, flow: int) -> pa.RecordBatch:
-        """Return the rows of a waiting segment as rows of today."""
+        """Return the rows of a waiting segment in today's columns."""
         former = self.former.get(flow)
         expected = columns_of(self.schema) if former is None else former.columns
         columns = columns_of(batch.schema)
@@ -167,7 +167,7 @@ class WaitingLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsByName:
-    """A `StateUpgrade` that finds columns by name, and makes those that are not there."""
+    """A `StateUpgrade` that matches columns by name, and fills new ones."""
 
     schema: pa.Schema  # columns of today
     live: frozenset[str] | None = None  # names of the written columns that count; ``None`` for all
@@ -200,7 +200,7 @@ class ColumnsByName:
 
 
 def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
-    """Return the columns of a schema, each found by its name.
+    """Return the columns of a schema, matched by name.
 
     `batch`: has them all, in any order, and instants in any time zone.
     """
@@ -219,7 +219,7 @@ def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with all instants in UTC, as they are stored; copies nothing."""
+    """Return a batch with instants in UTC, as they are stored; no copy."""
     types = [_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
@@ -244,14 +244,14 @@ def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def is_entries_of(columns: Columns, expected: Columns) -> bool:
-    """Return whether `columns` are those of entries with key and state columns `expected`."""
+    """Return whether `columns` are those of entries with given key and state columns."""
     inner, rest = columns[1 : len(expected) + 1], columns[len(expected) + 1 :]
     framed = [dtype for _, dtype in (*columns[:1], *rest)]
     return inner == expected and framed in (["int64"], ["int64", "bool"])
 
 
 def pack_entries(rows: StateRows) -> pa.RecordBatch:
-    """Make a batch of entries, as a segment or snapshot holds it."""
+    """Build the batch of a segment or snapshot from entries."""
     keys, values = in_utc(rows.keys), in_utc(rows.values)
     arrays = [pa.array(rows.hashes), *keys.columns, *values.columns]
     names = [_HASH, *keys.schema.names, *values.schema.names]
@@ -284,7 +284,7 @@ def _listed(columns: Columns) -> str:
 
 
 class BatchCache:
-    """Reads batches, and keeps the last ones, since the key groups of a lane share a segment."""
+    """Cache of the last batches read, since key groups of a lane share segments."""
 
     def __init__(self, storage: CheckpointStorage, *, max_bytes: int = 256 << 20) -> None:
         self.storage = storage

@@ -1,4 +1,4 @@
-"""Flow versions: the schema of state when it was written, and whether a changed flow can read it.
+"""Flow versions: schemas of state over time, and checks that a changed flow can read it.
 
 A `FlowVersion` describes every operator's states and every sink's rows.  Versions form a line
 (``previous``), and each reference in the checkpoint names the version that it was written under.
@@ -98,7 +98,7 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _windows_and_meanings(windows: list[Any]) -> tuple[list[Any] | None, dict[str, Any]]:
-    """Split the windows that earlier versions wrote from other meanings in the same list."""
+    """Split windows from other meanings in a list written by earlier versions."""
     panes = [w for w in windows if not isinstance(w, dict) or {"length_us", "gap_us"} & w.keys()]
     means = {name: value for w in windows if w not in panes for name, value in w.items()}
     if panes:
@@ -112,14 +112,14 @@ def _windows_and_meanings(windows: list[Any]) -> tuple[list[Any] | None, dict[st
 
 
 class StateUpgrade(Protocol):
-    """Brings state columns as they were written to what they are today. Picklable."""
+    """Converts state columns of an earlier flow version to today's. Picklable."""
 
     def __call__(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Return as many rows, in the same order."""
 
 
 class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One operator in one flow version."""
+    """One operator in one flow version: its states, keys and results."""
 
     kind: str  # ``"compute"`` or ``"process"``
     keys: Columns  # key columns, in the order they are hashed
@@ -161,7 +161,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "sinks", without_zones(self.sinks))
 
     def operator(self, name: str) -> OperatorVersion | None:
-        """Operator of that name that has state, in the flow or kept."""
+        """Return an operator with state, of the flow or kept; ``None`` if there is none."""
         return self.operators.get(name) or self.kept.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def type_text(dtype: pa.DataType) -> str:
-    """Describe a type; in which zone instants are shown is no part of it."""
+    """Describe a type; the zone in which instants are shown is left out."""
     return _ZONE.sub(r"\1, tz=UTC]", str(dtype))
 
 
@@ -205,7 +205,7 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenState:
-    """Schema of a state under an earlier flow version, and which parts of it still count."""
+    """Schema of a state in an earlier flow version, and the parts that are still valid."""
 
     # as written, but `type` holds only those results of an aggregating operator, and those fields
     # of records, that every later version has too
@@ -217,11 +217,11 @@ class WrittenState:
 
     @classmethod
     def of(cls, description: StateDescription) -> WrittenState:
-        """Make the written state of a description of which everything still counts."""
+        """Build the written state of a description whose parts are all valid."""
         return _still_counting(description, ())
 
     def live_in(self, today: StateDescription) -> frozenset[str]:
-        """Names of the columns that still mean the same in today's program."""
+        """Names of the columns that still mean the same today."""
         results = _results(self.description)
         if results is None:
             return self.live
@@ -232,7 +232,7 @@ class WrittenState:
 def described(
     versions: Mapping[int, FlowVersion], latest: int, operator: str, state: str, flow: int
 ) -> WrittenState | None:
-    """Find what an operator's state looked like under an earlier flow version.
+    """Return the schema of a state in an earlier flow version.
 
     Returns ``None`` if the operator or the state was not there.
     """
@@ -259,7 +259,7 @@ def described(
 def _still_counting(
     written: StateDescription, later: Iterable[StateDescription | None]
 ) -> WrittenState:
-    """Leave out the parts that some later description lacks; ``None`` lacks all of them."""
+    """Remove the parts that a later description lacks; ``None`` lacks all."""
     live = {name for name, _ in written.columns}
     results = _results(written)
     records = _records(written)
@@ -354,7 +354,7 @@ def insist_on_compatible(
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Refuse state that would mean something else if it was read under today's description.
+    """Refuse state whose meaning differs from today's description.
 
     `problems`: what the caller has found to differ already.
     """
@@ -368,7 +368,7 @@ def insist_on_compatible(
 
 
 def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterator[str]:
-    """Report the changes by which entries, and rows on their way, would mean something else.
+    """Yield changes by which stored entries or rows would mean something else.
 
     Meanings that only one of the two descriptions has are not compared: an earlier version did not
     write them down, or there is nothing yet, or no more, that has them.
@@ -383,7 +383,7 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
 
 
 def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Iterator[str]:
-    """Report which columns would be read as something else.
+    """Yield columns that would be read as something else.
 
     `are_rows`: whether they are columns of rows, which may have been renamed.
     """
@@ -403,7 +403,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 def refuse(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Make the error of something stored that does not fit, with every difference."""
+    """Return the error that something stored does not fit, with every difference."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -416,7 +416,7 @@ def refuse(
 def unfit(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
-    """Make the error of a flow that does not fit its checkpoint."""
+    """Return the error that a flow does not fit its checkpoint."""
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
         remedy=remedy,
@@ -435,7 +435,7 @@ def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _exchanged_sides(was: Any, now: Any) -> Iterator[str]:
-    """Report sides of a join that have changed places."""
+    """Yield joins whose sides have changed places."""
     if not (was and now):
         return
     was, now = plain(was), plain(now)
@@ -450,7 +450,7 @@ def _exchanged_sides(was: Any, now: Any) -> Iterator[str]:
 
 
 def _sorted_windows(windows: Any) -> Any:
-    """Sort windows, since the order in which a program names them makes no difference."""
+    """Sort windows: their order in a program makes no difference."""
     if not windows:
         return None
     bounds = ("length_us", "every_us", "offset_us", "gap_us")
@@ -575,7 +575,7 @@ def edited(version: FlowVersion, edits: Sequence[EditRecord]) -> FlowVersion:
 
 
 def _origin(renamed: Mapping[str, str], name: str) -> str:
-    """Name that an operator had before the edits."""
+    """Return an operator's name before the edits."""
     return next((old for old, new in renamed.items() if new == name), name)
 
 
@@ -619,7 +619,7 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:
-    """Report an operator that has become a part of another, or is one no longer."""
+    """Yield operators that have become a part of another, or are no longer."""
     if part_of != now.part_of:
         was, becomes = (
             f"a part of {whole!r}" if whole else "an operator of its own"
@@ -632,7 +632,7 @@ def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str
 
 
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Find states of an operator that the program no longer declares."""
+    """Yield states that the program no longer declares."""
     lost = sorted(before.states.keys() - now.states.keys())
     if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
         return  # timers come and go
@@ -649,7 +649,7 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
 
 
 def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
-    """Describe what became of an operator's aggregates."""
+    """Yield changes of an operator's aggregates."""
     for state, described_as in now.states.items():
         was = before.states.get(state)
         if was is None or not (isinstance(was.type, dict) and isinstance(described_as.type, dict)):
@@ -662,7 +662,7 @@ def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Report which columns of sinks are new, gone or of another type."""
+    """Yield columns of sinks that are new, gone or of another type."""
     for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
@@ -671,7 +671,7 @@ def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
 def _lost_unnamed(
     today: FlowVersion, stored: FlowVersion, added: Sequence[str], removed: Sequence[str]
 ) -> Iterator[str]:
-    """Report operators without a name of their own that would lose their state."""
+    """Yield operators with a generated name that would lose their state."""
     for name in added:
         operator = today.operators[name]
         for old in removed:
@@ -685,7 +685,7 @@ def _lost_unnamed(
 
 
 def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Old name → new name, for the renamings that are yet to be done."""
+    """Old name → new name, for renamings not done yet."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():
@@ -716,7 +716,7 @@ def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
 
 
 def _exchanged_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether operators that gave their names to one another have done so once more.
+    """Return whether operators that exchanged their names have done so once more.
 
     The program says the same as after the first time; but what is behind a name now was behind the
     one that it says it was.  Code that is new tells nothing, so one such operator is enough, unless

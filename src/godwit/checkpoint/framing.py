@@ -1,4 +1,4 @@
-"""Encoding of records as files, and detection of damaged or impossible ones.
+"""Encoding of records as files, and detection of damaged or invalid ones.
 
 Layout: a header (magic and format, where the body begins and how long it is, a checksum of
 everything behind the header, a checksum of the header), padding to 64 bytes, blocks that travel in
@@ -256,7 +256,7 @@ def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
 
 
 def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
-    """Report the fields of a record that are below the first bound or above the second."""
+    """Yield the fields of a record that are out of bounds."""
     for name, (minimum, maximum) in bounds.items():
         value = getattr(record, name)
         if not minimum <= value <= maximum:
@@ -271,7 +271,7 @@ def _segment(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
 
 
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Report faults in a segment's key groups and in the ends of their rows."""
+    """Yield what is wrong with a segment's key groups and row ends."""
     if len(segment.key_groups) != len(segment.row_ends):
         yield (
             f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
@@ -315,7 +315,7 @@ def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[A
 
 
 def plain_problems(what: str, value: Any) -> Iterator[str]:
-    """Report a value that is not plain or nests too deep to be walked without a check."""
+    """Yield what is wrong with a value: not plain, or nested too deep."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         deeper: list[Any] = []
@@ -359,12 +359,12 @@ def encode_record(value: msgspec.Struct, blocks: bytes = b"") -> bytes:
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """Digest of a record's file, with which the next record names it."""
+    """Digest of a record's file, by which the next record names it."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
-    """Read a record from its frame; raise if it is damaged or cannot be so."""
+    """Decode a record from its frame; raise if it is damaged or invalid."""
     view = memoryview(data)
     problem = _frame_problem(view)
     if not problem:
@@ -463,7 +463,7 @@ def _without_bytes(block: BlockRef) -> BlockRef:
 
 
 def without_bytes(ref: _Ref) -> _Ref:
-    """`ref` without the bytes that travel with it; its block must have a file."""
+    """Return a reference without the bytes that travel with it; its block has a file."""
     return _with_block(ref, _without_bytes(ref.block))
 
 

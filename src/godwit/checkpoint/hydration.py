@@ -1,4 +1,4 @@
-"""Bringing an executor's copies of key groups forward to a committed version, many at a time.
+"""Hydration: bringing an executor's copies of key groups to a committed version, in bulk.
 
 The invariant: a key group at version *v* plus every changelog segment of it after *v*, in order of
 epochs, is the committed state.  What the driver sends along (`segments`) covers key groups at
@@ -52,7 +52,7 @@ KeyGroups = npt.NDArray[np.int64]
 
 
 class Hydration:
-    """One state's key groups on one executor, brought forward on demand.
+    """Brings one state's key groups on one executor forward on demand.
 
     `homes`: shape ``(num_key_groups,)``: number of the table for a key group that is in none yet.
     `segments`: changelog segments, in any order.
@@ -112,7 +112,7 @@ class Hydration:
         return short & ~missing
 
     def _only_newest_missing(self) -> npt.NDArray[np.bool_]:
-        """Mask of the key groups that are brought forward by the newest segments alone."""
+        """Mask of key groups that lack only the newest segments."""
         versions = self.local.versions
         first = np.full(len(versions), np.iinfo(np.int64).max)
         for segment in reversed(self._segments):
@@ -139,7 +139,7 @@ class Hydration:
         self._apply(sorted(distinct.values(), key=lambda s: (s.epoch, s.lane)), selected)
 
     def _restore(self, snapshots: Mapping[int, SnapshotRef]) -> None:
-        """Replace older contents of key groups by their snapshots."""
+        """Replace key groups by their snapshots."""
         parts: list[Changes] = []
         for key_group, snapshot in sorted(snapshots.items()):
             if self.local.versions[key_group] >= snapshot.version:
@@ -207,7 +207,7 @@ def _changes(
 def recover_chains(
     storage: CheckpointStorage, state: StateId, epoch: int, key_groups: Iterable[int]
 ) -> dict[int, KeyGroupChain]:
-    """Read the whole chains of some key groups from the checkpoint, as of a committed epoch.
+    """Read the full chains of some key groups from the checkpoint, at a committed epoch.
 
     `state` goes by its names in that epoch. This reads a manifest and the records after it: for
     executors that turn out to hold less than the driver believed, and only for those.
@@ -226,7 +226,7 @@ _NOT_OURS: Final = (CorruptCheckpointError, CheckpointMismatchError, StateEncodi
 
 
 class _Pack(msgspec.Struct, frozen=True, kw_only=True):
-    """Header of one pack of copies, in front of their rows."""
+    """Header of a pack of copies."""
 
     # run_id, state: whose
     run_id: str
@@ -244,7 +244,7 @@ class _Pack(msgspec.Struct, frozen=True, kw_only=True):
 def pack_copies(
     local: LocalState, key_groups: npt.NDArray[np.int64], *, run_id: str, state: str
 ) -> Iterator[bytes]:
-    """Pack the copies of some key groups, ascending; those that are not here are left out.
+    """Serialise copies of key groups, ascending; missing ones are skipped.
 
     Lanes may go on writing them meanwhile: a key group is copied between the changes of two epochs.
     """
@@ -276,7 +276,7 @@ def unpack_copies(
     state: str,
     schema: StateSchema,
 ) -> Iterator[Changes]:
-    """Check and decode packed copies, which replace older ones.
+    """Verify and decode packed copies.
 
     Raises `MigrationError` if one is damaged, of something else, or missing.  What was returned
     until then is as good as the checkpoint's.

@@ -1,4 +1,4 @@
-"""The journal: what happened on a checkpoint, run after run, for people and for programs.
+"""The journal: events and outcomes of all runs on a checkpoint, for people and programs.
 
 Append-only and bounded: entries are gathered into numbered segments, ``journal/<number>.rec``, each
 a framed record that is replaced as a whole while it grows, so a reader never sees half an entry.  A
@@ -45,7 +45,7 @@ _NUMBERS: Final = 10**11
 
 
 class _Segment:
-    """Entries of one file, which is rewritten whole as they grow."""
+    """Entries of one journal file, which is rewritten as it grows."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -144,7 +144,7 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Reads the end of a growing journal again and again.
+    """Reads the end of a growing journal repeatedly.
 
     What one look costs is bounded: it reads back from the end until it has enough, never more
     segments than a journal keeps; and a segment that has a successor is read once, since it does
@@ -194,7 +194,7 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
 def recollect(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:
-    """Decode the last entries of one kind, for a run that goes on from them.
+    """Decode the last entries of one kind, for a run that continues from them.
 
     Whatever is wrong with the journal costs that history, and a warning in the log.
 

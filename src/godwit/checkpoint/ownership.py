@@ -1,4 +1,4 @@
-"""Ownership of a checkpoint: the flow that claims it, its history, the run that writes to it.
+"""Ownership of a checkpoint: identity, history, owning run, lease.
 
 A start claims a checkpoint by its identity, which counts from the first committed epoch; a run owns
 it by having the highest number.
@@ -81,7 +81,7 @@ collected (``"unknown"``)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
-    """One epoch of one history, which a target stores to know who wrote to it last."""
+    """An epoch of a history, which targets store as the last one they got."""
 
     query_id: str  # the query that committed the epoch
     # id of its checkpoint's history; a copy of the checkpoint goes on under another one
@@ -93,7 +93,7 @@ class HistoryPoint:
 def link_problems(
     identity: FlowIdentity, record: CommitRecord, *, before: CommitRecord | None, digest: str
 ) -> Iterator[str]:
-    """Report why a record does not continue this checkpoint's history.
+    """Yield why a record does not continue this checkpoint's history.
 
     `before`: the record of the epoch before; ``None`` if there is none or it is not at hand.
     `digest`: digest of the record before, as it is here; empty if it is not known.
@@ -122,7 +122,7 @@ def link_problems(
 def edit_problems(
     identity: FlowIdentity, edit: EditRecord, *, record: str, flow_version: str, previous: str
 ) -> Iterator[str]:
-    """Explain why an edit was not written for this checkpoint as it is, if it was not.
+    """Yield why an edit does not belong to this checkpoint in its present state.
 
     `record`, `flow_version`, `previous`: digests of what the edit names, as they are here; an empty
     `record` is not known.
@@ -172,7 +172,7 @@ def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
 
 
 def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
-    """Return the stored identity, after storing `identity` if there is none."""
+    """Store an identity unless there is one; return the stored one."""
     stored = stored_identity(storage)
     if stored is not None:
         claimed = stored.num_key_groups, stored.name
@@ -190,7 +190,7 @@ def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowI
 
 
 def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
-    """Take the next number, with which a run owns the checkpoint."""
+    """Create a run record under the next number: from then on the run owns the checkpoint."""
     numbers = numbers_in(storage, RUNS)
     run = RunRecord(number=max(numbers, default=-1) + 1, run_id=run_id)
     try:
@@ -204,7 +204,7 @@ def acquire_run(storage: CheckpointStorage, run_id: str) -> RunRecord:
 
 
 def lost_ownership(storage: CheckpointStorage, run_id: str, other: str) -> ConcurrentRunError:
-    """Make the error of a run that owns the checkpoint no longer."""
+    """Return the error that another run owns the checkpoint."""
     return ConcurrentRunError(
         f"Run {run_id!r} no longer owns the checkpoint {storage.uri!r}: run {other!r} has taken "
         f"it over.",
@@ -227,7 +227,7 @@ _logger = logging.getLogger("godwit")
 
 
 class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Owner of a lease."""
+    """Owner of a lease: run, process and host."""
 
     run_id: str  # of the run
     # host, pid: where its driver is
@@ -240,7 +240,7 @@ class LeaseOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of a lease by heartbeat; only its owner rewrites it."""
+    """Record of a lease by heartbeat, rewritten by its owner only."""
 
     owner: LeaseOwner
     beat: int
@@ -248,7 +248,7 @@ class _Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a lease, as far as it can be seen without waiting."""
+    """State of a lease, as seen without waiting."""
 
     held: bool | None  # whether somebody holds it; ``None`` if one look cannot show it
     owner: LeaseOwner | None = None  # who does, or is said to
@@ -260,7 +260,7 @@ class LeaseSight(msgspec.Struct, frozen=True, kw_only=True):
 def acquire_lease(
     storage: CheckpointStorage, run_id: str, *, pause: Callable[[float], None] = time.sleep
 ) -> CheckpointLease:
-    """Take the lease on a checkpoint that a query is to run on.
+    """Acquire the lease on a checkpoint for a query.
 
     `pause`: waits so many seconds; called only where the lease is held, or is a heartbeat that may
     be dead.
@@ -293,7 +293,7 @@ def acquire_lease(
 
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Return the owner of the lease (of a heartbeat, the last one), if known."""
+    """Return the lease's owner (of a heartbeat, the last one), if known."""
     return look_at_lease(storage).owner
 
 
@@ -324,7 +324,7 @@ def _lock_note(storage: CheckpointStorage) -> LeaseOwner | None:
 
 
 def break_lease(storage: CheckpointStorage) -> None:
-    """Take the lease from its owner, which must surely be dead.
+    """Remove the lease of an owner that is surely dead.
 
     One that is alive after all commits nothing more once another run has begun.
     """
@@ -339,7 +339,7 @@ def break_lease(storage: CheckpointStorage) -> None:
 def _wait_until_dead(
     storage: CheckpointStorage, number: int, beat: _Beat, pause: Callable[[float], None]
 ) -> None:
-    """Wait until a heartbeat is surely dead; raise as soon as it proves to be alive."""
+    """Wait until a heartbeat has surely stopped; raise as soon as it beats."""
     for _ in range(round(EXPIRY_S / _WATCH_S)):
         pause(_WATCH_S)
         latest, seen = _latest_lease(storage)
@@ -376,24 +376,24 @@ def _lease_taken(storage: CheckpointStorage, lease: LeaseOwner) -> CheckpointInU
 
 
 class LockLease:
-    """A lease that is a lock of the file system."""
+    """Lease by a lock of the file system."""
 
     def __init__(self, owner: LeaseOwner, storage: CheckpointStorage, lock: StorageLock) -> None:
         self.owner = owner
         self._storage, self._lock = storage, lock
 
     def insist(self) -> None:
-        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
+        """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
         if not self._lock.held:
             raise _lease_taken(self._storage, self.owner)
 
     def release(self) -> None:
-        """Let the next one have the checkpoint at once; again does nothing."""
+        """Release the lease; idempotent."""
         self._lock.release()
 
 
 class HeartbeatLease:
-    """A lease that a thread renews until it is released or its process dies."""
+    """Lease that a thread renews until it is released or the process dies."""
 
     def __init__(self, storage: CheckpointStorage, number: int, owner: LeaseOwner) -> None:
         self.owner = owner
@@ -408,12 +408,12 @@ class HeartbeatLease:
         self._thread.start()
 
     def insist(self) -> None:
-        """Raise `CheckpointInUseError` if somebody else has taken the lease."""
+        """Raise `CheckpointInUseError` if the lease is lost to somebody else."""
         if self._overtaken:
             raise _lease_taken(self._storage, self.owner)
 
     def release(self) -> None:
-        """Let the next one have the checkpoint at once; again does nothing."""
+        """Release the lease; idempotent."""
         if self._released.is_set():
             return
         self._released.set()

@@ -134,7 +134,7 @@ _NUMBERED = re.compile(
 
 
 def number_in(path: str, *, temporary: bool = False) -> int | None:
-    """Return the number (epoch, run, flow version, ...) in a file's name; None if it is not ours.
+    """Return the number (epoch, run, ...) in a file's name; None for a foreign name.
 
     `temporary`: whether to accept also the name of a file that was never finished.
     """
@@ -145,7 +145,7 @@ def number_in(path: str, *, temporary: bool = False) -> int | None:
 
 
 def padded(length: int) -> int:
-    """`length`, rounded up to a multiple of `ALIGNMENT`."""
+    """Round a length up to a multiple of `ALIGNMENT`."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
@@ -219,7 +219,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """The state that it changed, by the names of its epoch."""
+        """The changed state, by the names of its epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -237,7 +237,7 @@ class SnapshotRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> StateId:
-        """The state that it is of, by the names of its epoch."""
+        """The state, by the names of its epoch."""
         return StateId(self.operator, self.state)
 
 
@@ -255,7 +255,7 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sink, as it was when the rows of an epoch were staged for it."""
+    """State of one sink when the rows of an epoch were staged for it."""
 
     writer: str  # name that its target knows it by, whatever the program calls it today
     target: str = ""  # where it writes, without anything confidential; empty if only the sink knows
@@ -265,7 +265,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an epoch changed: its existence is the commit."""
+    """All changes of an epoch: its existence is the commit."""
 
     epoch: int  # epochs are committed in order, without gaps, from 0
     run_id: str  # the run that committed it
@@ -321,7 +321,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_batch(self) -> BatchRef | None:
-        """The last micro-batch whose rows this epoch or an earlier one has processed."""
+        """The last source rows that this epoch or an earlier one has processed."""
         return self.batch if self.batch is not None else self.before
 
     def blocks(self) -> tuple[BlockRef, ...]:
@@ -334,7 +334,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A history that a copied checkpoint begins with."""
+    """Query and history that a copied checkpoint begins with."""
 
     # query_id, history: of the checkpoint that was copied
     query_id: str
@@ -404,7 +404,7 @@ class JournalSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Version and base of one key group of one state (words: `godwit.checkpoint.chains`)."""
+    """Version and base of one key group in a manifest (see `godwit.checkpoint.chains`)."""
 
     key_group: int
     version: int
@@ -412,7 +412,7 @@ class KeyGroupEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The chains of one state."""
+    """Chains of one state."""
 
     state: StateId  # whose, by its names as of the manifest's epoch
     # segments that some chain needs, in the order they were committed, without inline bytes
@@ -422,7 +422,7 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that wait for one operator."""
+    """Waiting rows of one operator."""
 
     operator: str  # whose, by its name as of the manifest's epoch
     segments: tuple[SegmentRef, ...]  # in the order they were committed, without inline bytes
@@ -431,7 +431,7 @@ class WaitingManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Every chain as of one epoch."""
+    """All chains at one epoch."""
 
     epoch: int  # the epoch whose record is the last one that is in
     flow: int  # the flow version of that epoch
@@ -446,14 +446,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComponentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One component."""
+    """One component: its name and operators."""
 
     name: str  # unique within the plan
     operators: tuple[str, ...]  # names of its operators, at least one
 
 
 class PhysicalPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """All components of a flow: their operators share an assignment, and move and wait together.
+    """All components of a flow; operators of one share an assignment, and migrate together.
 
     It may change from one epoch to the next while no state does.
     """

@@ -1,4 +1,4 @@
-"""Spark's own log of a query, as files of the checkpoint.
+"""Spark's own logs of a query, as files of the checkpoint.
 
 Spark writes ``offsets/<micro-batch>`` (its version, its settings, then a line for every place where
 the plan reads a source, without a name), ``commits/<micro-batch>``, and
@@ -94,7 +94,7 @@ def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
 
 
 def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
-    """Return number → path of the entries of one of Spark's logs; merged ones win."""
+    """Return number → path of the entries of one of Spark's logs; compacted ones win."""
     entries: dict[int, str] = {}
     for entry in storage.list(f"{SPARK}/{directory}"):
         match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
@@ -104,7 +104,7 @@ def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
 
 
 def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int]:
-    """Numbers of sources: the first `minimum`, with a log or not, and others that have one."""
+    """Yield the numbers of sources: the first `minimum`, and others that have a log."""
     number = 0
     while number < minimum or storage.list(f"{SPARK}/sources/{number}"):
         yield number
@@ -112,12 +112,12 @@ def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int
 
 
 def offsets_in(entry: bytes) -> list[bytes]:
-    """Lines of an entry of the offset log that are offsets: after its version and its settings."""
+    """Return the offset lines of an entry of the offset log, after version and settings."""
     return entry.splitlines()[_HEAD:]
 
 
 def log_offset(line: bytes) -> int | None:
-    """Return the entry of a source's own log that an offset names, as those of files do."""
+    """Return the entry of a file source's own log that an offset names; else None."""
     try:
         offset: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def log_offset(line: bytes) -> int | None:
 
 
 def relined(entry: bytes, old: Sequence[int], new: Sequence[int]) -> bytes | None:
-    """Write an entry of the offset log for other lines.
+    """Rewrite an entry of the offset log for another order of sources.
 
     Returns ``None`` if the entry does not have the lines `old`, or lacks the offset of a source.
     """
@@ -162,7 +162,7 @@ def files_read(names: Iterable[str], last: int, interval: int = DEFAULT_INTERVAL
 def lacking_files(
     storage: CheckpointStorage, entry: bytes, lines: Sequence[int], interval: int
 ) -> list[str]:
-    """Name the missing files of the sources' logs that an entry of offsets counts on."""
+    """Names of missing log files that an offset entry depends on."""
     lacking = []
     for source, line in sorted(dict(zip(lines, offsets_in(entry), strict=False)).items()):
         end = log_offset(line)
@@ -177,13 +177,13 @@ def lacking_files(
 
 
 def is_merged(entry: int, merged: Iterable[int], interval: int = DEFAULT_INTERVAL) -> bool:
-    """Return whether Spark merges all entries up to this one: it does at every so many."""
+    """Return whether Spark compacts the log at this entry."""
     latest = max(merged, default=None)
     return (entry + 1) % (interval if latest is None else _interval(latest, interval)) == 0
 
 
 def _interval(latest: int, interval: int) -> int:
-    """Derive the interval from the last merged entry, as Spark does."""
+    """Derive the compaction interval from the last compacted entry, as Spark does."""
     if latest + 1 <= interval:
         return latest + 1
     if (latest + 1) // 2 > interval:
@@ -217,14 +217,14 @@ class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
-    """Read the layout; ``None`` in a checkpoint that was written before there was one."""
+    """Read the layout; ``None`` in a checkpoint written before there were layouts."""
     if all(entry.path != OFFSETS for entry in storage.list("")):
         return None
     return load_record(storage, OFFSETS, OffsetLayout)
 
 
 def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed: bool) -> None:
-    """Rewrite Spark's log for the sources of the plan that is going to run."""
+    """Rewrite Spark's log for the sources of the plan about to run."""
     stored = load_layout(storage)
     problems = [] if stored is None else list(_differences(stored, layout))
     if not committed and (stored is None or problems):
@@ -267,7 +267,7 @@ def update_layout(storage: CheckpointStorage, layout: OffsetLayout, *, committed
 def _entries(
     storage: CheckpointStorage, stored: OffsetLayout | None, layout: OffsetLayout
 ) -> tuple[dict[int, bytes], bool]:
-    """Return the entries that Spark must read at a start, and whether one has to be rewritten."""
+    """Return the entries that Spark reads at a start, and whether any must be rewritten."""
     entries: dict[int, bytes] = {}
     changed = False
     pending = {} if stored is None else stored.pending
@@ -296,7 +296,7 @@ def _entries(
 
 
 def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
-    """Derive the sources of an entry's lines where no layout was stored yet.
+    """Derive the sources of an entry's lines where no layout is stored.
 
     Lines of one source are alike and lie side by side, in the order of the sources' names.
 
@@ -313,7 +313,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
-    """Report the sources that would go on from the offsets of other data."""
+    """Yield sources that would continue from the offsets of other data."""
     names = _sources(today)
     if len(names) == len(_sources(stored)) == 1:  # it may have been renamed
         (name,) = names
@@ -357,7 +357,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Let a source read other data from the offsets up to which it was read."""
+    """Let a source that reads other data continue at its present offsets."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _sources(layout))
     if layout is None or source not in names:
@@ -376,7 +376,7 @@ def keep_offsets(storage: CheckpointStorage, source: str) -> None:
 
 
 def forget_sparks_progress(storage: CheckpointStorage) -> None:
-    """Delete Spark's part of a checkpoint without an epoch, whose sources are others now."""
+    """Delete Spark's logs of a checkpoint without epochs whose sources have changed."""
     layout = load_layout(storage)
     minimum = 0 if layout is None else len(layout.readings)
     directories = [f"{SPARK}/offsets", f"{SPARK}/commits"]
@@ -458,7 +458,7 @@ def copy_spark_log(
 def _offsets(
     source: CheckpointStorage, number: int, batch: BatchRef | None, layout: OffsetLayout | None
 ) -> bytes:
-    """Entry of the offset log of a micro-batch, in the lines of a layout."""
+    """Build the offset-log entry of a micro-batch for a layout."""
     if batch is not None and batch.offsets:
         if layout is None:
             return batch.offsets
@@ -476,7 +476,7 @@ def _offsets(
 def _source_log(
     source: CheckpointStorage, number: int, end: int | None, interval: int
 ) -> dict[str, bytes]:
-    """Read a source's log, at least up to an entry, while Spark may merge entries."""
+    """Read a source's log up to an entry, even while Spark compacts it."""
     files: dict[str, bytes] = {}
     for _ in range(_ATTEMPTS):
         for entry in source.list(f"{SPARK}/sources/{number}"):

@@ -1,4 +1,4 @@
-"""Output of an epoch on its way to a target: files that lanes wrote, rows that it refused.
+"""Output of an epoch on its way to a target: files of lanes, and rejected rows.
 
 *Written files*: the rows are at the target; the checkpoint holds a list of their files as one
 block.  What a delivery names, links or removes comes from here, so a path that leads out of the
@@ -32,7 +32,7 @@ __all__ = ["DivertedRows", "WrittenFile", "WrittenFiles", "decode_files", "encod
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a lane wrote for a target and that nobody reads until its epoch is delivered."""
+    """A file that a lane wrote at a target, invisible to readers until its epoch is delivered."""
 
     path: str  # path within the target
     # path within the target once its epoch is delivered; the same if it stays where it is
@@ -54,7 +54,7 @@ class WrittenFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_files(files: WrittenFiles) -> bytes:
-    """Describe files as a block."""
+    """Encode the description of files as a block."""
     return msgspec.msgpack.encode(files)
 
 
@@ -88,7 +88,7 @@ def _damage(what: str, path: str) -> CorruptCheckpointError:
 
 
 class RefusedRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one epoch that one sink refused, as Arrow IPC."""
+    """Rows of one epoch that one sink rejected, as Arrow IPC."""
 
     epoch: int
     sink: str
@@ -96,14 +96,14 @@ class RefusedRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DivertedRows:
-    """Refused rows of the last epochs of one checkpoint."""
+    """Store of rejected rows of the last epochs."""
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
         self._paths = {entry.path for entry in storage.list(DIVERTED)}
 
     def keep(self, sink: str, epoch: int, rows: Iterable[pa.Table]) -> None:
-        """Keep rows that a sink refused in place of what was kept of that epoch."""
+        """Store rows that a sink rejected, replacing those of an earlier attempt."""
         (batch,) = pa.concat_tables(rows).combine_chunks().to_batches()
         record = RefusedRows(epoch=epoch, sink=sink, rows=bytes(encode_batch(batch)))
         path = _path(sink, epoch)
@@ -111,18 +111,18 @@ class DivertedRows:
         self._paths.add(path)
 
     def read(self, sink: str, epoch: int) -> tuple[pa.RecordBatch, ...]:
-        """Return the rows that a sink refused of an epoch."""
+        """Return the rows of an epoch that a sink rejected."""
         path = _path(sink, epoch)
         if path not in self._paths:
             return ()
         return (decode_batch(pa.py_buffer(load_record(self._storage, path, RefusedRows).rows)),)
 
     def forget(self, sink: str, epoch: int) -> None:
-        """Forget what a sink refused of an epoch: it is asked anew."""
+        """Delete the rejected rows of a sink and epoch, before another attempt."""
         self._delete({_path(sink, epoch)})
 
     def forget_before(self, epoch: int) -> None:
-        """Forget the rows of epochs that cannot be delivered again."""
+        """Delete the rows of epochs that cannot be delivered again."""
         self._delete({path for path in self._paths if path < f"{DIVERTED}/{epoch:012d}"})
 
     def _delete(self, paths: set[str]) -> None:

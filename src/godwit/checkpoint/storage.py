@@ -73,7 +73,7 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 
 @contextmanager
 def translated(uri: str, path: str, doing: str) -> Iterator[None]:
-    """Turn what a file system raises into errors that say what to do.
+    """Translate errors of the file system into ones with a remedy.
 
     What says that somebody else was first passes: `FileExistsError` and `BlockingIOError`.
 
@@ -170,7 +170,7 @@ class OutputFile:
             self._close()
 
     def abort(self) -> None:
-        """Give up: remove what was written, as far as that is possible."""
+        """Remove the file as far as possible."""
         with translated(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
             self._abort()
 
@@ -238,14 +238,14 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a whole file at once, only if there is none of that name.
+        """Create a file atomically; fail if the name exists.
 
         Raises `FileExistsError` if there is one.
         """
 
     @abstractmethod
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Create or replace a whole file at once (on HDFS, replacing is not atomic)."""
+        """Create or replace a file atomically (on HDFS, replacing is not atomic)."""
 
     @abstractmethod
     def open_output(self, path: str) -> OutputFile:
@@ -271,7 +271,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def lock(self, path: str, note: bytes) -> StorageLock | None:
-        """Take the lock of a file, and leave a note in it for others to read.
+        """Acquire a file's lock, and leave a note in it for others to read.
 
         Returns ``None`` where there are no locks.
         Raises `BlockingIOError` if it is taken, by this process or any other.
@@ -285,7 +285,7 @@ _MODES: Final = {"owner": (0o600, 0o700), "umask": (0o666, 0o777)}
 
 
 class PosixDisk:
-    """The calls that change a disk; a test may stop the machine between any two of them.
+    """System calls that change a disk; tests may crash between any two of them.
 
     `access`: who may read what is created.
     """
@@ -305,7 +305,7 @@ class PosixDisk:
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        """Make what was written durable."""
+        """Make written bytes durable."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -321,7 +321,7 @@ class PosixDisk:
         source.replace(target)
 
     def lock(self, path: Path, *, wait: bool) -> int:
-        """Take the lock of a file, which is created if need be; closing the descriptor lets go.
+        """Lock a file, created if need be; closing the descriptor releases it.
 
         It is of the descriptor, not of the process, so threads compete. Raises `BlockingIOError` if
         somebody else has it and `wait` is false.
@@ -353,7 +353,7 @@ class PosixDisk:
 
 
 def create_file(disk: PosixDisk, path: Path) -> int:
-    """Create a file, and durably the directories above it that are missing."""
+    """Create a file, and missing directories above it durably."""
     try:
         return disk.create(path)
     except FileNotFoundError:
@@ -362,7 +362,7 @@ def create_file(disk: PosixDisk, path: Path) -> int:
 
 
 def create_directory(disk: PosixDisk, path: Path) -> None:
-    """Create a directory, unless it is there, and durably those above it that are missing."""
+    """Create a directory unless it exists, and missing ones above it durably."""
     if path.is_dir():
         return
     create_directory(disk, path.parent)
@@ -384,7 +384,7 @@ _LOCK = ".lock"
 
 
 class LocalStorage(CheckpointStorage):
-    """A checkpoint on a file system that the kernel mounts."""
+    """Checkpoint on a mounted file system."""
 
     def __init__(self, root: str | Path, *, disk: PosixDisk | None = None) -> None:
         self._root = Path(root).absolute()
@@ -521,7 +521,7 @@ class LocalStorage(CheckpointStorage):
 
     @contextmanager
     def _temporary(self, target: Path, data: bytes) -> Iterator[Path]:
-        """Write a durable temporary file; afterwards drop it and make the names durable."""
+        """Write a durable temporary file; afterwards remove it and make names durable."""
         temporary = target.with_name(f"{target.name}.{uuid4().hex}.tmp")
         descriptor = create_file(self.disk, temporary)
         try:
@@ -538,7 +538,7 @@ class LocalStorage(CheckpointStorage):
 
 
 class StorageLock:
-    """A lock that the kernel lets go of with the process.
+    """Lock that the kernel releases with the process.
 
     It belongs to the open file, which a forked child would hold on to.
     """
@@ -550,7 +550,7 @@ class StorageLock:
 
     @property
     def held(self) -> bool:
-        """Return whether the lock still counts: nobody has broken it by removing its file."""
+        """Return whether the lock is valid: its file has not been removed."""
         if self._descriptor is None:
             return False
         try:
@@ -561,7 +561,7 @@ class StorageLock:
             return True
 
     def release(self) -> None:
-        """Release it; again does nothing."""
+        """Release the lock; idempotent."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.close()
@@ -593,7 +593,7 @@ _PROBE = "claims/probe-"
 
 
 class ObjectStoreClaims:
-    """Conditional puts by ``obstore``: create files that do not exist yet, one writer each.
+    """Conditional puts by ``obstore``: create an object only if there is none.
 
     Before the first one, the store has to refuse one of two creations of the same name: some stores
     that speak S3 accept the condition and ignore it.
@@ -604,7 +604,7 @@ class ObjectStoreClaims:
         self._probed = False
 
     def create(self, path: str, data: bytes) -> None:
-        """Create a file; raise `FileExistsError` if there is one, `OSError` if the store fails."""
+        """Create an object; raise `FileExistsError` if it exists, `OSError` if the store fails."""
         if not self._probed:
             self._probe()
             self._probed = True
@@ -664,7 +664,7 @@ def claims_for(uri: str) -> ObjectStoreClaims | None:
 
 
 def _configuration(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Translate the parameters of Arrow's URI to settings of the store and of its client."""
+    """Translate parameters of Arrow's URI to settings of the store and its client."""
     config: dict[str, Any] = {}
     client: dict[str, Any] = {}
     if scheme != "s3":
@@ -681,7 +681,7 @@ def _configuration(scheme: str, options: dict[str, str]) -> tuple[dict[str, Any]
 
 
 class RemoteStorage(CheckpointStorage):
-    """A checkpoint on a file system of ``pyarrow.fs``."""
+    """Checkpoint on a file system of ``pyarrow.fs``."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
-    """One thing that is wrong with a checkpoint."""
+    """A problem of a checkpoint, with its file and remedy."""
 
     file: str  # path of the file within the checkpoint
     problem: str  # what is wrong
@@ -106,7 +106,7 @@ class VerificationReport:
 
     @property
     def ok(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return whether there are no findings."""
         return not self.findings
 
 
@@ -121,7 +121,7 @@ _T = TypeVar("_T")
 
 
 def verify(storage: CheckpointStorage) -> VerificationReport:
-    """Check everything that the retained epochs need.
+    """Verify everything that the retained epochs need.
 
     Never raises because of the checkpoint: what is wrong is in the report.
     """
@@ -178,7 +178,7 @@ class _Verification:
         self.find(file, error.message, error.remedy)
 
     def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
-        """Return number → record; ``None`` where it cannot be read, which is then found."""
+        """Read all records of a directory by number; ``None`` for unreadable ones, noted as findings."""
         try:
             records = _load_all(self.storage, directory, kind, self.digests, self.find_error)
         except GodwitError as error:
@@ -190,7 +190,7 @@ class _Verification:
     def check_epochs(
         self, commits: dict[int, CommitRecord | None], manifests: dict[int, Manifest | None]
     ) -> tuple[int, int] | None:
-        """Walk from the manifest that the retained epochs start from to the latest record."""
+        """Replay the records from the first manifest needed to the latest epoch."""
         last = max([*commits, *manifests], default=-1)
         if last < 0:
             self.check_that_none_was_carried_out()
@@ -233,7 +233,7 @@ class _Verification:
         commits: dict[int, CommitRecord | None],
         manifests: dict[int, Manifest | None],
     ) -> None:
-        """Find records, and manifests, that are of another history than the ones before them."""
+        """Find records and manifests of another history than their predecessors."""
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
@@ -250,7 +250,7 @@ class _Verification:
                 self.find(commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY)
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
-        """Find edits of the latest flow version that were written for another checkpoint."""
+        """Find edits that belong to another checkpoint."""
         if self.identity is None:
             return
         previous = ""
@@ -266,7 +266,7 @@ class _Verification:
             previous = self.digests[edit_path(edit.number)]
 
     def check_that_none_was_carried_out(self) -> None:
-        """Find that no epoch is there, though Spark has noted the end of one."""
+        """Find missing records where Spark has noted a completed micro-batch."""
         try:
             names = [entry.path.rpartition("/")[2] for entry in self.storage.list(_SPARK_COMMITS)]
         except GodwitError as error:
@@ -277,7 +277,7 @@ class _Verification:
             self.find(COMMITS, problem, _RESTORE)
 
     def check_named(self, record: CommitRecord) -> None:
-        """Find flow versions and plans that are of another history than the record, or missing."""
+        """Find flow versions and plans of a record that are missing, or of another history."""
         for path, digest, what in (
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
@@ -290,7 +290,7 @@ class _Verification:
             self.find(plan_path(record.plan), problem, _RESTORE)
 
     def check_records_exist(self, first: int, commits: Collection[int], last: int) -> None:
-        """Find the records that are missing from `first` on, a run of them at a time.
+        """Find missing records from `first` on, as ranges.
 
         A number costs nothing to write, so the work goes by the files there are.
         """
@@ -308,7 +308,7 @@ class _Verification:
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
-        """Return the epoch of the manifest that `floor` starts from; -1 for none."""
+        """Find missing manifests; return the epoch of the one to start from, -1 for none."""
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
         for epoch in sorted(named - manifests.keys()):
@@ -332,7 +332,7 @@ class _Verification:
         return chains
 
     def check_flows(self, chains: Chains) -> None:
-        """Check that every flow version is there through which something is read."""
+        """Find missing flow versions."""
         number, first = chains.flow, min(chains.written_under())
         while number >= first:
             version = self.flows.get(number)
@@ -348,7 +348,7 @@ class _Verification:
             self.find(flow_path(number), problem, _RESTORE)
 
     def under_its_flow(self, chains: Chains, record: CommitRecord) -> bool:
-        """Bring chains to the flow version of a record; whether that is known."""
+        """Change chains to the flow version of a record; return whether that is known."""
         if record.flow != chains.flow:
             version = self.flows.get(record.flow)
             if version is None:
@@ -358,7 +358,7 @@ class _Verification:
         return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
-        """Compare a manifest with the records; where they are unknown, go on from it."""
+        """Compare a manifest with the replayed chains; continue from it where there are none."""
         if manifest is None:
             return chains
         if chains is None:
@@ -379,7 +379,7 @@ class _Verification:
         return chains
 
     def batch(self, ref: BlockRef) -> pa.RecordBatch | None:
-        """Read a block; ``None`` if it was checked before or cannot be read, which is then found.
+        """Read a block; ``None`` if it was checked before, or is unreadable, which is a finding.
 
         Only its schema is kept: the retained state may be larger than memory.
         """
@@ -417,7 +417,7 @@ class _Verification:
     def check_rows(
         self, ref: BlockRef, where: str, row_ends: Sequence[int], filed_under: Sequence[int] | None
     ) -> None:
-        """Compare the rows of a block, and the key group of each hash, with what refers to them.
+        """Compare a block's rows and key groups with the reference to it.
 
         `filed_under`: the key group of the rows up to each of `row_ends`; ``None`` where the rows
         have no hashes.
@@ -474,7 +474,7 @@ class _Verification:
                 )
 
     def check_columns(self, chains: Chains) -> None:
-        """Find state whose blocks do not have the columns that their flow version describes."""
+        """Find blocks whose columns differ from their flow version's."""
         changes = [segment for segment in chains.segments() if segment.kind == "changes"]
         written = [(ref.id, ref.flow, ref.block) for ref in changes]
         written += [(ref.id, ref.flow, ref.block) for ref in chains.snapshots()]
@@ -506,7 +506,7 @@ def _load_all(
     digests: dict[str, str],
     refused: Callable[[str, GodwitError], None],
 ) -> dict[int, _T | None]:
-    """Read all records of a directory, and note their digests; ``None`` for one that is refused."""
+    """Read all records of a directory and their digests; ``None`` for refused ones."""
     records: dict[int, _T | None] = {}
     for entry in storage.list(directory):
         number = number_in(entry.path)
@@ -520,7 +520,7 @@ def _load_all(
 
 
 def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
-    """Find what would keep the checkpoint from being started, if anything.
+    """Find reasons why a start from the checkpoint would fail.
 
     Reads the records that a start reads, and lists directories; blocks are not read.
     """
@@ -546,7 +546,7 @@ def start_problems(storage: CheckpointStorage) -> tuple[Finding, ...]:
 def _lacking_blocks(
     storage: CheckpointStorage, blocks: Iterable[BlockRef]
 ) -> Iterator[tuple[BlockRef, str]]:
-    """Yield each block whose file is missing or too short, and what is wrong, once a file."""
+    """Yield blocks whose file is missing or too short, with the problem, once per file."""
     sizes = {
         entry.path: entry.size_bytes
         for directory in (BLOCKS, COMMITS)
@@ -569,7 +569,7 @@ _SET_ASIDE = "set-aside"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairStep:
-    """One thing that is wrong with one file, and what is done about it."""
+    """A problem with one file, and the action taken."""
 
     path: str  # the file, within the checkpoint
     problem: str  # what is wrong with it
@@ -592,13 +592,13 @@ class RecordRepair:
 
 
 def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
-    """Find what keeps the records of a checkpoint from being opened, and what would mend it."""
+    """Plan the repair of records that keep a checkpoint from being opened."""
     identity = load_record(storage, IDENTITY, FlowIdentity)
     return _RecordPlan(storage, identity).plan()
 
 
 def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
-    """Do what a plan says; it may be done again after a crash in between."""
+    """Carry out the steps of a repair; may be repeated after a crash."""
     for step in steps:
         if step.action == "none":
             continue
@@ -653,7 +653,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
-        """Note in a manifest of the latest epoch what the epochs that are taken back let go of."""
+        """Write a manifest of the latest epoch, for files that the removed epochs had released."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
         noted = self.manifests.get(latest.epoch)
@@ -679,7 +679,7 @@ class _RecordPlan:
         )
 
     def _farthest(self) -> tuple[int, Chains | None]:
-        """Return the last epoch that records and manifests lead up to; -1 if there is none."""
+        """Return the last epoch that records and manifests lead to, and its chains; -1 if none."""
         anchors = [n for n, manifest in self.manifests.items() if manifest is not None]
         reached = [c for anchor in (*anchors, -1) if (c := self._from(anchor)) is not None]
         chains = max(reached, key=lambda chains: chains.epoch, default=None)
@@ -690,7 +690,7 @@ class _RecordPlan:
     def _cannot_end_at(
         self, last: int, chains: Chains | None, taken_back: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        """Return the file and the problem by which the checkpoint cannot go on after that epoch."""
+        """Return file and problem that keep the checkpoint from continuing after an epoch."""
         following = last + 1
         if last >= 0 and self.commits.get(last) is None:
             return commit_path(last), self._ailment(last)
@@ -711,7 +711,7 @@ class _RecordPlan:
         return None
 
     def _collected_records(self, chains: Chains) -> Iterator[str]:
-        """Yield the plan and flow versions that an epoch is read by, where they are gone."""
+        """Yield the missing plan and flow versions that an epoch needs."""
         record = self.commits[chains.epoch]
         if record is not None:
             try:
@@ -735,7 +735,7 @@ class _RecordPlan:
         return "It does not continue the epochs before it."
 
     def _is_ours(self, record: CommitRecord | None) -> bool:
-        """Return whether a record is of an epoch that this checkpoint has committed."""
+        """Return whether a record belongs to a committed epoch of this checkpoint."""
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
@@ -764,7 +764,7 @@ class _RecordPlan:
         )
 
     def _replayed(self, epoch: int, *, before: int) -> Chains | None:
-        """Return the chains as of `epoch`, from the latest manifest below `before`."""
+        """Return the chains at `epoch`, replayed from the latest manifest before `before`."""
         usable = [
             n for n, manifest in self.manifests.items() if manifest is not None and n < before
         ]
@@ -775,12 +775,12 @@ class _RecordPlan:
         return None
 
     def _sums_up(self, manifest: Manifest) -> bool:
-        """Return whether a manifest is of the record that is here, as far as that is known."""
+        """Return whether a manifest belongs to the existing record of its epoch."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
         return manifest.record in {"", digest}
 
     def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
-        """Follow the records from a manifest on, as far as they lead; ``None`` if not at all."""
+        """Replay records from a manifest as far as they lead; ``None`` if not at all."""
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:

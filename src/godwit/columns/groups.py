@@ -50,7 +50,7 @@ class Groups:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Rows by group, in arrival order within each; made when first asked for."""
+        """Rows by group, in arrival order within each; computed on first use."""
         return np.argsort(self.of_row, kind="stable")
 
     @cached_property
@@ -125,7 +125,7 @@ def group_rows(
 def group_repeating_rows(
     keys: pa.RecordBatch, num_key_groups: int, num_hashed: int | None = None
 ) -> Groups | None:
-    """Group rows as `group_rows` does, if keys seem to repeat; ``None`` if they do not."""
+    """Group rows if keys seem to repeat; ``None`` if they do not."""
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
         return None
@@ -152,7 +152,7 @@ def group_repeating_rows(
 
 
 def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
-    """Return whether a hash table of the keys pays: by a sample, larger where many are to come.
+    """Return whether keys repeat in a sample, so that a hash table pays.
 
     How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
     Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
@@ -169,12 +169,12 @@ def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
 
 
 def _is_numbered(dtype: pa.DataType) -> bool:
-    """Return true if Arrow can number the values of a type by a dictionary."""
+    """Return whether Arrow can dictionary-encode values of a type."""
     return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
 
 
 def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """Give keys the numbers 0, 1, ... as they first appear, and return each row's."""
+    """Assign numbers to keys in order of first appearance; return each row's number."""
     numbers: npt.NDArray[np.int64] | None = None
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
@@ -195,7 +195,7 @@ def _told_apart(
     num_hashed: int | None,
     num_key_groups: int,
 ) -> npt.NDArray[np.int64]:
-    """Hash the columns that are not hashed yet too; the bits of the key group stay as they are."""
+    """Extend hashes by the columns not hashed yet; bits of the key group stay."""
     if num_hashed is None or num_hashed == keys.num_columns:
         return hashes
     others = hash_keys(keys.select(list(range(num_hashed, keys.num_columns))))
@@ -270,7 +270,7 @@ def _split_shared_hashes(
     order: npt.NDArray[np.int64],
     differing: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Split the groups of `differing` rows key by key; 64-bit hashes make this next to never run.
+    """Split groups whose rows differ, by key; needed only if 64-bit hashes collide.
 
     Returns group of each ordered row, and the rows in order, with every key a group of its own.
     """
@@ -291,7 +291,7 @@ def _split_shared_hashes(
 
 
 def _bits(column: pa.Array) -> pa.Array:
-    """Floats as the integers of their bits, so that NaN is a key like any other."""
+    """Floats as integers of their bits, so that NaNs compare as equal keys."""
     if pa.types.is_floating(column.type):
         return column.view(f"int{column.type.bit_width}")
     return column

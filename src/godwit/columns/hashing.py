@@ -101,7 +101,7 @@ def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np
 
 
 def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Give floats that are one key one bit pattern: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Normalise floats that are equal as keys: -0.0 becomes 0.0, every NaN the same NaN."""
     if not any(pa.types.is_floating(field.type) for field in keys.schema):
         return keys
     columns = [
@@ -112,12 +112,12 @@ def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def canonical_floats(column: pa.Array) -> pa.Array:
-    """Give equal floats of one column equal bits; nulls stay."""
+    """Normalise the floats of one column; nulls stay."""
     return column_of(_canonical(values_of(column)), mask_of(column), column.type)
 
 
 def _canonical(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give equal floats equal bits: -0.0 becomes 0.0, every NaN the same NaN."""
+    """Normalise floats: -0.0 becomes 0.0, every NaN the same NaN."""
     canonical: npt.NDArray[Any] = values + values.dtype.type(0)  # -0.0 + 0.0 is 0.0
     canonical[np.isnan(canonical)] = np.nan
     return canonical
@@ -137,7 +137,7 @@ def _is_bytes(dtype: pa.DataType) -> bool:
 
 
 def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hashes of one column; where a value is null, anything."""
+    """Hash one column; undefined where null."""
     dtype = column.type
     if pa.types.is_null(dtype):
         return seeds
@@ -162,7 +162,7 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
 def _spans(
     column: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Bytes, starts and lengths of a column of bytes; nulls have length zero."""
+    """Bytes, starts and lengths of a column of text or bytes; nulls have length zero."""
     dtype = column.type
     if pa.types.is_fixed_size_binary(dtype):
         starts = (np.arange(len(column), dtype=np.int64) + column.offset) * dtype.byte_width
@@ -216,7 +216,7 @@ def _avalanche(hashes: UInt64Array) -> UInt64Array:
 
 
 def _mixed_lane(lane: UInt64Array) -> UInt64Array:
-    """One 8-byte input on its way into an accumulator."""
+    """Mix one 8-byte input before it enters an accumulator."""
     return _rotated(lane * _PRIME_2, 31) * _PRIME_1
 
 
@@ -316,7 +316,7 @@ def _hash_stripes(
     lengths: npt.NDArray[np.int64],
     seeds: UInt64Array,
 ) -> UInt64Array:
-    """Digest the whole 32-byte stripes of values that have at least one."""
+    """Hash the whole 32-byte stripes of values that have any."""
     lanes = np.stack([seeds + _PRIME_1 + _PRIME_2, seeds + _PRIME_2, seeds, seeds - _PRIME_1])
     stripes = lengths // _STRIPE
     # Longest first: the rows that still have a stripe are a prefix in every round.
@@ -342,7 +342,7 @@ def _blocks(count: int) -> Iterator[slice]:
 
 
 def _where(chosen: npt.NDArray[np.bool_]) -> Rows | None:
-    """Rows that are selected: a slice where all are, since that copies nothing; None for none."""
+    """Positions of true values; a slice if all are (no copy), None if none is."""
     count = np.count_nonzero(chosen)
     if count == 0:
         return None

@@ -36,7 +36,7 @@ _offset = functools.lru_cache(maxsize=256)(dt.timezone)
 
 
 def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
-    """Return values in which datetimes of a region have the offset that it has at each of them."""
+    """Replace regional zones of datetimes by the UTC offset at each of them."""
     if not _has_regions(dtype):
         return values
     if pa.types.is_timestamp(dtype):
@@ -45,13 +45,13 @@ def with_offsets(values: list[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def _at_offset(moment: dt.datetime) -> dt.datetime:
-    """Replace the region of a datetime by its offset at that moment."""
+    """Replace the region of a datetime by its UTC offset."""
     return moment.replace(tzinfo=_offset(moment.utcoffset()), fold=0)
 
 
 @functools.lru_cache(maxsize=256)
 def _has_regions(dtype: pa.DataType) -> bool:
-    """Return true if a type has timestamps of a region, whose offset changes."""
+    """Return whether a type has timestamps of a region with changing offset."""
     if pa.types.is_timestamp(dtype):
         zone = dtype.tz
         return not (zone is None or zone in _ALWAYS_THE_SAME or _FIXED.fullmatch(zone))
@@ -60,7 +60,7 @@ def _has_regions(dtype: pa.DataType) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def zone_of(name: str) -> dt.tzinfo:
-    """Find a zone by a name that Spark knows: of a region, or an offset such as ``+02:00``.
+    """Find a zone by Spark's name: a region, or an offset such as ``+02:00``.
 
     Raises `ValueError` if Python has no such zone.
     """
@@ -85,7 +85,7 @@ def has_instants(dtype: pa.DataType) -> bool:
 
 
 def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
-    """Return a value in which datetimes without a zone have `zone`, where the type has instants."""
+    """Add `zone` to datetimes without one, where the type has instants."""
 
     def of_zone(moment: dt.datetime) -> dt.datetime:
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_of(zone))
@@ -96,7 +96,7 @@ def in_zone(value: Any, dtype: pa.DataType, zone: str) -> Any:
 def _each_instant(
     value: Any, dtype: pa.DataType, change: Callable[[dt.datetime], dt.datetime]
 ) -> Any:
-    """Return a value in which each datetime that is an instant by the type is another."""
+    """Apply a function to each datetime that is an instant by the type."""
     if value is None or not has_instants(dtype):
         return value
     if isinstance(value, dt.datetime):
@@ -181,12 +181,12 @@ class KeyRows:
         raise TypeError(msg)
 
     def drop_state(self) -> None:
-        """Forget the key's state once the function has returned; its next rows find it new."""
+        """Drop the key's state once the function has returned; its next rows start anew."""
         self._dropped = True
 
 
 class Columns(dict[str, list[Any]]):
-    """Columns of an epoch's rows as Python lists, ordered by key; made when first asked for."""
+    """Columns of an epoch's rows as Python lists, ordered by key; converted on first use."""
 
     def __init__(self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any) -> None:
         super().__init__()

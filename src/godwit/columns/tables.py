@@ -20,7 +20,7 @@ _EXAMPLE = '{"symbol": "A", "price": 9.5}'
 
 
 def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str] = ()) -> pa.Table:
-    """Make an Arrow table of the rows of a source; columns that are not `needed` may be missing.
+    """Convert a source's rows to an Arrow table; columns not `needed` may be missing.
 
     Raises `InvalidInputError` if a column is missing or unknown, or a value is not of its column's
     type.
@@ -107,7 +107,7 @@ def _array(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _reader(dtype: pa.DataType) -> Callable[[Any], Any]:
-    """Return what reads a value: ISO 8601 text stands for moments and dates too."""
+    """Return a function that converts values of a type: ISO 8601 text is allowed for times."""
     if pa.types.is_timestamp(dtype):
 
         def moment(value: Any) -> Any:
@@ -168,7 +168,7 @@ def is_table(given: Any) -> bool:
 
 
 def no_rows(source: str, given: Any) -> InvalidInputError:
-    """Return the error of a value that is no rows."""
+    """Return the error that a value is no rows."""
     return InvalidInputError(
         f"Source {source!r} was given a value of type {type_name(given)} for rows.",
         remedy=f"Give a list of dicts, such as [{_EXAMPLE}], a pyarrow.Table or RecordBatch, or a "

@@ -71,7 +71,7 @@ _BY_CLASS: dict[type, pa.DataType] = {
 
 
 def is_key_type(dtype: pa.DataType) -> bool:
-    """Return true if a key column may have the type `dtype`.
+    """Return whether key columns may have type `dtype`.
 
     Booleans, signed integers, floats, doubles, strings, binary, dates (days), timestamps
     (microseconds, as in Spark) and decimals of up to 38 digits may.
@@ -93,7 +93,7 @@ def is_key_type(dtype: pa.DataType) -> bool:
 
 
 def key_type_remedy(name: str, dtype: pa.DataType) -> str:
-    """Return the remedy for a key column `name` of a type that keys cannot have."""
+    """Return the remedy for a key column of an unsupported type."""
     types = pa.types
     if types.is_struct(dtype):
         fields = [dtype.field(i).name for i in range(dtype.num_fields)]
@@ -122,12 +122,12 @@ def key_type_remedy(name: str, dtype: pa.DataType) -> str:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Keep names and types only: every column may hold nulls, and there is no metadata."""
+    """Return names and types only: columns nullable, without metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
-    """Read a schema in any of the ways that users write one.
+    """Read a schema in any form that users may write.
 
     Raises `InvalidFlowError` if it cannot be read, has no columns, or a column has a reserved name
     or comes twice.
@@ -168,7 +168,7 @@ def to_schema(value: SchemaLike, *, where: str) -> pa.Schema:
 
 
 def _to_type(name: str, value: object, where: str) -> pa.DataType:
-    """Read a column's type in any of the ways that users write one."""
+    """Read a column's type in any form that users may write."""
     if isinstance(value, pa.DataType):
         return value
     if isinstance(value, type) and value in _BY_CLASS:
@@ -186,7 +186,7 @@ def _to_type(name: str, value: object, where: str) -> pa.DataType:
 
 
 def _of_spark(name: str, value: Any, where: str) -> pa.DataType:
-    """Convert a PySpark type to Arrow; names of fields need no quotes this way."""
+    """Convert a PySpark type to Arrow, by its DDL text."""
     if hasattr(value, "elementType"):
         return pa.list_(_of_spark(name, value.elementType, where))
     if hasattr(value, "keyType"):
@@ -288,12 +288,12 @@ class _Token:
 
     @property
     def value(self) -> str:
-        """The token as it is compared: lower case, except of a quoted name."""
+        """The token for comparison: lower case unless quoted."""
         return self.text.replace("``", "`") if self.kind == "quoted" else self.text.lower()
 
 
 class _Reader:
-    """A recursive-descent parser of DDL; each method consumes what it is named after."""
+    """Recursive-descent parser of DDL; each method consumes the part it is named after."""
 
     def __init__(self, text: str, where: str, column: str = "") -> None:
         self._text, self._where, self._column = text, where, column
@@ -309,7 +309,7 @@ class _Reader:
         return self._next < len(self._tokens)
 
     def takes(self, *words: str) -> bool:
-        """Consume these words or signs if they come next."""
+        """Consume these words or signs if they come next; return whether they did."""
         ahead = self._tokens[self._next : self._next + len(words)]
         if [t.value for t in ahead if t.kind in ("word", "sign")] != list(words):
             return False

@@ -1,4 +1,4 @@
-"""Calling a function of the user for every key: timers and rows in order, and what it costs.
+"""Calls of a user's function per key, with timers and rows in order, and their cost.
 
 In an epoch, per key: timers that are due, earliest first; then the rows; then what these have set
 that is due already.
@@ -59,11 +59,11 @@ class Timers:
 
     @property
     def now(self) -> dt.datetime | None:
-        """The clock: the watermark, or the driver's clock; ``None`` before there is a watermark."""
+        """Time of the clock: the watermark, or the driver's; ``None`` before the first watermark."""
         return None if self._now <= BEGINNING else _datetime(self._now)
 
     def set(self, at: dt.datetime) -> None:
-        """Fire at a moment; one that has passed fires in this epoch, after the rows.
+        """Set a timer; one whose time has passed fires in this epoch, after the rows.
 
         A timer that is set twice fires once. A datetime without a time zone is in UTC.
         """
@@ -73,7 +73,7 @@ class Timers:
             self._times.insert(place, moment)
 
     def cancel(self, at: dt.datetime) -> bool:
-        """Do not fire at that moment; says whether there was such a timer."""
+        """Cancel a timer; return whether it was set."""
         moment = _microseconds(at)
         place = bisect.bisect_left(self._times, moment)
         exists = place < len(self._times) and self._times[place] == moment
@@ -82,7 +82,7 @@ class Timers:
         return exists
 
     def list(self) -> list[dt.datetime]:
-        """Moments at which the key has timers, earliest first."""
+        """Return the times of the key's timers, earliest first."""
         return [_datetime(moment) for moment in self._times]
 
 
@@ -117,7 +117,7 @@ class FiredTimer:
 
 @dataclass(slots=True)
 class CalledKey:
-    """State of the calls for one key in an epoch."""
+    """State of the calls for one key."""
 
     timers: list[int]  # the times that they are set to, ascending
     touched: bool = False
@@ -125,7 +125,7 @@ class CalledKey:
     fired: int = 0
 
     def drop_if(self, dropped: bool) -> None:
-        """Forget the key, timers and all, or note that it is in use."""
+        """Drop the key with its timers, or mark it as used."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -133,7 +133,7 @@ class CalledKey:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The functions of an operator, called for the keys of one epoch."""
+    """Calls an operator's functions for the keys of one epoch."""
 
     operator: str
     function: Callable[..., Any]
@@ -152,7 +152,7 @@ class Calls:
         state_of: Callable[[int], Any],  # state of a key: first, and after it was dropped
         done: Callable[[int], None] = lambda _: None,  # called after the last call for a key
     ) -> tuple[list[Any], list[int]]:
-        """Call the functions for every key; return rows, and how many there were by each key."""
+        """Call the functions for every key; return rows, and their count after each key."""
         emitted: list[Any] = []
         ends: list[int] = []
         begin = 0
@@ -183,7 +183,7 @@ class Calls:
     def _fire(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
     ) -> list[Any]:
-        """Call for the timers that are due, earliest first, those included that a call sets."""
+        """Call the function for due timers, earliest first, also those set meanwhile."""
         emitted: list[Any] = []
         while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
             of_key.fired += 1
@@ -229,7 +229,7 @@ def _microseconds(at: dt.datetime) -> int:
 
 
 class Meter:
-    """CPU time and elapsed time per key group, where the cost of a key depends on the key.
+    """CPU and elapsed time per key group of a user's functions.
 
     What the function takes is measured between one key group and the next; reading and writing
     of states, done for all keys at once, are shared out by bytes.
@@ -243,17 +243,17 @@ class Meter:
         self._since = _clocks()
 
     def lap(self) -> None:
-        """Record that the function has been called for the keys of one more key group."""
+        """Record the end of a key group's calls."""
         now = _clocks()
         self._laps.append(now - self._since)
         self._since = now
 
     def skip(self) -> None:
-        """Leave out what was done since."""
+        """Exclude the time since the last record."""
         self._since = _clocks()
 
     def share(self, blobs: pa.Array) -> None:
-        """Share what was done since, by the bytes of the states that it was done for."""
+        """Distribute the time since the last record by the bytes of states."""
         now = _clocks()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
         weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes
@@ -278,13 +278,13 @@ class Meter:
 
 
 def _clocks() -> npt.NDArray[np.float64]:
-    """Return CPU seconds of this thread, and elapsed seconds, from any start."""
+    """Return CPU time of this thread and wall time, in seconds."""
     return np.array([time.thread_time(), time.perf_counter()])
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Suspend the search for reference cycles.
+    """Context without garbage collection of reference cycles.
 
     States and rows by the 100,000 would set it off again and again, to no avail, for more than
     half of the time.

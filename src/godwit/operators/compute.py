@@ -58,7 +58,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class ComputeOperator(KeyedOperator):
-    """Aggregates of the rows of each key.
+    """Operator of mergeable aggregates per key.
 
     State columns are named after their result: ``total`` if its aggregate has one, ``mean__sum``
     and ``mean__count`` if it has several.
@@ -95,7 +95,7 @@ class ComputeOperator(KeyedOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """The key has one row."""
+        """The key: it has one row."""
         return (tuple(self.keys.names),)
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -107,7 +107,7 @@ class ComputeOperator(KeyedOperator):
             )
 
     def combined(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states: raw rows as one an entry."""
+        """Return an epoch's rows as partial states, one per row or as they came."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -117,7 +117,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def merge_partials(self, groups: Groups, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge partial states into one per group, neighbours with neighbours in rounds."""
+        """Merge partial states per group, pairwise in rounds."""
         return self.merge_in_order(partials.take(pa.array(groups.order)), groups.starts)
 
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
@@ -172,7 +172,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _of_all_keys(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
-        """Return the output of every key; of an entry that is there twice, the later one counts."""
+        """Return the output of every key; a later entry of a key replaces an earlier one."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
@@ -187,7 +187,7 @@ class ComputeOperator(KeyedOperator):
         *,
         are_partial: bool,
     ) -> pa.RecordBatch:
-        """Return G states after N rows or G partial states, from `prior` where known."""
+        """Return G states after N rows or G partial states, from `prior` where there is one."""
         if are_partial and not known.any():
             return rows
         before = self._before(known, prior)
@@ -239,11 +239,11 @@ class ComputeOperator(KeyedOperator):
         return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return the states of keys that have seen no row."""
+        """Return states of no rows."""
         return self._joined(result.create(count) for result in self._results)
 
     def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the state of each key before the epoch: a new one where it has none."""
+        """Return the state of each key before the epoch, a new one where it has none."""
         if known.all():
             return prior
         created = self.new_columns("", len(known))
@@ -284,7 +284,7 @@ def _upgrade_results(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """A result of an operator: its aggregate, with its columns, and calls of its functions.
+    """One result of an operator: its aggregate, state columns and checked calls.
 
     An aggregate may be the user's: what its functions return is checked, and what they raise is
     reported with the operator, the result and the user's own line.
@@ -298,7 +298,7 @@ class _Result:
     fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the aggregate's own columns, by its own names."""
+        """Return the state columns of this aggregate, by its own names."""
         columns = [state.column(self.first + i) for i in range(len(self.fields))]
         return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
 
@@ -311,7 +311,7 @@ class _Result:
         }
 
     def differences(self, stored: StateDescription) -> Iterator[str]:
-        """Yield every way in which the aggregate is not the one that was stored."""
+        """Yield differences from the stored aggregate."""
         where = f"result {self.name!r}: "
         of_aggregate = list(differences(where, stored.type[self.name], self.description))
         yield from of_aggregate
@@ -321,7 +321,7 @@ class _Result:
                 yield f"{where}its state column {name!r} was {types.get(name)} and is {dtype}"
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of the aggregate's columns, if it is not the one that was stored."""
+        """Return the upgrade from the stored aggregate, if it differs."""
         if not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(stored.type[self.name]["aggregate"])
@@ -337,7 +337,7 @@ class _Result:
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
-        """Return the states once they have seen rows; errors name one of the `keys`."""
+        """Add rows to states; errors name one of the `keys`."""
         columns = [rows.column(name) for name in self.columns]
         return self._call("update", groups.count, keys, states, groups.of_row, *columns)
 
@@ -371,7 +371,7 @@ class _Result:
         return result
 
     def _check(self, method: str, result: Any, count: int) -> None:
-        """Check what a function of the user returned."""
+        """Check the value that a user's aggregate returned."""
         if method == "finish":
             kind, dtype = pa.Array, self.aggregate.output
             returned = getattr(result, "type", None)
@@ -423,7 +423,7 @@ class _Result:
 
 @contextmanager
 def _key_named(keys: Callable[[], pa.RecordBatch]) -> Iterator[None]:
-    """Name the key in an error about one of several groups, whose keys `keys` returns."""
+    """Context in which errors about a group name its key."""
     try:
         yield
     except EpochFailedError as error:
@@ -484,7 +484,7 @@ def _check_distinct(operator: str, names: list[str]) -> None:
 
 
 def _flat(declared: object) -> str:
-    """Return a schema on one line."""
+    """Format a schema on one line."""
     if isinstance(declared, pa.Schema):
         return "columns " + ", ".join(f"{field.name}: {field.type}" for field in declared)
     return f"type {declared}"

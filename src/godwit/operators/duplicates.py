@@ -1,4 +1,4 @@
-"""``drop_duplicates``: the first row of a key comes through, others of about its time do not.
+"""``drop_duplicates``: the first row of a key passes, later ones within some time do not.
 
 A row is a duplicate if one of the same key that came through happened at most *within* of it,
 before or after; the first is the one that arrived first.  So the rows that come through are more
@@ -44,7 +44,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class DropDuplicates(KeyedOperator):
-    """A filter that lets the first row of every key through, and remembers all keys for ever."""
+    """Filter that passes the first row of every key, and remembers all keys."""
 
     kind = "drop duplicates"
     emits = "the first row of each key"
@@ -74,12 +74,12 @@ class DropDuplicates(KeyedOperator):
         return OperatorOutput.of_groups(groups, keys, values, output=output)
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe keys that are either there or not."""
+        """Describe keys without values."""
         return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
 
 
 class DropDuplicatesWithin(EventTimeOperator):
-    """A filter that lets the first row of a key through, and no other within some time of it."""
+    """Filter that passes the first row of a key within some event time."""
 
     kind = "drop duplicates within a time"
     emits = "the first row of each key, as it comes"
@@ -108,7 +108,7 @@ class DropDuplicatesWithin(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """The column of the time, and how far apart rows are no duplicates."""
+        """Meaning of the state for the checkpoint: column of the time, and the distance."""
         return {**super().means, "within_us": self.within_us}
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
@@ -116,19 +116,19 @@ class DropDuplicatesWithin(EventTimeOperator):
         return times < closed
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return False: nothing comes out because time passes."""
+        """Return False: time alone emits nothing."""
         return False
 
     def end_of(self, moment: int) -> int:  # noqa: ARG002
-        """Return no time: nothing has to be closed."""
+        """Return no time: rows pass at once."""
         return BEGINNING
 
     def last_emitted(self, newest: int) -> int:
-        """Return `newest`: rows come through as they are."""
+        """Return `newest`: rows pass unchanged."""
         return newest
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Emit rows that are more than `within_us` from those that came through before."""
+        """Emit rows with no earlier row of their key within `within_us`."""
         arrived = data.rows
         if not arrived.keys.num_rows:
             return OperatorOutput()
@@ -167,7 +167,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return key and time of what came through before, in panes of the rows or next to them."""
+        """Return key and time of earlier rows, in panes of the rows or next to them."""
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)
@@ -187,7 +187,7 @@ class DropDuplicatesWithin(EventTimeOperator):
 def first_of_their_time(
     key: IntArray, times: IntArray, free: npt.NDArray[np.bool_], reach: int
 ) -> IntArray:
-    """Return positions, ascending, of the rows that come through, of those that are `free` to.
+    """Return positions, ascending, of the rows that pass among those `free` to.
 
     `key` and `times` are of rows in order of arrival.  Of each key, none comes through within
     `reach` of one that came before.
@@ -221,7 +221,7 @@ def first_of_their_time(
 
 
 def whole_rows(keys: pa.RecordBatch, others: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Join key columns and other columns to rows of a schema that has all of them."""
+    """Build rows of a schema from key columns and other columns."""
     columns = dict(zip(keys.schema.names, keys.columns, strict=True))
     columns |= dict(zip(others.schema.names, others.columns, strict=True))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -1,4 +1,4 @@
-"""Rows that a user's function emitted, as columns; and what to say if they do not fit.
+"""Rows that a user's function emitted, as columns; and errors for rows that do not fit.
 
 The whole is converted column by column.  Only when that fails are rows looked at one by one, to
 name the key and the column.
@@ -43,7 +43,7 @@ def emitted_batch(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """Rows in the order they were emitted."""
+    """Rows in the order of emission."""
 
     rows: list[Any]  # tuples, lists or dicts
     ends: list[int]  # how many rows there were after each key
@@ -53,7 +53,7 @@ class Emitted:
     zone: str = UTC  # of datetimes that have none, in columns of instants
 
     def to_batch(self) -> pa.RecordBatch:
-        """Convert to columns; refuse what is no row, and values that their column cannot hold."""
+        """Convert to columns; refuse malformed rows, and values that their column cannot hold."""
         if not self.rows:
             return _empty(self.schema)
         rows = self.rows
@@ -162,7 +162,7 @@ def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) ->
 
 
 def _first_fraction(values: tuple[Any, ...]) -> int | None:
-    """Position of the first value that is not whole: Arrow would cut it off without a word."""
+    """Position of the first fractional value, which Arrow would truncate silently."""
     if set(map(type, values)) <= {int, type(None)}:
         return None
     for index, value in enumerate(values):

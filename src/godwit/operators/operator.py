@@ -67,23 +67,23 @@ Changed: TypeAlias = tuple[StateRows, npt.NDArray[np.int32]]
 
 
 class StateView(Protocol):
-    """One state of a lane's key groups, as of the last epoch."""
+    """Read access to one state of a lane's key groups, as of the last epoch."""
 
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Find entries by all of their key columns: which are there, and their state columns."""
+        """Look entries up by identity; return which exist, and their state columns."""
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
-        """Copy out all entries, or those of a range, in no order."""
+        """Copy out all entries, or those of a range, in any order."""
 
     def min_after(self, column: int, after: int) -> int:
-        """Return the least value above `after` in a column of integers, key columns first."""
+        """Return the minimum above `after` in a column of integers, key columns counted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperatorInput:
-    """Everything that one lane has for one operator in one epoch."""
+    """Input of one operator in one lane and epoch: rows, state and time."""
 
     rows: StateRows
     """N rows in order of arrival: the key columns of their entries, and the operator's `inputs`,
@@ -96,11 +96,11 @@ class OperatorInput:
 
     @property
     def state(self) -> StateView:
-        """The state of an operator that has one."""
+        """The only state of an operator with one state."""
         return self.states[STATE]
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
-        """Group rows by entry; return groups and keys. The hash is of `num_hashed` key columns."""
+        """Group rows by identity; return groups and keys. `num_hashed` key columns are hashed."""
         rows = self.rows
         groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
         return groups, rows.keys.take(pa.array(groups.first_row))
@@ -124,7 +124,7 @@ class OperatorInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperatorOutput:
-    """Everything that an operator returns for an `OperatorInput`."""
+    """Output of one operator in one lane and epoch: changed state, rows, costs."""
 
     output: pa.RecordBatch | None = None  # rows of the operator's `output` schema
     groups: Groups | None = None  # the keys that have rows, or entries that were processed
@@ -151,7 +151,7 @@ class OperatorOutput:
         removed: npt.NDArray[np.bool_] | None = None,
         **others: Any,
     ) -> OperatorOutput:
-        """Return output that writes one entry a group: G rows of key and of state columns."""
+        """Return output that writes one entry per group: G rows of key and state columns."""
         rows = StateRows(hashes=groups.hashes, keys=keys, values=values, removed=removed)
         return cls(groups=groups, changed={STATE: (rows, groups.key_groups)}, **others)
 
@@ -163,7 +163,7 @@ def changed_by_key(
     values: pa.RecordBatch,
     removed: npt.NDArray[np.bool_] | None = None,
 ) -> dict[str, Changed]:
-    """Put n entries of the only state, each of the group `key`, in the order of key groups."""
+    """Sort n entries, each of the group `key`, by key group."""
     if not len(key):
         return {}
     order = np.argsort(key, kind="stable")
@@ -189,7 +189,7 @@ class TwoPhase:
 
 
 class KeyedOperator(ABC):
-    """One keyed operator. Instances are picklable and keep no state between calls."""
+    """Contract of a keyed operator. Instances are picklable, and keep no state between calls."""
 
     kind: ClassVar[str]  # the call that makes one, such as "compute"; the checkpoint keeps it
     name: str  # unique within the flow
@@ -206,12 +206,12 @@ class KeyedOperator(ABC):
 
     @abstractmethod
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Process one epoch's input of one lane; called also where nothing has arrived."""
+        """Process one lane's input in one epoch; also called without rows."""
 
     # -- rows on their way ---------------------------------------------------------------------
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Bring rows of one of its inputs to the columns that all of them share."""
+        """Convert rows of input number `given` to the columns common to all inputs."""
         return rows
 
     def arrange(
@@ -220,7 +220,7 @@ class KeyedOperator(ABC):
         time: EpochTime,  # noqa: ARG002
         given: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Find the entry of every row, and leave out what belongs to none.
+        """Assign rows to entries (panes), and split off rows to leave out.
 
         Returns the rows that count, with the columns that tell their entry; the others as they
         came, and why; and what there was of both.
@@ -229,7 +229,7 @@ class KeyedOperator(ABC):
 
     @property
     def left_out(self) -> pa.Schema | None:
-        """Columns of rows that are left out; ``None`` where all count."""
+        """Columns of rows that are left out; ``None`` if none ever is."""
         return None
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -243,7 +243,7 @@ class KeyedOperator(ABC):
 
     @property
     def waiting(self) -> pa.Schema:
-        """Columns of the rows that wait for it: partial states, which are small, or raw rows."""
+        """Columns of rows in the wait buffer: partial states, or raw rows."""
         if self.mergeable:
             return pa.schema([*self.schema.keys, *self.schema.values])
         keys = self.schema.keys
@@ -253,57 +253,57 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return whether time alone makes it emit something in an epoch, besides timers."""
+        """Return whether the passage of time alone makes it emit rows, besides timers."""
         return False
 
     @property
     def has_timers(self) -> bool:
-        """True if it keeps timers or expiries."""
+        """True if it has timers, or state that expires."""
         return False
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether an epoch fails if a lane lacks state, in place of having its rows wait.
+        """Return whether an epoch must fail if state is missing, since rows cannot wait.
 
         It does where something is over in the epoch: when the rows went on, that would be gone.
         """
         return time.due
 
     def reads_all(self, time: EpochTime) -> bool:
-        """Return whether an epoch reads state of keys that have no rows."""
+        """Return whether an epoch reads the state of keys without rows."""
         return self.complete or time.due or self.closes(time)
 
     def gone(self, closed: int) -> EntryRange | None:  # noqa: ARG002
-        """Return the entries that nobody asks for once windows that end by `closed` are closed."""
+        """Return the entries that expire once windows that end by `closed` are closed."""
         return None
 
     def end_of(self, moment: int) -> int:
-        """Return the watermark by which everything that holds a row of this time has come out."""
+        """Return the watermark at which a row of this time has been emitted in all its windows."""
         return moment
 
     def last_emitted(self, newest: int) -> int:
-        """Return the greatest event time of what it emits, where that of its rows is `newest`."""
+        """Return the maximum event time of the output, given that of the input."""
         return newest
 
     # -- roles ---------------------------------------------------------------------------------
 
     @property
     def two_phase(self) -> TwoPhase | None:
-        """Its role in a two-phase windowed aggregate, if it is a part of one."""
+        """Role in a two-phase windowed aggregate; None if it is no part of one."""
         return None
 
     @property
     def consolidates(self) -> bool:
-        """True if it merges the partials of a two-phase aggregate, and keeps nothing itself."""
+        """True if it merges the partials of a two-phase aggregate, without state of its own."""
         return self.two_phase is not None and self.two_phase.slot is None
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Its windows, where they may share panes or not, and what the user says of it."""
+        """Its windows and the user's choice, where they may share panes."""
         return None
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns: the first that tell entries apart; their hash chooses the key group."""
+        """Key columns; they are the first columns of an entry's identity, and are hashed."""
         return self.schema.keys
 
     @property
@@ -328,18 +328,18 @@ class KeyedOperator(ABC):
 
     @abstractmethod
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe one of its states, so that a later program knows what was written."""
+        """Describe the schema of one of its states for the checkpoint."""
 
     def describe_states(self) -> dict[str, StateDescription]:
-        """Describe each of its states."""
+        """Describe the schema of every state for the checkpoint, by name."""
         return {of.state: self.describe_state(of.state) for of in self.states}
 
     def upgrade_from(self, stored: StateDescription) -> StateUpgrade | None:
-        """Return the upgrade of the only state, if all of it counts; see `upgrade_state_from`."""
+        """Return the upgrade of the only state from a stored description; None if it fits."""
         return self.upgrade_state_from(STATE, WrittenState.of(stored))
 
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of state that was written under another description.
+        """Return the upgrade of a state from a stored description; None if it fits.
 
         Called once for every flow version that state in the checkpoint was written under, which
         may be several versions back.  Columns are found by name; what an operator has to say of
@@ -367,15 +367,15 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Refuse state that would mean something else; see `insist_on_compatible`."""
+        """Refuse stored state whose meaning differs; see `insist_on_compatible`."""
         insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of values; ``None`` if they are as they were; refuse others."""
+        """Return the upgrade of state columns; ``None`` if they are unchanged; refuse the rest."""
         return None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return state columns of entries that were written when there were none of them."""
+        """Return columns that entries of an earlier schema lack."""
         schema = self.schema_of(state).values
         return pa.RecordBatch.from_arrays(
             [pa.nulls(count, field.type) for field in schema], schema=schema

@@ -32,7 +32,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def can_be_held(dtype: pa.DataType) -> bool:
-    """Return whether state can hold values of `dtype`, and they have an order."""
+    """Return whether values of `dtype` can be state and are ordered."""
     return is_fixed_width(dtype) or is_variable_width(dtype)
 
 
@@ -63,7 +63,7 @@ def rows_by_group(groups: IntArray, count: int) -> tuple[IntArray, IntArray]:
 
 
 def starts_of(groups: IntArray, count: int) -> IntArray:
-    """Return where each group starts once rows are ordered by group: shape ``(count + 1,)``."""
+    """Return the start of each group once rows are ordered by group: shape ``(count + 1,)``."""
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(groups, minlength=count), out=starts[1:])
     return starts
@@ -79,7 +79,7 @@ def run_begins(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
-    """Return every i, and ``first[i] .. first[i] + count[i] - 1``, one after the other."""
+    """Return ``first[i] .. first[i] + count[i] - 1`` for every i, and the i of each."""
     of = np.repeat(np.arange(len(first)), count)
     before = np.repeat(np.cumsum(count) - count, count)
     return of, first[of] + np.arange(len(of)) - before
@@ -100,7 +100,7 @@ def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArr
 
 
 def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:
-    """Pair neighbours of a group in rounds, until every group has one row at most.
+    """Pair neighbours within groups, in rounds, until every group has one row at most.
 
     Yields positions of the rows that go on to the next round, which numbers them from 0; positions
     of those that meet one of them and drop out; and which of the former meet one, in that order.

@@ -66,7 +66,7 @@ _EXPIRES: Final = "expires"
 
 
 class ProcessOperator(KeyedOperator):
-    """A function of the user, called per key; see `KeyedOperator` for what its methods are."""
+    """A user's function called per key; see `KeyedOperator` for its methods."""
 
     kind = "process"
 
@@ -128,7 +128,7 @@ class ProcessOperator(KeyedOperator):
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the function for every key: rows, how many there were after each key, removed."""
+        """Call the function for every key: rows, their count after each key, keys to remove."""
         function = self.function
         columns = Columns(arrived, self.inputs, groups.order)
         emitted: list[Any] = []
@@ -169,13 +169,13 @@ class ProcessOperator(KeyedOperator):
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return timers and expiry of keys that have none."""
+        """Return empty timers and expiry."""
         return nothing_beside(self.schema.values, count)
 
     def _read(
         self, known: npt.NDArray[np.bool_], blobs: pa.Array, keys: list[tuple[Any, ...]]
     ) -> list[Any]:
-        """Return the state of every key, as the function gets it."""
+        """Decode the state of every key for the function."""
         there = np.flatnonzero(known)
         if len(there) < len(blobs):
             blobs = blobs.take(pa.array(there))
@@ -201,7 +201,7 @@ class ProcessOperator(KeyedOperator):
         return [State(state) for state in states] if self._is_immutable else states
 
     def _new_state(self) -> Any:
-        """State of a key that has none, as a function is given it."""
+        """Return the state of a new key for the function."""
         new = self._state_type()
         return State(new) if self._is_immutable else new
 
@@ -236,7 +236,7 @@ class ProcessOperator(KeyedOperator):
 
 
 class TimedProcess(ProcessOperator):
-    """A function of the user with timers, state that expires, or both."""
+    """A user's function with timers, state that expires, or both."""
 
     has_timers = True
 
@@ -260,19 +260,19 @@ class TimedProcess(ProcessOperator):
         self.schema = StateSchema(keys=self.schema.keys, values=pa.schema(values))
 
     def _due_columns(self, time: EpochTime) -> dict[int, int]:
-        """Return column of an entry, key columns first → what is due, up to and including."""
+        """Return column of an entry → time up to which it is due."""
         first = len(self.schema.keys)
         names = self.schema.values.names
         limits = {_DUE: self._now(time), _EXPIRES: time.clock}
         return {first + names.index(name): limits[name] for name in limits if name in names}
 
     def _due_of(self, column: int, at: int) -> Due:
-        """Return the earliest time in one of those columns, on the clock that it goes by."""
+        """Return the earliest time in a due column, on its clock."""
         name = self.schema.values.names[column - len(self.schema.keys)]
         return Due(event=at) if self.clock == "event" and name == _DUE else Due(clock=at)
 
     def _next_due(self, data: OperatorInput, changed: pa.RecordBatch | None) -> Due:
-        """Return when a key is due next: of those with `changed` state, or of all if it looked."""
+        """Return the next due time: of `changed` keys, or of all if the epoch scanned them."""
         earliest = Due()
         first = len(self.schema.keys)
         for column, limit in self._due_columns(data.time).items():
@@ -296,7 +296,7 @@ class TimedProcess(ProcessOperator):
 
     @uncollected()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the functions for every key that has rows, or something due."""
+        """Call the functions for every key with rows, due timers or expired state."""
         time = data.time
         due = self._due_columns(time).items() if time.due else ()
         entries = [data.state.scan(EntryRange(column=c, end=limit + 1)) for c, limit in due]
@@ -364,7 +364,7 @@ class TimedProcess(ProcessOperator):
 
 
 def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Return the times of the timers of every known key, as `packed_timers` packs them."""
+    """Decode the timers of every known key."""
     if blobs is None:
         return [[] for _ in known]
     if blobs.null_count:
@@ -379,7 +379,7 @@ def timers_of(blobs: pa.Array | None, known: npt.NDArray[np.bool_]) -> list[list
 
 
 def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Array]]:
-    """Return timers and expiry as people read them: timestamps, and null for none."""
+    """Return timers and expiry as readable columns: timestamps, null for none."""
     columns = []
     moment = pa.timestamp("us", tz="UTC")
     names = values.schema.names
@@ -398,7 +398,7 @@ def columns_beside_state(values: pa.RecordBatch) -> list[tuple[pa.Field, pa.Arra
 
 
 def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
-    """Return the timers of every key as bytes, and the earliest of each."""
+    """Encode the timers of every key, with the earliest of each."""
     times = np.fromiter((at for of_key in timers for at in of_key), "<i8")
     edges = np.zeros(len(timers) + 1, np.int64)
     np.cumsum([8 * len(of_key) for of_key in timers], out=edges[1:])

@@ -52,7 +52,7 @@ Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceNode:
-    """What rows come from, under a name: a streaming DataFrame, or a source of Godwit's own."""
+    """Source of rows under a name: a streaming DataFrame, or a source of Godwit's own."""
 
     name: str
     dataframe: DataFrame | None = None  # or a stand-in for one; ``None``: it is `own`

@@ -1,4 +1,4 @@
-"""Files of the last epoch: carried with a copy of a checkpoint, and read back for another target.
+"""Files of the last epoch: carried along with a copied checkpoint, read for another target.
 
 **Carried files.** Rows that lanes wrote are at the target of the query that was copied, and only
 there.  The copy delivers its last epoch to a target of its own, some day, when the other query has
@@ -45,7 +45,7 @@ _LENGTH: Final = 32
 def carry_files(
     storage: CheckpointStorage, outputs: Iterable[OutputRef], *, source: CheckpointStorage
 ) -> Iterator[str]:
-    """Put files of the last epoch beside a copy of a checkpoint.
+    """Copy files of the last epoch into a copied checkpoint.
 
     `storage`: the copy. `outputs`: what its last record says of the output. `source`: the
     checkpoint that was copied, which may be a copy itself and carry them. Yields what could not be
@@ -67,7 +67,7 @@ def carry_files(
 
 
 def _read(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffer:
-    """Read a lane's file from the target, where it is now."""
+    """Read a lane's file from the target."""
     delivered = f"{root}/{file.delivered}"
     path = delivered if exists(filesystem, delivered) else f"{root}/{file.path}"
     with filesystem.open_input_file(path) as stream:
@@ -78,7 +78,7 @@ def _read(filesystem: pafs.FileSystem, root: str, file: WrittenFile) -> pa.Buffe
 
 
 class CarriedFiles:
-    """The files that a copy of a checkpoint carries.
+    """The files carried by a copied checkpoint.
 
     `storage`: the checkpoint, which the caller owns.
     """
@@ -96,7 +96,7 @@ class CarriedFiles:
         return _path(target, file) in self._paths
 
     def forget(self) -> None:
-        """Let go of all files: an epoch after theirs is committed."""
+        """Delete all carried files: a later epoch is committed."""
         for path in self._paths:
             self._storage.delete(path)
         self._paths = set()
@@ -111,7 +111,7 @@ def _path(target: str, file: WrittenFile) -> str:
 def read_former_target(
     written: WrittenFiles, schema: pa.Schema, sink: str, carried: CarriedFiles | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files that were written for a target that `sink` does not write to.
+    """Yield rows of files that were written for a former target of a sink.
 
     A copy of a checkpoint carries such files with it.
     """
@@ -151,7 +151,7 @@ def read_former_target(
 def rows_of_file(
     filesystem: pafs.FileSystem, root: str, file: WrittenFile, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that a lane wrote, from where it is now."""
+    """Yield the rows of a lane's file."""
     path = file.delivered if exists(filesystem, f"{root}/{file.delivered}") else file.path
     with filesystem.open_input_file(f"{root}/{path}") as stream:
         yield from _rows(stream, file, schema)

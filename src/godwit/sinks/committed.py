@@ -1,4 +1,4 @@
-"""Committed epochs of a checkpoint, as sinks ask for them."""
+"""Port to the committed epochs of a checkpoint, for sinks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CommittedEpochs"]
 
 
 class CommittedEpochs(Protocol):
-    """The committed epochs of a checkpoint: `godwit.checkpoint.commit_log.CommitLog`."""
+    """Port: committed epochs of a checkpoint (`godwit.checkpoint.commit_log.CommitLog`)."""
 
     @property
     def latest_epoch(self) -> int:
@@ -22,10 +22,10 @@ class CommittedEpochs(Protocol):
         """Those whose records are there."""
 
     def point(self, epoch: int) -> HistoryPoint:
-        """Digest of a retained epoch, and whose history it is."""
+        """Return a retained epoch with its history and digest."""
 
     def relation(self, point: HistoryPoint) -> Relation:
-        """Relation of a point to this history."""
+        """Compare a point with this history."""
 
     def shared_with(self, point: HistoryPoint) -> int:
-        """Last epoch in common with the history of a point, as far as is known; -1 for none."""
+        """Last epoch shared with the history of a point; -1 if none is known."""

@@ -1,4 +1,4 @@
-"""Comparison of a target with the checkpoint: does it go on from its last epoch, and what if not.
+"""Continuity of targets: comparison of a target with the checkpoint, and ways out if they differ.
 
 A sink takes an epoch that its target has for delivered, which is right as long as both tell one
 history.  So a target keeps, with the rows of an epoch, the `HistoryPoint` that they are of, and a
@@ -65,7 +65,7 @@ WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Position of a sink, as its checkpoint knows it."""
+    """Position of a sink, by its checkpoint."""
 
     before: int  # last epoch before the latest that had something for it; -1 if none had
     stays: bool  # whether it is known to write where it wrote in the latest epoch
@@ -73,7 +73,7 @@ class Position:
 
 
 def way_of(on_divergence: OnDivergence, sink: str) -> Way:
-    """Return what the user wants for a sink."""
+    """Return the user's choice for a sink whose target has diverged."""
     if isinstance(on_divergence, Mapping):
         return on_divergence.get(sink, "refuse")
     return on_divergence
@@ -82,7 +82,7 @@ def way_of(on_divergence: OnDivergence, sink: str) -> Way:
 def continue_delivery(
     sink: Sink, name: str, epochs: CommittedEpochs, position: Position, way: Way
 ) -> str | None:
-    """Let an open sink go on after the checkpoint's last epoch, or refuse to.
+    """Let an open sink continue after the checkpoint's last epoch, or refuse.
 
     `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
     it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
@@ -125,7 +125,7 @@ class _Problem:
 
 
 def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Problem | None:
-    """Compare a target with the checkpoint; ``None`` if it goes on from it."""
+    """Compare a target with the checkpoint; ``None`` if it continues it."""
     point, latest = sink.last_delivered(), epochs.latest_epoch
     if point is None:
         if position.copied and position.stays:
@@ -157,7 +157,7 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
 
 
 def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position: Position) -> int:
-    """Return the epoch up to which a target may lose nothing when it is rolled back.
+    """Return the first epoch whose rows a roll-back may remove.
 
     Where it parted from the checkpoint before epochs that the checkpoint has delivered to it, these
     are of the other history at the target, and the checkpoint does not make them again.
@@ -230,7 +230,7 @@ class TargetReport:
 
 
 def check_targets(storage: CheckpointStorage) -> TargetReport:
-    """Look at the targets that the latest epoch of a checkpoint writes to.
+    """Check the targets that the latest epoch of a checkpoint writes to.
 
     A query may be running on it.
     """
@@ -255,7 +255,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
 
 
 class _UnseenError(Exception):
-    """A target that cannot be looked at from here."""
+    """A target that cannot be read from here."""
 
 
 def _delivered(record: CommitRecord, sink: SinkRecord) -> HistoryPoint | None:
@@ -289,7 +289,7 @@ def _delivered_to_delta(record: CommitRecord, sink: SinkRecord) -> HistoryPoint 
 def _not_continued(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Find that a target does not go on from the checkpoint."""
+    """Yield a finding if a target does not continue the checkpoint."""
     sink = (record.sinks or {})[name]
     if point is not None and not is_shared(point, log):
         yield Finding(
@@ -312,7 +312,7 @@ def _not_continued(
 def _lacking(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Find files that an epoch lacks which is yet to be delivered."""
+    """Yield missing files of an epoch that is not delivered yet."""
     sink = (record.sinks or {})[name]
     if point is not None and point.epoch >= record.epoch:
         return
@@ -329,7 +329,7 @@ def _lacking(
 
 
 def _lane_files_gone(log: CommitLog, record: CommitRecord, name: str) -> Iterator[tuple[str, str]]:
-    """Yield target and path of files that lanes wrote and that are gone."""
+    """Yield target and path of lanes' files that are missing."""
     carried = CarriedFiles(log.storage)
     for output in record.outputs:
         if output.sink != name or output.kind != "files":

@@ -1,4 +1,4 @@
-"""Results in a Delta Lake table, exactly once, by Delta's own application transactions.
+"""Results in a Delta Lake table, exactly once, by Delta's application transactions.
 
 Every commit to a Delta table may say "application a has written its version v" in the same log
 entry as the rows.  The invariant: the table's version for our application is n if and only if it
@@ -138,19 +138,19 @@ class DeltaSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
-        """The table, wherever the process goes after it was first asked."""
+        """The table, independent of the working directory."""
         return destination_of(self._path)
 
     @property
     def target(self) -> str | None:
-        """The table, as lanes know it; none if rows are merged."""
+        """The table, for lanes; none if rows are merged."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
         return unquote(urlsplit(uri).path) if uri.startswith("file:") else self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of data files in lanes, if rows are added and nothing else is asked."""
+        """Return the writer of data files in lanes, where appending is all that is needed."""
         if self._merge_keys or not takes_plain_files(self._table):
             return None
         with self._explaining(
@@ -177,7 +177,7 @@ class DeltaSink(TargetSink):
 
     @property
     def _marker(self) -> str:
-        """Path in the table of the file by which lanes recognize it."""
+        """Path in the table of a file by which lanes recognise it."""
         return f"_godwit/{self._context.query_id}-{self._context.writer}"
 
     def open(self, context: SinkContext) -> None:
@@ -223,7 +223,7 @@ class DeltaSink(TargetSink):
             raise self._error(*refusal)
 
     def _look(self) -> None:
-        """Find the last epoch that the table holds, and under which application to go on."""
+        """Read the last epoch in the table, and the application id to continue with."""
         with self._explaining(
             f"cannot read the log of {self._shown_path}", "Check the path and the credentials."
         ):
@@ -239,14 +239,14 @@ class DeltaSink(TargetSink):
         return _application(self._context.query_id, self._context.writer, generation)
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the table holds, whatever it was restored from."""
+        """Return the last epoch in the table, also after a RESTORE."""
         return None if self._last_epoch is None else self._last_epoch.point
 
     def cannot_roll_back(self) -> None:
-        """Versions of a table are kept, as long as nobody vacuums them."""
+        """Return None: earlier versions can be restored until they are vacuumed."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Restore the table to the version of the last epoch that is of a history."""
+        """Restore the table's version of the last epoch of a history."""
         with self._explaining("cannot be rolled back", "Check the path and the credentials."):
             version, left, stranger = version_to_restore(
                 self._table,
@@ -276,7 +276,7 @@ class DeltaSink(TargetSink):
         self._look()
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Take epochs for delivered, by a commit that says so and adds no rows."""
+        """Record epochs as delivered, by a commit without rows."""
         self._generation = uuid.uuid4().hex[:8]
         with self._explaining("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
@@ -335,7 +335,7 @@ class DeltaSink(TargetSink):
         return self._base if version is None else max(version, self._base)
 
     def _insist_on_what_was_delivered(self, epoch: int) -> None:
-        """Refuse to go on after epochs that somebody has taken from the table in this run."""
+        """Refuse to continue if delivered epochs were removed from the table in this run."""
         context, last = self._context, self._last_epoch
         version = -1 if last is None else last.version
         if restored_since(self._table, self._seen, version, context.query_id, context.writer):
@@ -349,7 +349,7 @@ class DeltaSink(TargetSink):
         self._seen = self._table.version()
 
     def _rows(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that lanes have not written, each key once where rows are merged."""
+        """Yield the rows that are not in lanes' files; one per key where rows are merged."""
         if not self._merge_keys:
             return gather(fit(output, self._schema, self._context.name))
         # A merge refuses to change a row twice, and inserts a new one as often as it comes.
@@ -358,14 +358,14 @@ class DeltaSink(TargetSink):
         )
 
     def _write_rest(self, rows: Iterable[pa.RecordBatch], epoch: int) -> Iterator[WrittenFile]:
-        """Write what lanes left to the driver, to be added with their files."""
+        """Write rows that lanes left to the driver as data files."""
         writer = self._file_writer()
         for batch in gather(rows, rows=_REST_ROWS, size_bytes=_REST_BYTES):
             parts = partitioned(pa.Table.from_batches([batch]), writer.partition_by)
             yield from writer.write_files(parts, f"{epoch}-rest")
 
     def _has_files(self, output: EpochOutput) -> bool:
-        """Return whether the lanes' files are there; false if they went with a whole table."""
+        """Return whether lanes' files exist; false if the whole table was replaced."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         _, gone = files_there(filesystem, root, output.files())
         opening = self._opening if self._is_new else ""
@@ -384,7 +384,7 @@ class DeltaSink(TargetSink):
         return True
 
     def _rows_of_files(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Read what lanes wrote before the table asked for more than files."""
+        """Read the rows of lanes' files, where the table no longer takes plain files."""
         filesystem, root = table_files(self._table.table_uri, self._storage_options)
         for file in output.files():
             yield from rows_of_file(filesystem, root, file, self._schema)
@@ -435,7 +435,7 @@ class DeltaSink(TargetSink):
 
 
 class _Rows:
-    """An iterator of batches that remembers its own failure."""
+    """Iterator of batches that remembers an error raised in it."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -461,7 +461,7 @@ _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date"
 
 
 def _refusal(table: DeltaTable, schema: pa.Schema) -> tuple[str, str] | None:
-    """Problem and remedy of a table that rows do not fit, or that would refuse some of them."""
+    """Return problem and remedy of a table that cannot take the rows."""
     existing = {field.name: field.type for field in table.schema().fields}
     expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     differences = [
@@ -492,7 +492,7 @@ def _refusal(table: DeltaTable, schema: pa.Schema) -> tuple[str, str] | None:
 
 
 def takes_plain_files(table: DeltaTable) -> bool:
-    """Return whether plain files, with partition values in text, meet the table's demands."""
+    """Return whether plain data files meet the table's requirements."""
     protocol = table.protocol()
     if protocol.min_writer_version > _LAST_PLAIN_VERSION and not protocol.writer_features:
         return False
@@ -530,7 +530,7 @@ _MAINTENANCE: Final = {"OPTIMIZE", "VACUUM START", "VACUUM END", "RESTORE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEpoch:
-    """An epoch that a table holds."""
+    """An epoch recorded in a table."""
 
     # the epoch and its history; without a digest where an earlier version committed it
     point: HistoryPoint
@@ -539,18 +539,18 @@ class TableEpoch:
 
 
 def _application(query_id: str, writer: str, generation: str = "") -> str:
-    """Name of a generation of a writer's application, the first one by default."""
+    """Application id of a writer's generation, the first one by default."""
     return "-".join(["godwit", query_id, writer, *([generation] if generation else [])])
 
 
 def metadata_of(point: HistoryPoint, writer: str, generation: str) -> dict[str, str]:
-    """Describe an epoch for the log of the table."""
+    """Describe an epoch for the table's log."""
     fields = {**asdict(point), "writer": writer, "generation": generation}
     return {_KEY: json.dumps(fields, sort_keys=True)}
 
 
 def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEpoch | None:
-    """Read an epoch of a writer out of a commit; ``None`` if it is somebody else's."""
+    """Read a writer's epoch from a commit; ``None`` if it belongs to another writer."""
     try:
         fields = json.loads(commit[_KEY])
         if (fields["query_id"], fields["writer"]) != (query_id, writer):
@@ -570,7 +570,7 @@ def _own_epoch(commit: Mapping[str, Any], query_id: str, writer: str) -> TableEp
 
 
 def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the commits that led to what the table holds, the newest first.
+    """Yield the commits behind the table's content, newest first.
 
     A ``RESTORE`` is among them; those that it undid are not.
     """
@@ -593,7 +593,7 @@ def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 
 def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | None:
-    """Version that a ``RESTORE`` went back to; ``None`` if the log does not say."""
+    """Version that a ``RESTORE`` returned to; ``None`` if the log lacks it."""
     parameters = commit.get("operationParameters") or {}
     if parameters.get("version") is not None:
         return int(parameters["version"])
@@ -610,7 +610,7 @@ def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | Non
 
 
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
-    """Return the last epoch of a writer that a table holds: -1 if what it wrote is gone.
+    """Return a writer's last epoch in a table: -1 if its rows are gone.
 
     ``None`` if it never wrote to the table.
     """
@@ -636,7 +636,7 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
 def version_to_restore(
     table: DeltaTable, is_shared: Callable[[HistoryPoint], bool], query_id: str, writer: str
 ) -> tuple[int | None, int, Mapping[str, Any] | None]:
-    """Find the version of a table that has nothing of a writer but what is shared.
+    """Find the version of a table with only the shared epochs of a writer.
 
     Returns the version (``None`` if the log does not say), the writer's last epoch in it (-1 if it
     has none), and a commit of somebody else that would be undone too.
@@ -660,7 +660,7 @@ def version_to_restore(
 
 
 def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, writer: str) -> bool:
-    """Return whether somebody has taken a writer's last epoch from a table by a ``RESTORE``.
+    """Return whether a ``RESTORE`` has removed a writer's last epoch.
 
     `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
     have committed an epoch since. `held`: version of the writer's last epoch as of then.
@@ -756,7 +756,7 @@ def table_files(uri: str, storage_options: Mapping[str, str] | None) -> tuple[pa
 
 
 def mark(uri: str, storage_options: Mapping[str, str] | None, marker: str) -> None:
-    """Write a file by which lanes recognize the table."""
+    """Write the file by which lanes recognise the table."""
     filesystem, root = table_files(uri, storage_options)
     filesystem.create_dir(f"{root}/{Path(marker).parent}", recursive=True)
     with filesystem.open_output_stream(f"{root}/{marker}") as stream:
@@ -776,7 +776,7 @@ def add_action(file: WrittenFile) -> AddAction:
 
 
 def _statistics(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Nulls, least and greatest values of plain columns, by which readers pass over files."""
+    """Null counts, minima and maxima of plain columns, for data skipping."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}

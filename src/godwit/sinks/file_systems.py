@@ -1,4 +1,4 @@
-"""File systems that sinks write to: how a path opens one, what it can do, and durability.
+"""File systems of sinks: opening by path, capabilities, durability.
 
 **Durability** on a local disk, over a loss of power.  A file that was closed is still only in
 memory, and so is its name.  Forced from the inside out (files, then the directories that name
@@ -48,7 +48,7 @@ def open_file_system(
 
 
 def destination_of(path: str) -> str:
-    """Name the place that a path or URI leads to, however it is written, without opening anything.
+    """Return a canonical name of the place that a path or URI denotes, without opening it.
 
     Of a URI that is the store, the bucket and the path in it. User, password and parameters change
     while the place stays, save for the address of a server.

@@ -81,13 +81,13 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], error: _MakeEr
 
 @dataclass(frozen=True, slots=True)
 class ParquetDirectory:
-    """Directory of a Parquet sink: whose it is, which epochs are in it, what is being staged."""
+    """Directory of a Parquet sink: its owner, its epochs, its staging area."""
 
     filesystem: pafs.FileSystem
     root: str
 
     def claim(self, mine: dict[str, Any], error: _MakeError) -> bool:
-        """Write whose directory this is, or check that it is ours; return whether it is a new one.
+        """Write the owner's marker, or check that it is ours; return whether it is new.
 
         Epoch numbers start anew with every checkpoint: without this check, the epochs of an older
         query would pass for delivered epochs of this one, and rows would be lost. Of two queries
@@ -118,7 +118,7 @@ class ParquetDirectory:
         return True
 
     def check(self, mine: dict[str, Any], error: _MakeError) -> None:
-        """Check once more that the directory is ours, and write down columns that are new in it.
+        """Check the owner's marker again, and add new columns to it.
 
         Columns may come and go between runs, since every file says which it has; one that changed
         its type would keep readers from reading the directory as a whole.
@@ -132,7 +132,7 @@ class ParquetDirectory:
             _put_in_place(self.filesystem, self._write_beside({**mine, "columns": columns}))
 
     def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
-        """Read whose directory it is, if it is ours; ``None`` if it is nobody's yet."""
+        """Read the marker if it is ours; ``None`` if there is none."""
         marker = f"{self.root}/{_MARKER}"
         if not exists(self.filesystem, marker):
             return None
@@ -156,11 +156,11 @@ class ParquetDirectory:
         return theirs
 
     def folds_case(self) -> bool:
-        """Return whether names that differ by case are one there, as the marker's name tells."""
+        """Return whether the file system ignores case in names."""
         return exists(self.filesystem, f"{self.root}/{_MARKER.upper()}")
 
     def _write_claim(self, mine: dict[str, Any]) -> str | None:
-        """Write the marker unless somebody else does; return the file of whoever is about to.
+        """Write the marker; return the file of another writer that is about to.
 
         A local disk links a file to a name that nobody has. Elsewhere every claimant writes a file
         of its own before it looks for those of others: of two that come at once, one sees the
@@ -191,7 +191,7 @@ class ParquetDirectory:
         return None
 
     def _write_beside(self, mine: dict[str, Any]) -> str:
-        """Write a marker under a name of its own: half a marker would belong to nobody."""
+        """Write a marker under a temporary name, so that it appears whole."""
         path = f"{self.root}/{_MARKER}.{uuid.uuid4().hex}"
         with self.filesystem.open_output_stream(path) as stream:
             stream.write(json.dumps(mine, indent=1).encode())
@@ -200,7 +200,7 @@ class ParquetDirectory:
         return path
 
     def _written_beside(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the markers that somebody is putting in their place, or died before."""
+        """Yield markers under temporary names."""
         for info in self.filesystem.get_file_info(pafs.FileSelector(self.root)):
             if not info.base_name.startswith(f"{_MARKER}."):
                 continue
@@ -212,7 +212,7 @@ class ParquetDirectory:
             yield info.path, marker
 
     def _finish_marker(self) -> bool:
-        """Put a marker in place whose writer died; return whether there was one."""
+        """Rename the marker of a dead writer into place; return whether there was one."""
         for path, _ in self._written_beside():
             _put_in_place(self.filesystem, path)
             return True
@@ -238,14 +238,14 @@ class ParquetDirectory:
         ]
 
     def epoch_point(self, epoch: int) -> HistoryPoint:
-        """Read which epoch of which history a delivered epoch is, by its ``_SUCCESS``."""
+        """Read history and digest of a delivered epoch from its ``_SUCCESS``."""
         point = read_point(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS")
         if point is None or point.epoch != epoch:  # an earlier version wrote it
             return without_history(epoch)
         return point
 
     def last_point(self) -> HistoryPoint | None:
-        """Find the last epoch that was delivered, be its directory there or taken away by somebody.
+        """Return the last delivered epoch, even if its directory was removed.
 
         Lists the directory once, and looks into those of later epochs than the noted one only.
         """
@@ -258,7 +258,7 @@ class ParquetDirectory:
         return noted
 
     def note_last(self, point: HistoryPoint) -> None:
-        """Note the last epoch that was delivered.
+        """Record the last delivered epoch.
 
         A note that a crash tore says nothing, and is not forced to the disk: the epochs' own
         directories say the same, as long as nobody takes them away.
@@ -273,7 +273,7 @@ class ParquetDirectory:
         here.with_name(written.rpartition("/")[2]).replace(here)
 
     def remove_staged(self, which: Callable[[str], bool]) -> None:
-        """Remove what is under ``_staging`` and has one of those names."""
+        """Remove entries of some names under ``_staging``."""
         selector = pafs.FileSelector(f"{self.root}/_staging", allow_not_found=True)
         for info in self.filesystem.get_file_info(selector):
             if which(info.base_name):
@@ -293,7 +293,7 @@ def belongs_to(marker: bytes, query_id: str, sink: str) -> bool:
 
 
 def _put_in_place(filesystem: pafs.FileSystem, path: str) -> None:
-    """Give a written marker its name, in the place of one that is there."""
+    """Rename a written marker to its final name."""
     marker = f"{path.rsplit('/', 1)[0]}/{_MARKER}"
     for attempt in range(_ATTEMPTS):
         try:
@@ -317,7 +317,7 @@ def _force_names_above(path: Path) -> None:
 
 
 def _refusal(theirs: dict[str, Any], mine: dict[str, Any], error: _MakeError) -> SinkError:
-    """Error that says how the directory's marker differs from ours."""
+    """Return the error that the directory belongs to another sink or query."""
     changed = [field for field in mine if theirs.get(field) != mine[field]]
     if "sink" in changed and "query_id" not in changed:
         return error(
@@ -374,13 +374,13 @@ def latest_epoch(
 
 
 def write_point(filesystem: pafs.FileSystem, path: str, point: HistoryPoint) -> None:
-    """Write which epoch of which history something is."""
+    """Write an epoch with its history and digest."""
     with filesystem.open_output_stream(path) as stream:
         stream.write(json.dumps(asdict(point)).encode())
 
 
 def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
-    """Read what `write_point` wrote; ``None`` if it is not there or says nothing."""
+    """Read a point from `write_point`; ``None`` if it is missing or damaged."""
     try:
         with filesystem.open_input_stream(path) as stream:
             fields = json.loads(stream.read())
@@ -391,7 +391,7 @@ def read_point(filesystem: pafs.FileSystem, path: str) -> HistoryPoint | None:
 
 
 def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
-    """Files in a directory and those below, by their paths in it, ascending."""
+    """Files below a directory, by relative path, ascending."""
     selector = pafs.FileSelector(directory, recursive=True, allow_not_found=True)
     return sorted(
         info.path.removeprefix(f"{directory}/")
@@ -401,7 +401,7 @@ def files_under(filesystem: pafs.FileSystem, directory: str) -> list[str]:
 
 
 def link_or_copy(filesystem: pafs.FileSystem, source: str, target: str) -> None:
-    """Let `target` name what `source` names; an object store copies it by itself."""
+    """Link `target` to `source`; on an object store, copy on the server side."""
     filesystem.create_dir(target.rsplit("/", 1)[0], recursive=True)
     here, there = local_path(filesystem, source), local_path(filesystem, target)
     if here is None or there is None:

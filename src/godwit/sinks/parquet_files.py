@@ -1,4 +1,4 @@
-"""Parquet files of one epoch, one per partition directory: of the driver, and of lanes.
+"""Parquet files of one epoch, one per partition directory: by the driver or by lanes.
 
 Directories are named as Spark names them, so that Spark reads the same values back: special
 characters as ``%XX``, other characters as they are, nulls and empty strings by a word of their own.
@@ -76,7 +76,7 @@ FILE_BYTES: Final = 2**30
 
 
 class EpochFiles:
-    """Parquet files under one directory; of very many partitions, some are open at a time.
+    """Parquet files under one directory, with a bounded number open at a time.
 
     `filesystem`: where to write. `directory`: directory of the epoch. `schema`: columns of the
     rows, partition columns included. `partition_by`: columns that become directories instead of
@@ -118,7 +118,7 @@ class EpochFiles:
                     raise
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append `rows` to the files that they belong to, in their order: a row group each."""
+        """Append `rows` to their partitions' files, one row group each."""
         columns = rows.select(self._columns)
         if not self._partition_by:
             self._append("", columns)
@@ -128,7 +128,7 @@ class EpochFiles:
             self._append(inner, columns.take(pa.array(positions)))
 
     def _append(self, inner: str, rows: pa.RecordBatch) -> None:
-        """Write rows to the file of a partition, to a new one if it is full."""
+        """Append rows to a partition's file, or a new one if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._writer(inner)
@@ -136,14 +136,14 @@ class EpochFiles:
         writer.write_batch(rows)
 
     def write_empty(self) -> None:
-        """Write a file without rows, as deep as files with rows are.
+        """Write a file without rows, at the depth of partition directories.
 
         Files at different depths would stop Spark from reading any.
         """
         self._writer("/".join(f"{name}={NULL_PARTITION}" for name in self._partition_by))
 
     def _writer(self, inner: str) -> pq.ParquetWriter:
-        """Return the open file of a partition; of too many, close the one that was opened first."""
+        """Return a partition's open file; close the oldest if there are too many."""
         if inner in self._open:
             return self._open[inner]
         if len(self._open) >= _OPEN_FILES:
@@ -166,7 +166,7 @@ class EpochFiles:
 def partition_directories(
     keys: pa.RecordBatch, *, folds: bool = False
 ) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Yield each directory that `keys` name, with the positions of its rows, ascending.
+    """Yield each partition directory of `keys`, with the positions of its rows, ascending.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def partition_directories(
 
 
 def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
-    """Name of the directory for the rows in which `column` has this value."""
+    """Name of a partition directory."""
     if value is None or value == "":
         return f"{column}={NULL_PARTITION}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -206,12 +206,12 @@ def directory_name(column: str, value: Any, *, folds: bool = False) -> str:
 
 
 def folded(name: str) -> str:
-    """Spell a name as all names are spelled that a file system may take for the same."""
+    """Normalise a name as case-insensitive file systems compare it."""
     return unicodedata.normalize("NFC", name).casefold()
 
 
 def escaped_in_paths(text: str) -> str:
-    """Write characters that mean something in a path as ``%XX``, the same ones as Spark.
+    """Escape special characters of a path as ``%XX``, the same as Spark.
 
     Examples
     --------
@@ -228,7 +228,7 @@ LANE_BYTES: Final = 2**20
 
 
 def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
-    """Return whether a lane's rows make files of at least a sixteenth of `lane_bytes` each."""
+    """Return whether a lane's files would have at least a sixteenth of `lane_bytes` each."""
     return bool(rows.nbytes >= lane_bytes and 16 * rows.nbytes >= lane_bytes * partitions)
 
 
@@ -244,7 +244,7 @@ class Partition:
 def partitioned(
     rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
 ) -> list[Partition]:
-    """Divide rows by partition columns, for a file system that may fold case."""
+    """Divide rows by partition columns, for a file system that may ignore case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
@@ -271,7 +271,7 @@ def _text(value: pa.Scalar) -> str | None:
 
 
 def file_slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut rows so that each part makes a file of a size that object stores copy."""
+    """Cut rows into parts for files of bounded size."""
     if rows.nbytes <= FILE_BYTES or rows.num_rows <= 1:
         yield rows
         return
@@ -291,7 +291,7 @@ def write_file(
     delivered: str,
     facts: dict[str, Any] | None = None,
 ) -> WrittenFile:
-    """Write rows of a partition to a file below `root`; the caller makes it durable."""
+    """Write a partition's rows to a file below `root`; not durable yet."""
     with filesystem.open_output_stream(f"{root}/{path}") as stream:
         pq.write_table(rows, stream, compression=compression)
         size = int(stream.tell())
@@ -308,7 +308,7 @@ def write_file(
 def files_there(
     filesystem: pafs.FileSystem, root: str, written: Sequence[WrittenFile]
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
-    """Find the files that lanes wrote for an epoch.
+    """Return the lanes' files that exist, and the paths of missing ones.
 
     Returns those that are there, and paths of those that are gone; where there are any, the epoch
     must not be delivered.
@@ -325,7 +325,7 @@ def files_there(
 def went_with_target(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether an epoch is to be left out, since somebody removed the target as a whole.
+    """Return whether an epoch is to be skipped, since the whole target was removed.
 
     That is so if the target is new since the sink was opened (`opening` tells the files that were
     written since; empty where the target is not new), and none of the `gone` files was written
@@ -350,7 +350,7 @@ _LONGEST_NAME: Final = 255
 
 
 def short_directory_name(column: str, *, folds: bool) -> Rule:
-    """Make the rule that the directory ``column=value`` has a name that file systems take."""
+    """Return the rule that ``column=value`` is short enough for a file name."""
     reason = f"would name a directory of more than {_LONGEST_NAME} bytes"
     return Rule(reason, partial(_with_long_directory_name, column, folds))
 
@@ -407,7 +407,7 @@ def file_row_check(
     *,
     folds: bool = False,
 ) -> RowCheck:
-    """Make the check of a target that keeps rows in partitioned files.
+    """Build the row check of a partitioned target of files.
 
     `context`: the sink's. `partition_by`: partition columns. `max_partitions`: the most partitions
     that one lane may write in an epoch. `never_null`: columns that the target does not let be null.

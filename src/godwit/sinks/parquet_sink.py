@@ -1,4 +1,4 @@
-"""Results as a directory of Parquet files in which an epoch is there whole or not at all.
+"""Results as a directory of Parquet files, where an epoch is visible whole or not at all.
 
 ::
 
@@ -216,18 +216,18 @@ class ParquetSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
-        """The directory, wherever the process goes after it was first asked."""
+        """The directory, independent of the working directory."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
 
     @property
     def target(self) -> str:
-        """The directory, as lanes know it."""
+        """The directory, for lanes."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of an epoch's files in lanes, if delivery can name them in one step.
+        """Return the writer of files in lanes, where delivery can publish them in one step.
 
         HDFS has no links, and copies pass through whoever asks for them.
         """
@@ -249,7 +249,7 @@ class ParquetSink(TargetSink):
         )
 
     def open(self, context: SinkContext) -> None:
-        """Check columns and directory, claim the directory, and sweep what crashes left."""
+        """Check columns, claim the directory, and remove leftovers of crashes."""
         self._context = context
         # Rows of an earlier flow have nulls in columns that are new, whatever these are declared.
         self._schema = pa.schema([f.with_nullable(True) for f in storable_schema(context.schema)])
@@ -274,14 +274,14 @@ class ParquetSink(TargetSink):
             self._last = self._noted = -1 if self._last_point is None else self._last_point.epoch
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the directory had when it was opened, or rolled back."""
+        """Return the last epoch in the directory, as of opening or roll-back."""
         return self._last_point
 
     def cannot_roll_back(self) -> None:
-        """Epochs are directories of their own."""
+        """Return None: epochs are separate directories."""
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Remove the directories of epochs that are not of a history, the newest first."""
+        """Remove epochs' directories that are not of a history, newest first."""
         last: HistoryPoint | None = None
         gone: list[int] = []
         with self._explaining(
@@ -305,7 +305,7 @@ class ParquetSink(TargetSink):
             self._note_last(last or without_history(-1))
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Take epochs for delivered.
+        """Record epochs as delivered.
 
         Raises `SinkError` if directories of later epochs are there, which those to come could not
         be told from.
@@ -325,7 +325,7 @@ class ParquetSink(TargetSink):
         self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 
     def deliver(self, output: EpochOutput) -> None:
-        """Write the epoch's directory unless it is there.
+        """Write the epoch's directory unless it exists.
 
         Raises `SinkError` if the directory cannot be written; an epoch without ``_SUCCESS`` does
         not count.
@@ -350,7 +350,7 @@ class ParquetSink(TargetSink):
                 self._directory.remove_staged(lambda name: _written_in(name) <= epoch)
 
     def _deliver(self, output: EpochOutput, final: str) -> None:
-        """Put the epoch's files together in its directory."""
+        """Assemble the epoch's directory."""
         self._directory.check(self._marker(), self._error)
         written, gone = files_there(self._fs, self._root, output.files())
         if gone:
@@ -379,7 +379,7 @@ class ParquetSink(TargetSink):
     def _write_and_rename(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Write the epoch under ``_staging`` and rename it into its place."""
+        """Write the epoch under ``_staging``, and rename it into place."""
         # Readers pass over a leading "_", also where HDFS puts it if another delivery of this epoch
         # came first: it renames onto a directory by moving into it. Other systems refuse.
         name = f"_{output.epoch}-{uuid.uuid4().hex}"
@@ -406,7 +406,7 @@ class ParquetSink(TargetSink):
     def _write_and_copy(
         self, output: EpochOutput, final: str, lane_files: Mapping[str, str]
     ) -> None:
-        """Put whole files in their places, where directories cannot be renamed.
+        """Write the epoch's files in place, where directories cannot be renamed.
 
         Another driver, which is late or is the new one, may do the same at the same time: it writes
         the same rows under the same names, so neither takes away what the other has put there.
@@ -428,7 +428,7 @@ class ParquetSink(TargetSink):
                 self._fs.delete_dir(staging)
 
     def _write(self, output: EpochOutput, directory: str) -> None:
-        """Write the rows that lanes have not written as Parquet files; rows are streamed."""
+        """Write the rows that are not in lanes' files, streaming."""
         self._fs.create_dir(directory, recursive=True)
         files = EpochFiles(
             filesystem=self._fs,
@@ -449,7 +449,7 @@ class ParquetSink(TargetSink):
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _is_settled(self, epoch: int) -> bool:
-        """Return whether the epoch was delivered, be its directory there or not."""
+        """Return whether the epoch was delivered, also if its directory was removed since."""
         if epoch <= self._last or self._is_delivered(epoch):
             return True
         # An epoch that `keep` has removed is not to come back.
@@ -458,7 +458,7 @@ class ParquetSink(TargetSink):
         )
 
     def _forget_old_epochs(self, keep: int) -> None:
-        """Remove all directories but those of the newest epochs."""
+        """Remove the directories of all but the newest epochs."""
         newest = self._directory.delivered_epochs()[-keep:]
         # Also what a removal that was cut short has left without its _SUCCESS.
         for epoch in self._directory.epochs_begun():
@@ -491,7 +491,7 @@ class ParquetSink(TargetSink):
 
 
 def _written_in(name: str) -> float:
-    """Epoch of a directory that a lane's attempt wrote; infinite for what is none."""
+    """Epoch in the name of a lane attempt's directory; infinite for other names."""
     epoch = name.partition("-")[0]
     return int(epoch) if epoch.isdecimal() else math.inf
 

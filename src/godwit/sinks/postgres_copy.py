@@ -1,4 +1,4 @@
-"""Rows on their way to PostgreSQL: as the text of COPY, and those that only the server can refuse.
+"""Rows on their way to PostgreSQL: as text for COPY; and finding rows that the server refuses.
 
 **Refused rows** are found one by one, by halving what was refused.  A constraint, a trigger, the
 form of an ``inet``: what they refuse is known when a row arrives, which is after its epoch was
@@ -64,11 +64,11 @@ a lock that is not to be had, intervention of an operator, system error."""
 
 
 class UnwritableRowsError(Exception):
-    """Rows have values that no text stands for."""
+    """Rows have values without a text form."""
 
 
 def may_be_about_a_row(error: psycopg.Error | UnwritableRowsError) -> bool:
-    """Return whether what a row holds may be what was refused; another row might have passed."""
+    """Return whether an error may be caused by a row's values, so that other rows may pass."""
     if isinstance(error, UnwritableRowsError):
         return True
     return error.sqlstate is not None and not error.sqlstate.startswith(_IN_TROUBLE)
@@ -79,7 +79,7 @@ def find_refused(
     parts: Iterable[pa.RecordBatch],
     load: Callable[[pa.RecordBatch | None], None],
 ) -> tuple[pa.RecordBatch, Rejections] | None:
-    """Load what the server takes; return the rows that it refuses, with its reasons.
+    """Load the rows that the server takes; return the refused ones, with its reasons.
 
     `connection`: in a transaction, which each attempt is a part of. `parts`: the rows. `load`:
     writes some of them; none, to begin with. Raises `psycopg.Error` if the server refuses what is
@@ -197,7 +197,7 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
 
 
 def element_type(dtype: pa.DataType) -> pa.DataType:
-    """Type of the elements of a column that becomes an array; of others, the type itself."""
+    """Element type of a list; of other types, the type itself."""
     return dtype.value_type if _is_array(dtype) else dtype
 
 
@@ -211,12 +211,12 @@ def key_types(dtype: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def decimal_digits(dtype: pa.DataType) -> tuple[int, int]:
-    """Digits in all, and after the point, that values of a decimal type need when written out."""
+    """Precision and scale that values of a decimal type need."""
     return dtype.precision - min(dtype.scale, 0), max(dtype.scale, 0)
 
 
 def csv_rows(columns: Sequence[pa.Array]) -> bytes:
-    """Rows of `columns` as ``COPY ... FROM STDIN (FORMAT csv)`` reads them, in UTF-8."""
+    """Encode rows for ``COPY ... FROM STDIN (FORMAT csv)``, in UTF-8."""
     fields = [_csv_field(column) for column in columns]
     names = [str(position) for position in range(len(fields))]
     out = pa.BufferOutputStream()
@@ -226,7 +226,7 @@ def csv_rows(columns: Sequence[pa.Array]) -> bytes:
 
 
 def _csv_field(values: pa.Array) -> pa.Array:
-    """`values` in a type whose CSV, as Arrow writes it, PostgreSQL reads as the same values."""
+    """Convert values to a type whose CSV PostgreSQL reads back exactly."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         return _csv_field(values.dictionary_decode())
@@ -280,7 +280,7 @@ def _array_literals(values: pa.Array) -> pa.Array:
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """Join texts row by row; the result is null where a part is."""
+    """Concatenate texts row by row; null where a part is."""
     texts = [
         pa.scalar(part, pa.large_string())
         if isinstance(part, str)
@@ -305,7 +305,7 @@ def _json(values: pa.Array) -> pa.Array:
 
 
 def _as_python_knows(dtype: pa.DataType) -> pa.DataType:
-    """Return a length of time in microseconds, which Python has a type for."""
+    """Return a duration type in microseconds, as Python's."""
     return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 
 

@@ -101,7 +101,7 @@ class _Row:
 
 
 class DeliveredEpochs:
-    """The epochs that one table got from one sink of one query.
+    """Record of the epochs that one table got from one sink, in ``godwit_epochs``.
 
     Made within the transaction that prepares the table, which others wait for.
 
@@ -117,7 +117,7 @@ class DeliveredEpochs:
         self._follow_table(connection)
 
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
-        """Create ``godwit_epochs``, or bring one of an earlier version to today's columns."""
+        """Create ``godwit_epochs``, or upgrade its columns."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said all the same, for another query's sink may be first.
         if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
@@ -135,7 +135,7 @@ class DeliveredEpochs:
             self._upgrade(connection)
 
     def _upgrade(self, connection: Connection) -> None:
-        """Let a table that an earlier version made tell targets apart."""
+        """Add the columns that tell targets apart."""
         primary_key = scalar(
             connection,
             "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
@@ -156,7 +156,7 @@ class DeliveredEpochs:
         )
 
     def _follow_table(self, connection: Connection) -> None:
-        """Let the row follow a table that was renamed, moved, restored, or known by its schema."""
+        """Update the row of a table that was renamed, moved or restored."""
         row = self._own_row(connection)
         here = (self._schema, self._table, self.oid)
         if row is not None and (row.schema, row.target, row.oid) != here:
@@ -164,7 +164,7 @@ class DeliveredEpochs:
             self.put(connection, row.point)
 
     def _own_row(self, connection: Connection) -> _Row | None:
-        """Find the row of this table, by its object id or else by its name."""
+        """Find this table's row, by object id or else by name."""
         rows = self._rows(connection, self._schema)
         for row in rows:
             if row.oid == self.oid:
@@ -184,7 +184,7 @@ class DeliveredEpochs:
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
-        """Find the row of a table that was moved, or whose row an earlier version put elsewhere."""
+        """Find this table's row in another schema."""
         schemas = connection.execute(
             """
             SELECT n.nspname, c.oid = to_regclass(%s)
@@ -227,7 +227,7 @@ class DeliveredEpochs:
         ]
 
     def _statement(self, text: LiteralString, schema: str, **values: object) -> sql.Composed:
-        """Fill in a statement, without parameters: beside any, a % in a name is taken for one."""
+        """Fill names into a statement that has no parameters."""
         return sql.SQL(text).format(
             epochs=sql.Identifier(schema, EPOCHS),
             query=sql.Literal(self._query_id),
@@ -264,11 +264,11 @@ class DeliveredEpochs:
         target: str | None = None,
         oid: int | None = None,
     ) -> None:
-        """Record a point as the last epoch of a table, this one by default, whatever was."""
+        """Record a point as the last epoch of a table, unconditionally."""
         connection.execute(self._recording(_RECORD, point, target, oid))
 
     def claim(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
-        """Record an epoch, unless it or a later one is recorded.
+        """Record an epoch, unless it or a later one is recorded already.
 
         Waits while another transaction holds the claim. Returns whether it was not recorded
         before, and the epoch that was recorded before it; -1 if none was.
@@ -428,7 +428,7 @@ class PostgresSink(TargetSink):
             return self._epochs.last(self._connect())
 
     def cannot_roll_back(self) -> str | None:
-        """Say why rows cannot be taken from the table again."""
+        """Return why rows cannot be removed from the table; None if they can."""
         if self._context.complete:
             return None
         if self._target.keys:
@@ -485,7 +485,7 @@ class PostgresSink(TargetSink):
         )
 
     def deliver(self, output: EpochOutput) -> None:
-        """Write the epoch's rows and its number in one transaction, unless it is recorded.
+        """Write the epoch's rows and number in one transaction, unless it is recorded.
 
         A connection that breaks is opened anew once. Where the server refuses the epoch because of
         what is in a row, such rows are found and diverted.
@@ -511,7 +511,7 @@ class PostgresSink(TargetSink):
             self._connection = None
 
     def _connect(self) -> Connection:
-        """Return the connection, opened anew if it broke."""
+        """Return the connection, reopened if it is broken."""
         if self._connection is not None and (self._connection.closed or self._connection.broken):
             self.close()
         if self._connection is None:
@@ -531,7 +531,7 @@ class PostgresSink(TargetSink):
         return self._connection
 
     def _write_or_divert(self, output: EpochOutput) -> None:
-        """Write an epoch; where a row may be why it is refused, find and divert such rows."""
+        """Write an epoch; if rows are refused, divert those."""
         try:
             self._write(self._connect(), output)
         except (psycopg.Error, UnwritableRowsError) as error:
@@ -540,7 +540,7 @@ class PostgresSink(TargetSink):
             self._write(self._connect(), output, divert=True)
 
     def _write(self, connection: Connection, output: EpochOutput, *, divert: bool = False) -> None:
-        """Write an epoch; with `divert`, divert the rows that the server refuses."""
+        """Write an epoch; with `divert`, divert rows that the server refuses."""
         with connection.transaction():
             claimed, before = self._epochs.claim(connection, output.point)
             if not claimed:
@@ -584,7 +584,7 @@ class PostgresSink(TargetSink):
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _upsert(self, connection: Connection, parts: Iterable[pa.RecordBatch]) -> None:
-        """Gather rows in a temporary table, and upsert the last one of each key."""
+        """Copy rows into a temporary table, and upsert the last one of each key."""
         columns = comma_separated(self._schema.names)
         keys = comma_separated(self._target.keys)
         others = [name for name in self._schema.names if name not in self._target.keys]
@@ -651,7 +651,7 @@ class PostgresSink(TargetSink):
                 row += part.num_rows
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of bounded size, with ``epoch_column`` if it is asked for."""
+        """Yield the rows in batches of bounded size, with ``epoch_column`` if asked for."""
         rows = fit(output, self._rows_schema, self._context.name, self._target.keys)
         for gathered in gather(rows, rows=_COPIED_ROWS):
             batch = gathered

@@ -1,4 +1,4 @@
-"""PostgreSQL table of a sink, created to fit or checked to fit before any row; connection strings.
+"""PostgreSQL table of a sink: created or checked before any row is written; connection strings.
 
 **Connection strings** are read before anything connects, and never repeated.  The client library
 quotes what it cannot read, and a password that is not written as it should be is what it most often
@@ -76,7 +76,7 @@ _REMEDY: Final = (
 
 
 def check_dsn(dsn: str | Mapping[str, Any]) -> None:
-    """Refuse a connection string that cannot be meant so."""
+    """Refuse a malformed connection string."""
     problem = _problem(dsn)
     if problem is not None:  # raised where no other error is being handled that would be shown
         raise SinkError(
@@ -85,7 +85,7 @@ def check_dsn(dsn: str | Mapping[str, Any]) -> None:
 
 
 def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
-    """Return a connection string that `check_dsn` accepts without its secrets.
+    """Return a valid connection string without secrets.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def shown_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 
 def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
-    """Return what a connection string says of server, database and schemas, and nothing else.
+    """Return server, database and schemas of a connection string, and nothing else.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def server_of_dsn(dsn: str | Mapping[str, Any]) -> str:
 
 
 def secrets_of_dsn(dsn: str | Mapping[str, Any]) -> Secrets:
-    """Find what is confidential in a connection string that `check_dsn` accepts."""
+    """Find the secrets in a valid connection string."""
     parameters = _parameters(dsn)
     # A user with a colon is most likely a password in the wrong place.
     misplaced = str(parameters.get("user") or "").partition(":")[2]
@@ -134,7 +134,7 @@ def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(dsn: str | Mapping[str, Any]) -> str | None:
-    """Say what is wrong with a connection string, without repeating it; ``None`` for nothing."""
+    """Return what is wrong with a connection string, without quoting it; ``None`` if nothing."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -163,7 +163,7 @@ _NULLS_NOT_DISTINCT_SINCE = 15_00_00
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A column as PostgreSQL's catalogue describes it."""
+    """A column in PostgreSQL's catalogue."""
 
     name: str
     type_name: str
@@ -177,7 +177,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """The table a sink writes."""
+    """Table that a sink writes to."""
 
     sink: str  # name of the sink, for errors
     table: str  # name of the table, with its schema in front (``public.by_plane``) or without
@@ -220,7 +220,7 @@ class TargetTable:
             self._check_row_security(connection)
 
     def identity(self, connection: Connection) -> tuple[int, str, str]:
-        """Return the object id of the table, which is there, its schema, and its name in it."""
+        """Return object id, schema and name of the existing table."""
         row = connection.execute(
             "SELECT c.oid::bigint, n.nspname, c.relname FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
@@ -230,7 +230,7 @@ class TargetTable:
         return int(row[0]), str(row[1]), str(row[2])
 
     def _check_maps(self) -> None:
-        """Refuse maps whose keys cannot name the fields of a JSON object."""
+        """Refuse maps whose keys cannot be names in a JSON object."""
         for field in self.schema:
             for keys in key_types(field.type):
                 if (
@@ -245,7 +245,7 @@ class TargetTable:
                     )
 
     def _check_row_security(self, connection: Connection) -> None:
-        """Refuse a table that rows cannot be copied into."""
+        """Refuse a table with row security, which COPY cannot write."""
         if scalar(connection, "SELECT row_security_active(to_regclass(%s)::oid)", self._name):
             user = connection.info.user
             raise self._error(
@@ -255,7 +255,7 @@ class TargetTable:
             )
 
     def _check_names(self, connection: Connection) -> None:
-        """Refuse names that the server would cut off, and then not find again."""
+        """Refuse names that the server would truncate."""
         limit = scalar(connection, "SELECT current_setting('max_identifier_length')::int")
         for name in (*self.table.split("."), *self.schema.names):
             if "\0" in name:
@@ -271,7 +271,7 @@ class TargetTable:
                 )
 
     def row_check(self, connection: Connection) -> RowCheck:
-        """Make what finds rows that no column of the table's types takes.
+        """Build the check for rows that the table's columns cannot hold.
 
         What else the table asks of rows (the form of an ``inet``, its constraints and triggers)
         only the server knows.
@@ -355,7 +355,7 @@ class TargetTable:
         return {row[0]: _Column(**dict(zip(names, row, strict=True))) for row in rows}
 
     def _check_columns(self, columns: Mapping[str, _Column]) -> None:
-        """Refuse columns that do not hold the rows' values, or need values that rows lack."""
+        """Refuse columns that cannot hold the rows' values, or require others."""
         alter = f"ALTER TABLE {self._name}"
         for field in self.schema:
             fitting = postgres_type(field.type)
@@ -389,7 +389,7 @@ class TargetTable:
     def check_privileges(
         self, connection: Connection, table: sql.Identifier, needed: Sequence[str]
     ) -> None:
-        """Refuse a table, this one or one that goes with it, that the user may not write."""
+        """Refuse a table that the user may not write."""
         name, user = table.as_string(), connection.info.user
         for privilege in needed:
             allowed = "SELECT has_table_privilege(to_regclass(%s), %s)"
@@ -401,7 +401,7 @@ class TargetTable:
                 )
 
     def _check_temporary(self, connection: Connection) -> None:
-        """Check that rows can be gathered in a temporary table before they are upserted."""
+        """Refuse a database in which the user cannot create temporary tables for upserts."""
         allowed = "SELECT has_database_privilege(current_database(), 'TEMPORARY')"
         if not scalar(connection, allowed):
             user, database = connection.info.user, connection.info.dbname
@@ -411,7 +411,7 @@ class TargetTable:
             )
 
     def _check_unique(self, connection: Connection, columns: Mapping[str, _Column]) -> None:
-        """Check that the table has a unique index on exactly the keys, and that it sees nulls."""
+        """Require a unique index on exactly the keys, with nulls compared as equal."""
         # The catalogue learnt to say whether nulls are distinct with the server that has a choice.
         sees_nulls = (
             "i.indnullsnotdistinct"
@@ -458,7 +458,7 @@ class TargetTable:
 
 
 def _loses_digits(dtype: pa.DataType, column: _Column) -> bool:
-    """Return whether the column would silently round values of `dtype`, or elements of them."""
+    """Return whether a column would silently round values."""
     if column.modifier < 0:
         return False
     type_name = column.type_name.removeprefix("_")  # of an array; its modifier is its elements'

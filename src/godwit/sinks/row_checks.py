@@ -1,4 +1,4 @@
-"""Rows that a target can never take, found in whole columns before their epoch is committed.
+"""Checks for rows that a target can never take, on whole columns before the commit.
 
 A check is made of rules, each about the values of one column.  A value inside a list, a map or a
 struct counts for its row.  Whatever a rule does not say is for the target to refuse, which is then
@@ -45,7 +45,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule of a target about the values of a column; picklable."""
+    """Rule about the values of a column; picklable."""
 
     reason: str  # problem of a value that breaks the rule, as in "holds a zero byte"
     # marks the values that break it; ``None`` if the rule is not about values of that type
@@ -120,7 +120,7 @@ EACH_KEY_ONCE: Final = Rule("is a map with a key that comes twice", _with_key_tw
 
 
 def up_to_characters(limit: int) -> Rule:
-    """Make the rule of text of a bounded length."""
+    """Return the rule that text has a bounded length."""
     reason = f"has more than the {limit} characters that the target's column holds"
     return Rule(reason, partial(_longer_than, limit))
 
@@ -131,7 +131,7 @@ def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
 
 
 def one_of(texts: tuple[str, ...]) -> Rule:
-    """Make the rule that a text is one of some."""
+    """Return the rule that text is one of some."""
     shown = ", ".join(map(repr, texts[:5]))
     return Rule(
         f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_not_among, texts)
@@ -148,14 +148,14 @@ def _not_among(texts: tuple[str, ...], values: pa.Array) -> pa.BooleanArray | No
 
 @dataclass(frozen=True, slots=True)
 class ColumnCheck:
-    """The rules for one column."""
+    """Rules for one column."""
 
     column: str  # name of the column
     rules: tuple[Rule, ...]  # about each value in it, however deep
     nullable: bool = True  # whether the column itself may be null
 
     def find(self, values: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], str]]:
-        """Yield positions of values that will not do, and why."""
+        """Yield positions of values that break a rule, and the reason."""
         rows = np.arange(len(values))
         damaged = _damaged(values)
         if len(damaged):
@@ -175,7 +175,7 @@ class ColumnCheck:
 
 @dataclass(frozen=True, slots=True)
 class RowChecks:
-    """The rules for all columns of a sink (see `godwit.plan.staging.RowCheck`)."""
+    """Rules for all columns of a sink (see `godwit.plan.staging.RowCheck`)."""
 
     columns: tuple[ColumnCheck, ...]
 
@@ -210,7 +210,7 @@ def within_years(dtype: pa.DataType) -> tuple[int, int] | None:
 
 
 def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Positions of values that are not what their type says, found by halving."""
+    """Positions of invalid values of a type, found by bisection."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -224,7 +224,7 @@ def _damaged(values: pa.Array) -> npt.NDArray[np.int64]:
 def _leaves(
     values: pa.Array, parents: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64] | None]]:
-    """Yield the arrays of plain values and maps in an array, with the row that each belongs to."""
+    """Yield the arrays nested in an array, with the row of each value."""
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         yield from _leaves(values.dictionary_decode(), parents)
@@ -242,7 +242,7 @@ def _leaves(
 
 
 def _entries(maps: pa.Array) -> pa.Array:
-    """Make lists of what maps hold."""
+    """Return the entries of maps as lists."""
     return maps.cast(pa.list_(pa.struct([maps.type.key_field, maps.type.item_field])))
 
 
@@ -253,7 +253,7 @@ def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _positions(mask: Any) -> npt.NDArray[np.int64]:
-    """Positions that a mask marks."""
+    """Positions of true values in a mask."""
     return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
 
 

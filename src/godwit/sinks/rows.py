@@ -1,4 +1,4 @@
-"""Steps that several sinks take with an epoch's rows: fit, gather, keep the last of a key.
+"""Steps with an epoch's rows that several sinks share: cast, gather, deduplicate by key.
 
 Everything streams: an epoch may be larger than the driver's memory, so only key columns are ever
 held as a whole, and only where a target cannot take one key twice.
@@ -45,7 +45,7 @@ GATHERED_BYTES = 32 * 2**20
 
 
 def is_whole(output: EpochOutput, context: SinkContext) -> bool:
-    """Return whether the rows of an epoch are the whole result, and replace what was there."""
+    """Return whether an epoch's rows are the whole result, replacing earlier ones."""
     return context.complete if output.complete is None else output.complete
 
 
@@ -55,7 +55,7 @@ def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> None:
-    """Check how rows are to be added to a table."""
+    """Refuse a mode of writing that does not exist or fit the keys."""
     if mode not in {"append", "upsert"}:
         raise SinkError(f"{subject}: mode {mode!r} is not known.", remedy="Use append or upsert.")
     if keys is not None and mode == "append":
@@ -66,7 +66,7 @@ def check_mode(subject: str, mode: str, keys: str | Sequence[str] | None) -> Non
 
 
 def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Columns that identify a row: `keys`, or else what tells the rows of the result apart."""
+    """Columns that identify a row: `keys`, or else those that the result has."""
     unique = context.unique_keys
     if keys is None and not unique:
         raise SinkError(
@@ -91,7 +91,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
-    """Check that every one of `names`, given as `option`, is a column of the rows."""
+    """Refuse names, given as `option`, that are no columns of the rows."""
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
         raise SinkError(
@@ -118,7 +118,7 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def instants_in_utc(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with the zones of instants called UTC, so that zones make no difference."""
+    """Return `schema` with instants in UTC, so that zones make no difference."""
     return with_plain_types(schema, _in_utc)
 
 
@@ -131,7 +131,7 @@ _Change: TypeAlias = "Callable[[pa.DataType], pa.DataType]"
 
 
 def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
-    """Return `schema` with all types changed that are not made of others, however deep they are."""
+    """Return `schema` with all leaf types changed by a function."""
     return pa.schema(
         [
             pa.field(field.name, _changed(field.type, change), nullable=field.nullable)
@@ -141,7 +141,7 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
-    """Change a type and those it is made of."""
+    """Change a type, or the types it consists of."""
 
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_changed(field.type, change))
@@ -246,7 +246,7 @@ def gather(
 
 
 def halved(batch: pa.RecordBatch, *, rows: int, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch until no part has more than `rows` rows, nor, of several, `size_bytes`."""
+    """Cut a batch into parts of at most `rows` rows and about `size_bytes`."""
     if batch.num_rows <= rows and (batch.nbytes <= size_bytes or batch.num_rows <= 1):
         yield batch
         return
@@ -276,7 +276,7 @@ def last_of_each_key(keys: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _canonical(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
-    """Give floats that are one key the same bits, in the columns `names` or in all."""
+    """Normalise floats that are equal as keys."""
     for name in rows.schema.names if names is None else names:
         position = rows.schema.get_field_index(name)
         field = rows.schema.field(position)
@@ -291,7 +291,7 @@ def _canonical(rows: _Rows, names: Iterable[str] | None = None) -> _Rows:
 def without_replaced_rows(
     output: EpochOutput, schema: pa.Schema, keys: Sequence[str], sink: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of `output` less the rows that a later row of the same key replaces.
+    """Yield the batches of `output` without rows that a later row of their key replaces.
 
     Keys that are equal floats are made equal bit by bit. Reads the output twice, so that only its
     key columns are in memory at once.

@@ -1,4 +1,4 @@
-"""Sinks of a few lines: the driver's memory, a user's function, the screen, and nowhere.
+"""Simple sinks: driver's memory, user's function, console, none.
 
 A user's function gets a DataFrame, whose rows stay on the executors.
 """
@@ -42,7 +42,7 @@ class MemorySink(Sink):
         self._context: SinkContext | None = None
 
     def open(self, context: SinkContext) -> None:
-        """Take columns and keys from the context; keep rows of this very query and columns only."""
+        """Keep the context; forget rows of other queries and columns."""
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
@@ -105,7 +105,7 @@ class MemorySink(Sink):
         return rows.filter(pa.array(last_of_each_key(rows.select(list(chosen)))))
 
     def _recast(self, schema: pa.Schema) -> dict[int, pa.Table]:
-        """Give what is kept the zone of today's session; keep nothing of other columns."""
+        """Return the stored rows in the session's time zone; none of other columns."""
         if instants_in_utc(self._opened().schema) != instants_in_utc(schema):
             return {}
         return {epoch: rows.cast(schema) for epoch, rows in self._epochs.items()}
@@ -216,7 +216,7 @@ class ConsoleSink(Sink):
 
 
 class NoopSink(Sink):
-    """Throws all rows away; lanes do not even stage them."""
+    """Discards all rows; lanes do not even stage them."""
 
     @property
     def wants_rows(self) -> bool:

@@ -1,4 +1,4 @@
-"""The contract of a sink: it is given every epoch's output once it is committed, perhaps twice.
+"""The contract of a sink: it gets every committed epoch's output, in order, perhaps twice.
 
 Lanes stage an epoch's output; the commit record names what counts; only then is it delivered.
 After a crash the last epoch is delivered again, with the very same rows, so a sink is exactly-once
@@ -34,7 +34,7 @@ class Views(Protocol):
     """Port by which a sink shows rows under a name, such as a temporary view of a Spark session."""
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Let `name` stand for `rows` from now on."""
+        """Create or replace the view `name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class SinkContext:
 
 
 class EpochOutput(Protocol):
-    """The rows of one epoch for one sink."""
+    """Output of one epoch for one sink."""
 
     @property
     def epoch(self) -> int:
@@ -113,7 +113,7 @@ class EpochOutput(Protocol):
         """Return the rows as a DataFrame, read by the executors; not for sinks with a writer."""
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Give rows that the target refuses after all to the sink of rejected rows.
+        """Pass rows that the target refuses to the sink of rejected rows.
 
         They take the place of those of an attempt before; none, where it refuses none any more.
         To be called once an epoch, before the rest is made to count: then an epoch that is
@@ -144,7 +144,7 @@ class Sink(ABC):
 
     @property
     def target(self) -> str | None:
-        """Path or URI that `lane_writer` writes to, without anything confidential."""
+        """Path or URI that `lane_writer` writes to, without secrets."""
         return None
 
     @property
@@ -168,7 +168,7 @@ class Sink(ABC):
         return False
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch that the target has of this writer; ``None`` if it never had one.
+        """Return the last epoch of this writer in the target; ``None`` if it never had one.
 
         Called once the sink is open. Its digest is empty where the target does not say which
         history the epoch is of, and its epoch -1 where all that it had was taken back.
@@ -176,11 +176,11 @@ class Sink(ABC):
         return None
 
     def cannot_roll_back(self) -> str | None:
-        """Say why the target cannot take epochs back; ``None`` if it can."""
+        """Return why the target cannot remove epochs; ``None`` if it can."""
         return "the target keeps no epochs apart"
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Take from the target what is not of the committed epochs.
+        """Remove from the target what is not of the committed epochs.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Sink(ABC):
         raise NotImplementedError
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Take the epochs up to a point for delivered, whatever the target has.
+        """Record the epochs up to a point as delivered, whatever the target has.
 
         Raises
         ------
@@ -208,11 +208,11 @@ class Sink(ABC):
         raise NotImplementedError
 
     def row_check(self) -> RowCheck | None:
-        """Return what finds rows that the target can never take; called once the sink is open."""
+        """Return the check for rows that the target can never take; called after `open`."""
         return None
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return what writes the target's own files in lanes; called once the sink is open."""
+        """Return the writer of the target's files in lanes; called after `open`."""
         return None
 
     @abstractmethod
@@ -220,5 +220,5 @@ class Sink(ABC):
         """Write one committed epoch; changes nothing if that epoch is there already."""
 
     def close(self) -> None:
-        """Release what `open` took."""
+        """Release the resources that `open` acquired."""
         return

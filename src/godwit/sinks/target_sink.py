@@ -25,7 +25,7 @@ __all__ = ["TargetSink", "checked_rejects", "is_shared", "point_at", "without_hi
 
 
 class TargetSink(Sink):
-    """A sink whose target keeps epochs; subclasses set `_context` when they are opened."""
+    """Sink whose target stores epochs; subclasses set `_context` in `open`."""
 
     failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # errors of the target's library
     _context: SinkContext
@@ -43,7 +43,7 @@ class TargetSink(Sink):
 
     @property
     def keeps_epochs(self) -> bool:
-        """True: the target says which epoch of which history it got last."""
+        """True: the target stores the last epoch with its history."""
         return True
 
     @staticmethod
@@ -53,7 +53,7 @@ class TargetSink(Sink):
 
     @contextlib.contextmanager
     def _explaining(self, what: str, remedy: str, **context: Any) -> Iterator[None]:
-        """Turn errors of the target's library into a `SinkError` without anything confidential."""
+        """Context that turns errors of the target's library into `SinkError`, without secrets."""
         try:
             yield
         except SinkError:
@@ -75,7 +75,7 @@ class TargetSink(Sink):
         )
 
     def _too_few_left(self, last_epoch: int, min_epoch: int) -> SinkError:
-        """Error of a target that would lack delivered epochs once it is rolled back."""
+        """Return the error that a roll-back would remove delivered epochs."""
         return self._error(
             f"cannot be rolled back: it would have epochs up to {last_epoch}, and epochs up to "
             f"{min_epoch} were delivered to it and do not come again",
@@ -86,7 +86,7 @@ class TargetSink(Sink):
 
 
 def checked_rejects(sink: Sink | None) -> Sink | None:
-    """Return the sink of rejected rows that the user gave, if it can be one."""
+    """Return the user's sink of rejected rows, or refuse it."""
     if sink is None or (callable(getattr(sink, "deliver", None)) and sink.rejects is None):
         return sink
     what = "has a sink of rejected rows itself" if hasattr(sink, "rejects") else "is no sink"
@@ -97,7 +97,7 @@ def checked_rejects(sink: Sink | None) -> Sink | None:
 
 
 def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
-    """Return whether an epoch at a target is one of the checkpoint's, if its record is there.
+    """Return whether an epoch at a target is one of the checkpoint's.
 
     A point without a digest, as earlier versions left it, goes by its number.
     """
@@ -107,10 +107,10 @@ def is_shared(point: HistoryPoint, epochs: CommittedEpochs) -> bool:
 
 
 def point_at(epochs: CommittedEpochs, epoch: int) -> HistoryPoint:
-    """Return the point of an epoch, without its digest where the record is gone."""
+    """Return the point of an epoch; without digest if the record is gone."""
     return epochs.point(epoch) if epoch in epochs.retained_epochs else without_history(epoch)
 
 
 def without_history(epoch: int, query_id: str = "") -> HistoryPoint:
-    """Return the point of an epoch whose history is not known; -1 for no epoch."""
+    """Return the point of an epoch of unknown history; -1 for no epoch."""
     return HistoryPoint(query_id=query_id, history="", epoch=epoch, digest="")

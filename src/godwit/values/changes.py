@@ -1,4 +1,4 @@
-"""Evolution of types of Python state: which changes are compatible, and the upgrade of states.
+"""Evolution of Python state types: compatible changes, and the upgrade of states.
 
 A change is compatible if everything that was written before still says the same when it is read as
 today's type: a field that is new and has a default, a field that is gone, another member of an
@@ -68,7 +68,7 @@ def changes_between(old: dict[str, Any], new: dict[str, Any]) -> StateChanges:
 
 
 class _Comparison:
-    """A comparison of two descriptions of a type, which notes every change."""
+    """Comparison of two type descriptions that records every change."""
 
     def __init__(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._old, self._new = old["classes"], new["classes"]
@@ -78,12 +78,12 @@ class _Comparison:
         self.changes = StateChanges()
 
     def compare(self, old: Any, new: Any, path: str) -> None:
-        """Note every change from one node to another."""
+        """Record every change from one node to another."""
         if not self._fits(old, new, path):
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
     def compare_others(self) -> None:
-        """Compare classes that values may be of though the type does not mention them."""
+        """Compare classes that values may have although the type does not mention them."""
         mentioned = _mentioned(self._root, self._old)
         for name in self._old:
             if name in mentioned or any(old == name for old, _ in self._seen):
@@ -95,7 +95,7 @@ class _Comparison:
                 self.changes.refused.append(f"{name}: {kinds[0]} → {kinds[1]}")
 
     def _fits(self, old: Any, new: Any, path: str) -> bool:
-        """Return true if the nodes themselves fit; changes of their parts are noted."""
+        """Return whether nodes fit; record changes of their parts."""
         if new == "any":
             return old == "any" or self._was_tagged or _is_self_evident(old)
         olds, news = _members(old), _members(new)
@@ -124,7 +124,7 @@ class _Comparison:
         return True
 
     def _fits_one_of(self, old: Any, news: list[Any]) -> bool:
-        """Return true if a node fits one of several; notes only the changes of that one."""
+        """Return whether a node fits one of several; record only that one's changes."""
         for new in sorted(news, key=lambda node: node != old):
             trial = _Comparison.__new__(_Comparison)
             trial._old, trial._new = self._old, self._new  # noqa: SLF001 - one of this class
@@ -138,7 +138,7 @@ class _Comparison:
         return False
 
     def _classes_fit(self, old_name: str, new_name: str, path: str) -> bool:
-        """Return true if classes are of one kind; notes the changes of their fields."""
+        """Return whether classes are of one kind; record changes of their fields."""
         if (old_name, new_name) in self._seen:
             return True
         self._seen.add((old_name, new_name))
@@ -156,7 +156,7 @@ class _Comparison:
         return True
 
     def _compare_members(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
-        """Note members of an enumeration that are gone or have another value."""
+        """Record members of an enumeration that are gone or have another value."""
         for name, value in old.items():
             if name not in new:
                 self.changes.refused.append(f"{path}: member {name} is gone")
@@ -164,7 +164,7 @@ class _Comparison:
                 self.changes.refused.append(f"{path}: member {name} {value!r} → {new[name]!r}")
 
     def _compare_fields(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
-        """Note fields that are gone, new without a default, or of another type."""
+        """Record fields that are gone, new without a default, or of another type."""
         gone = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
         if gone and added:
@@ -180,7 +180,7 @@ class _Comparison:
 
 
 def _mentioned(node: Any, classes: dict[str, Any], names: set[str] | None = None) -> set[str]:
-    """Names of the classes that a type leads to."""
+    """Names of the classes reachable from a type."""
     names = set() if names is None else names
     if isinstance(node, str) or node["kind"] == "literal":
         return names
@@ -202,7 +202,7 @@ def _members(node: Any) -> list[Any]:
 
 
 def _is_self_evident(node: Any) -> bool:
-    """Return true if msgpack alone says what a value of that type is."""
+    """Return whether msgpack alone determines values of that type."""
     if isinstance(node, str):
         return node in _SELF_EVIDENT
     if node["kind"] == "literal":
@@ -249,7 +249,7 @@ def read_plain(blob: bytes | memoryview, description: dict[str, Any]) -> Any:
 def drop_fields(
     blob: bytes | memoryview, description: dict[str, Any], gone: Mapping[str, frozenset[str]]
 ) -> bytes:
-    """Return a state without fields that some version of its type did not have."""
+    """Remove fields from an encoded state."""
     if description["form"] == "tagged" or blob[0] in EXTENSION_MARKERS:
         return without_fields(blob, gone)
     value = msgspec.msgpack.decode(blob)
@@ -258,7 +258,7 @@ def drop_fields(
 
 
 def _drop_fields(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[str, Any]) -> None:
-    """Delete fields from a decoded value, wherever a node describes such a record."""
+    """Remove fields from a decoded value, at every record described."""
     if isinstance(node, str) or value is None or node["kind"] == "literal":
         return
     if node["kind"] == "union":
@@ -279,7 +279,7 @@ def _drop_fields(value: Any, node: Any, classes: dict[str, Any], gone: Mapping[s
 
 
 def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[Any]:
-    """Return the member of a union that a value is of: msgspec goes by kind, or by a tag."""
+    """Return the union members that a value may be of: by kind, or by a tag."""
     kinds = [node for node in nodes if isinstance(node, dict) and node["kind"] != "literal"]
     if isinstance(value, list):
         return [node for node in kinds if node["kind"] != "class" and "key" not in node]
@@ -293,7 +293,7 @@ def _members_of(value: Any, nodes: list[Any], classes: dict[str, Any]) -> list[A
 
 
 def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
-    """Convert a value of msgpack's to the type that a node describes."""
+    """Convert a decoded value to the type of a node."""
     if isinstance(node, str):
         return _FROM_TEXT[node](value) if node in _FROM_TEXT else value
     kind = node["kind"]
@@ -325,7 +325,7 @@ def _lifted(value: Any, node: Any, classes: dict[str, Any]) -> Any:
 
 
 def _lifted_member(value: Any, nodes: list[Any], classes: dict[str, Any]) -> Any:
-    """Convert a value of a union by the member that it belongs to."""
+    """Convert a value of a union by the member it belongs to."""
     if value is None:
         return None
     rest = [node for node in nodes if node != "none"]
@@ -344,7 +344,7 @@ _NO_MOMENT = 2**61
 
 
 def nothing_beside(schema: pa.Schema, count: int) -> pa.RecordBatch:
-    """Return empty state columns: no timers, no expiry, no entries of lists or maps."""
+    """Return empty columns of timers, expiry and entries of lists or maps."""
     columns = [
         pa.array([_NO_MOMENT] * count, field.type)
         if pa.types.is_integer(field.type)
@@ -408,7 +408,7 @@ def upgrade_between(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStateUpgrade:
-    """A `StateUpgrade` of Python state; every state is written anew."""
+    """A `StateUpgrade` of Python state: every state is encoded again."""
 
     operator: str  # whose state, for messages
     stored: dict[str, Any]  # description of the type as it was; of a pickle, its class
@@ -478,7 +478,7 @@ class PythonStateUpgrade:
 
 
 def _agree(old: Any, new: Any) -> bool:
-    """Return true if everything in `old` is the same in `new`, which may have more."""
+    """Return whether `new` has everything in `old`, equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(_agree(item, new[key]) for key, item in old.items() if key in new)
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):

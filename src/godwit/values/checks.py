@@ -1,4 +1,4 @@
-"""Checks of values that are to be state, and errors that say where a value fails them.
+"""Checks of values as state, and errors that name the part that fails.
 
 `is_same` compares a state with what came back of it, `TypeChecker` a value with its declared type.
 Paths read like Python: ``.levels[3].price``, ``['a']``; an element of a set, which has no place of
@@ -39,11 +39,11 @@ __all__ = [
 
 
 class UnsupportedValueError(Exception):
-    """A value is of a type that state cannot hold."""
+    """A value has a type that state cannot hold."""
 
 
 class UnencodableError(Exception):
-    """A state cannot be written or read."""
+    """A state cannot be encoded or decoded."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
@@ -76,7 +76,7 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
 
 
 def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Make a record of its fields; those that are missing get their defaults.
+    """Create a record from its fields; missing ones get their defaults.
 
     ``__post_init__`` makes what is no field, but does not get to change what is one.
     """
@@ -109,7 +109,7 @@ def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def runs_code(cls: Any) -> bool:
-    """Return true if `rebuilt` runs methods of a class, which may raise or change its fields."""
+    """Return whether `rebuilt` runs methods of a class, which may raise or change fields."""
     if not is_record(cls):
         return False
     if hasattr(cls, "__post_init__"):
@@ -125,7 +125,7 @@ def runs_code(cls: Any) -> bool:
 
 
 def _takes_more(cls: Any) -> bool:
-    """Return true if ``__post_init__`` wants arguments that are not kept (``InitVar``)."""
+    """Return whether ``__post_init__`` takes ``InitVar`` arguments, which are not stored."""
     return any(
         field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]  # noqa: SLF001
         for field in cls.__dataclass_fields__.values()
@@ -133,7 +133,7 @@ def _takes_more(cls: Any) -> bool:
 
 
 def check_attributes(value: Any, fields: Sequence[str]) -> None:
-    """Refuse attributes that are no fields, unless reading makes them again."""
+    """Refuse attributes that are no fields, unless decoding computes them again."""
     attributes, cls = vars(value), type(value)
     expected: dict[str, Any] | None = None
     for name in attributes.keys() - set(fields):
@@ -213,7 +213,7 @@ def _attributes(record: Any) -> set[str]:
 
 
 def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
-    """Find the innermost part of `value` for which `fails` holds: where it is, and itself."""
+    """Return path and value of the innermost part for which `fails` holds."""
     path = ""
     for _ in range(_DEEPEST):
         failing = next(((step, part) for step, part in _parts(value) if fails(part)), None)
@@ -224,7 +224,7 @@ def failing_path(value: Any, fails: Callable[[Any], bool]) -> tuple[str, Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value, each with its step of the path."""
+    """Yield the parts of a value, each with its step in the path."""
     if is_record(type(value)):
         for name in fields_of(type(value)):
             yield f".{name}", getattr(value, name)
@@ -259,11 +259,11 @@ class TypeChecker:
         return type(value) is self._plain_type or self.misfit(value, self._type) is None
 
     def all(self, values: Sequence[Any]) -> bool:
-        """Return whether all of many values fit."""
+        """Return whether all values fit."""
         return set(map(type, values)) == {self._plain_type} or all(map(self, values))
 
     def explain(self, value: Any) -> str:
-        """Say where a value does not fit, such as ``.n is 'x', declared as int``."""
+        """Describe where a value does not fit, such as ``.n is 'x', declared as int``."""
         path, part, expected = self.misfit(value, self._type) or ("", value, self._type)
         text = repr(part)
         text = text if len(text) <= 60 else f"{text[:60]}..."
@@ -292,7 +292,7 @@ class TypeChecker:
         return self._contents(value, node)
 
     def _contents(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return the first misfit among the items of a container."""
+        """Return path, value and node of the first misfit inside a container."""
         if "key" in node:
             if node["key"] != "any":
                 for key in value:
@@ -309,14 +309,14 @@ class TypeChecker:
         return self._each(enumerate(value), ((item, node["of"]) for item in value))
 
     def _each(self, places: Any, pairs: Any) -> tuple[str, Any, Any] | None:
-        """Return the first misfit of items and nodes, with its place in the path."""
+        """Return path, value and node of the first misfit among (value, node) pairs."""
         for (place, _), (item, node) in zip(places, pairs, strict=True):
             if (mismatch := self.misfit(item, node)) is not None:
                 return f"[{place}]{mismatch[0]}", *mismatch[1:]
         return None
 
     def _instance(self, value: Any, node: Any) -> tuple[str, Any, Any] | None:
-        """Return the first misfit of a record, enumeration or typed dict."""
+        """Return path, value and node of the first misfit in a record, enum or typed dict."""
         cls = self._classes[node["name"]]
         described = self._schema[node["name"]]
         if described["kind"] == "typeddict":

@@ -1,4 +1,4 @@
-"""Codecs: how the state of one key becomes bytes, and what kinds of state there are.
+"""Codecs: encoding of one key's state as bytes.
 
 Problem: a checkpoint must be safe to open, and what is committed must come back in the next epoch,
 and in the next version of the program, as what it was.  Hence msgpack by default: compact, typed
@@ -63,7 +63,7 @@ __all__ = [
 
 
 class HoldsValue:
-    """Base of objects that hold a ``value``: using the object as the value is refused."""
+    """Base of holders of a ``value`` that refuse to be used as the value itself."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class HoldsValue:
 
 
 class PickleCodec:
-    """Pickle; reading it runs code, so only checkpoints that are trusted may be opened."""
+    """Codec by pickle; decoding runs code, so only trusted checkpoints may be opened."""
 
     name: Final = "pickle"
 
@@ -104,7 +104,7 @@ class PickleCodec:
         self._type = state_type
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state, and make sure that it comes back equal."""
+        """Encode every state, and check that it decodes equal."""
         blobs = each(_pickled, states)
         read = each(pickle.loads, blobs)
         for index, (state, back) in enumerate(zip(states, read, strict=True)):
@@ -115,11 +115,11 @@ class PickleCodec:
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
-        """Read every state."""
+        """Decode every state."""
         return each(pickle.loads, blobs)
 
     def describe(self) -> dict[str, Any]:
-        """Return the class: a pickle names the class it is of."""
+        """Return the class's name, for the checkpoint."""
         name = getattr(self._type, "__qualname__", repr(self._type))
         return {"class": f"{getattr(self._type, '__module__', '')}.{name}"}
 
@@ -129,7 +129,7 @@ def _pickled(state: Any) -> bytes:
 
 
 def _came_back(state: Any, back: Any) -> bool:
-    """Return true if a state read from its pickle is the same."""
+    """Return whether a state decoded from its pickle is equal."""
     try:
         return _says_equal(state, back) or is_same(state, back)
     except RecursionError:  # it holds itself
@@ -137,7 +137,7 @@ def _came_back(state: Any, back: Any) -> bool:
 
 
 def _says_equal(state: Any, back: Any) -> bool:
-    """Return true if ``==`` says so; classes may raise there."""
+    """Compare by ``==``, false if that raises."""
     try:
         return bool(state == back)
     except RecursionError:
@@ -167,7 +167,7 @@ _IMMUTABLE = (
 
 
 class State(HoldsValue, Generic[T]):
-    """Holds state of a type that cannot be changed in place, such as ``int`` or a tuple.
+    """Holder of state of an immutable type, such as ``int`` or a tuple.
 
     Attributes
     ----------
@@ -192,24 +192,24 @@ class State(HoldsValue, Generic[T]):
 
 
 class StateCodec(Protocol):
-    """Writes and reads the state of one operator's keys."""
+    """Port: encodes and decodes the state of one operator's keys."""
 
     @property
     def name(self) -> Literal["msgpack", "pickle"]:
         """Name of the codec."""
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state. Raises `UnencodableError` for the first that cannot be written."""
+        """Encode every state. Raises `UnencodableError` for the first that cannot be."""
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
-        """Read every state. Raises `UnencodableError` for the first that cannot be read."""
+        """Decode every state. Raises `UnencodableError` for the first that cannot be."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what written state looks like, as plain values."""
+        """Describe encoded state as plain values, for the checkpoint."""
 
 
 class MsgpackCodec:
-    """Msgpack, in one of two forms.
+    """Codec by msgpack, in a native or a tagged form.
 
     *Native*: msgspec writes and reads the declared type. Only for types of which it brings back
     everything, and what it brought back is compared with what was written, for all states at once.
@@ -233,7 +233,7 @@ class MsgpackCodec:
         return _msgpack_codec, (self._type, self._described, self._native)
 
     def encode(self, states: Sequence[Any]) -> list[bytes]:
-        """Write every state, and make sure that it comes back equal."""
+        """Encode every state, and check that it decodes equal."""
         if not self._native:
             return self._encode_all_tagged(states)
         try:
@@ -248,7 +248,7 @@ class MsgpackCodec:
         return blobs
 
     def decode(self, blobs: Sequence[memoryview]) -> list[Any]:
-        """Read every state."""
+        """Decode every state."""
         try:
             if self._native:
                 return self._read(blobs)
@@ -260,11 +260,11 @@ class MsgpackCodec:
         return states
 
     def describe(self) -> dict[str, Any]:
-        """Return the type's description, and the form."""
+        """Return the type's description and the form, for the checkpoint."""
         return {**self._described.schema, "form": "native" if self._native else "tagged"}
 
     def with_names(self, renamed: Mapping[str, str]) -> MsgpackCodec:
-        """Return a codec that also knows classes by names that they had."""
+        """Return a codec that also accepts former names of classes."""
         classes = self._described.classes
         former = {old: classes[new] for old, new in renamed.items()}
         described = dataclasses.replace(self._described, classes={**former, **classes})
@@ -272,7 +272,7 @@ class MsgpackCodec:
 
     @property
     def reads_native(self) -> bool:
-        """Return true if states of the native form can be read as this type."""
+        """Return whether this type can be decoded from the native form."""
         try:
             return self._decode_typed is not None and reads_native(self._described)
         except Exception:  # noqa: BLE001 - msgspec does not know the type
@@ -301,7 +301,7 @@ class MsgpackCodec:
 
     @cached_property
     def _are_equal(self) -> Callable[[Sequence[Any], Sequence[Any]], bool]:
-        """Comparison of many states with what came back, at once."""
+        """Function that compares states with what they decode to."""
         if dataclasses.is_dataclass(self._type) and getattr(self._type, "__dictoffset__", None):
             attributes = operator.attrgetter("__dict__")  # not only the fields; and faster
             return lambda one, other: list(map(attributes, one)) == list(map(attributes, other))
@@ -311,7 +311,7 @@ class MsgpackCodec:
         return self._decode_list(_as_array(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
-        """Write one state: natively if it comes back the same, else tagged."""
+        """Encode one state: natively if it decodes equal, else tagged."""
         try:
             blob = self._encode(state)
             came_back = is_same(state, self._decode_typed(blob))
@@ -320,13 +320,13 @@ class MsgpackCodec:
         return blob if came_back else self._encode_apart(state)
 
     def _encode_apart(self, state: Any) -> bytes:
-        """Write a state in the tagged form among states of the native form."""
+        """Encode a state in the tagged form among states of the native form."""
         blob = as_extension(self._encode_tagged(state))
         _check_same(state, self._tagged.decode(blob))
         return blob
 
     def _encode_all_tagged(self, states: Sequence[Any]) -> list[bytes]:
-        """Write all states in the tagged form."""
+        """Encode all states in the tagged form."""
         blobs = None
         with contextlib.suppress(Exception):  # then each for itself, which says what is wrong
             if self._fits.all(states):
@@ -339,7 +339,7 @@ class MsgpackCodec:
         return blobs
 
     def _encode_tagged(self, state: Any) -> bytes:
-        """Write one state in the tagged form, or say which part cannot be written."""
+        """Encode one state in the tagged form, or name the part that cannot be."""
         if not self._fits(state):
             raise UnsupportedValueError(self._fits.explain(state))
         try:
@@ -361,7 +361,7 @@ class MsgpackCodec:
         return ""
 
     def _decode_one(self, blob: memoryview) -> Any:
-        """Read one state in whichever form it was written."""
+        """Decode one state of either form."""
         if self._native and blob[0] not in EXTENSION_MARKERS:
             try:
                 return self._decode_typed(blob)
@@ -381,7 +381,7 @@ class MsgpackCodec:
 
 
 def _check_same(state: Any, read: Any) -> None:
-    """Refuse a state that does not come back as it was."""
+    """Refuse a state that decodes to another value."""
     if not is_same(state, read):
         raise UnsupportedValueError(f"it comes back as something else, {read!r:.100}")
 
@@ -396,7 +396,7 @@ def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
 
 
 def make_state(operator: str, state_type: Any) -> Any:
-    """Make the state of a new key.
+    """Create the state of a new key.
 
     Raises `InvalidFlowError` if the type cannot be called without arguments.
     """
@@ -418,7 +418,7 @@ def make_codec(
     state_type: Any,
     state_classes: Mapping[str, type] | Sequence[type] = (),
 ) -> StateCodec:
-    """Make the codec of an operator, and check it on the state of a new key.
+    """Create the codec of an operator, and check it on the state of a new key.
 
     `state_classes`: classes that state may hold besides those that its type mentions.
     Raises `InvalidFlowError` if there is no such codec, or a new key's state cannot be made.
@@ -478,7 +478,7 @@ def _msgpack_codec_for(
 
 
 def is_immutable(state: object) -> bool:
-    """Return true if a function cannot change `state` in place, so that it needs a `State`."""
+    """Return whether state is immutable, so that it needs a `State` as holder."""
     if isinstance(state, msgspec.Struct):
         return bool(state.__struct_config__.frozen)
     parameters = getattr(type(state), "__dataclass_params__", None)

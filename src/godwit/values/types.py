@@ -1,4 +1,4 @@
-"""Descriptions of types of state, as plain values that a checkpoint can keep.
+"""Descriptions of state types as plain values, for checkpoints.
 
 A description has two parts: ``type`` is a node, and ``classes`` holds what nodes refer to by name,
 so that a class may hold itself.  A node is the name of a scalar (``"int"``, ``"any"``) or a dict
@@ -91,7 +91,7 @@ class UndescribableError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A type of state."""
+    """Description of a state type, and the classes it refers to."""
 
     schema: dict[str, Any]  # its description, as plain values
     classes: dict[str, type]  # name in the description → class
@@ -154,7 +154,7 @@ def node_text(node: Any) -> str:
 
 
 class _Describer:
-    """A description in the making: classes are added as types refer to them."""
+    """Builder of a description; classes are added as types refer to them."""
 
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
@@ -261,7 +261,7 @@ class _Describer:
 
 
 def _class_name(cls: type) -> str:
-    """Name of a class by which state finds it again, wherever the class is defined."""
+    """Name by which state finds a class again, wherever it is defined."""
     return cls.__qualname__.rpartition("<locals>.")[2]
 
 
@@ -286,7 +286,7 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
-    """Default of every field that has one; a factory stands for what it makes."""
+    """Default of every field that has one; a factory's result stands for it."""
     defaults: dict[str, Any] = {}
     if issubclass(cls, msgspec.Struct):
         for info in msgspec.structs.fields(cls):
@@ -342,7 +342,7 @@ _OF_ONE = frozenset(["list", "set", "frozenset", "tuple", "dict"])
 
 
 def is_native(state_type: Any, described: Described) -> bool:
-    """Return true if msgspec brings back all of a type that is described."""
+    """Return whether msgspec round-trips all values of a described type."""
     classes = described.schema["classes"]
     used: set[str] = set()
     if not _is_native_node(described.schema["type"], classes, used):
@@ -357,7 +357,7 @@ def is_native(state_type: Any, described: Described) -> bool:
 
 
 def reads_native(described: Described) -> bool:
-    """Return true if these classes read what msgspec wrote by their fields' names.
+    """Return whether these classes decode records by field names.
 
     A ``__post_init__`` would run on it, and may set back what is in it.
     """
@@ -369,7 +369,7 @@ def reads_native(described: Described) -> bool:
 
 
 def _goes_by_names(cls: Any) -> bool:
-    """Return true if msgspec writes a struct by the names of its fields."""
+    """Return whether msgspec encodes a struct by field names."""
     config = cls.__struct_config__
     return (
         not (config.array_like or config.forbid_unknown_fields)
@@ -378,7 +378,7 @@ def _goes_by_names(cls: Any) -> bool:
 
 
 def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
-    """Return true if msgspec brings back all values of a node; collects classes in `used`."""
+    """Return whether msgspec round-trips all values of a node; adds its classes to `used`."""
     if isinstance(node, str):
         return node in _SCALARS
     kind = node["kind"]
@@ -401,14 +401,14 @@ def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:
 
 
 def _is_native_key(node: Any) -> bool:
-    """Return true if msgspec brings back dict keys of a node."""
+    """Return whether msgspec round-trips dict keys of a node."""
     if isinstance(node, str):
         return node in _KEYS
     return node["kind"] == "fixed" and all(map(_is_native_key, node["of"]))
 
 
 def _is_native_class(cls: Any, described: Any) -> bool:
-    """Return true if msgspec brings back all of a class."""
+    """Return whether msgspec round-trips all of a class."""
     kind = described["kind"]
     if kind == "enum":
         values = described["members"].values()

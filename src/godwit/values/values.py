@@ -1,4 +1,4 @@
-"""Values that msgpack does not know, in msgpack: tagged, so that they come back as what they were.
+"""Tagged encoding of Python values that msgpack lacks.
 
 Where a type leaves open what stands in a place (``list``, ``dict``, ``Any``), msgpack alone would
 bring back a tuple or a set as a list, and a date as text.  Here every value that is not msgpack's
@@ -70,7 +70,7 @@ _SMALL_INT = range(-(2**63), 2**64)
 
 
 class TaggedValues:
-    """Writes and reads values of any type that state may hold.
+    """Encodes and decodes values of any type that state may hold.
 
     `classes`: name → class (a record or an enumeration) of which there may be instances.
     `plain`: read instances as what they are made of: records as dicts, members of enumerations as
@@ -127,7 +127,7 @@ class TaggedValues:
             ) from error
 
     def encode_all(self, values: Sequence[Any]) -> list[bytes]:
-        """Write many values, fast where they are dicts or lists of nothing but msgpack's own."""
+        """Encode many values; fast for dicts and lists of msgpack's own types."""
         leaves, kinds = self._leaves, set(map(type, values))
         plain = False
         if kinds == {dict}:
@@ -140,7 +140,7 @@ class TaggedValues:
         return list(map(self._encode if plain else self.encode, values))
 
     def _encode_with_long_integers(self, value: Any) -> bytes:
-        """Write a value that has integers beyond 64 bits."""
+        """Encode a value with integers beyond 64 bits."""
         careful = TaggedValues(self._classes)
         careful._handlers[int] = _long_integer
         careful._leaves = _PLAIN - {int}
@@ -149,7 +149,7 @@ class TaggedValues:
     _leaves = _PLAIN
 
     def _lower(self, value: Any) -> Any:
-        """Return what msgpack writes so that it comes back as `value`."""
+        """Convert a value to what msgpack can encode, tagged where necessary."""
         kind = type(value)
         if kind in self._leaves:
             return value
@@ -253,7 +253,7 @@ class TaggedValues:
         return cls(value) if member is None else cls[member]
 
     def _known(self, name: str) -> type:
-        """Return the class of that name, or refuse it."""
+        """Return the class of a name, or refuse it."""
         cls = self._classes.get(name)
         if cls is None:
             raise ValueError(f"class {name!r} is not among the classes of the state")
@@ -261,14 +261,14 @@ class TaggedValues:
 
 
 def as_extension(blob: bytes) -> bytes:
-    """Return bytes of `TaggedValues.encode` that begin with one of `EXTENSION_MARKERS`."""
+    """Return a blob of `TaggedValues.encode` that begins with one of `EXTENSION_MARKERS`."""
     if blob[0] in EXTENSION_MARKERS:
         return blob
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(_WHOLE, blob))
 
 
 def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]]) -> bytes:
-    """Return a tagged value without some fields of some classes, as if it never had them."""
+    """Remove fields of classes from a tagged value."""
 
     def read(code: int, data: memoryview) -> msgspec.msgpack.Ext:
         item = decode(data)
@@ -283,7 +283,7 @@ def without_fields(blob: bytes | memoryview, gone: Mapping[str, frozenset[str]])
 
 
 def _why_not(value: Any) -> str:
-    """Explain why a value cannot be state."""
+    """Return why a value cannot be state."""
     cls = type(value)
     name = f"{cls.__module__}.{cls.__qualname__}"
     if isinstance(value, enum.Enum) or is_record(cls):
@@ -340,7 +340,7 @@ def _read_zone(zone: Any) -> dt.tzinfo | None:
 
 
 def _clocked(code: int, value: Any) -> msgspec.msgpack.Ext:
-    """Write a datetime or time with its fold and zone."""
+    """Tag a datetime or time, with fold and zone."""
     text = value.replace(tzinfo=None).isoformat()
     return _ext(code, [text, value.fold, _zone(value.tzinfo)])
 
@@ -356,7 +356,7 @@ def _read_time(parts: Any) -> dt.time:
 
 
 def _paired(parts: list[Any]) -> dict[Any, Any]:
-    """Make a dict of alternating keys and values."""
+    """Create a dict from alternating keys and values."""
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -431,7 +431,7 @@ def state_as_json(blob: bytes | memoryview) -> str:
 
 
 def _ready(value: Any) -> Any:
-    """Convert a value to what JSON can hold."""
+    """Convert a value for JSON."""
     if isinstance(value, dict):
         return {_text(key): _ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, collections.deque)):

@@ -88,7 +88,7 @@ def _as_they_are(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Tab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSide:
-    """What the source side needs of a flow; the same for every epoch and physical plan."""
+    """The source side's part of a flow; the same for every epoch and physical plan."""
 
     feeds: tuple[_Feed, ...]
     # source of Godwit's own → columns that are read of it, with their types, in its order

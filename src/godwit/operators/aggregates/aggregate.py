@@ -1,4 +1,4 @@
-"""The contract of an aggregate: a state per key that batches update, that merges, and its result.
+"""The contract of an aggregate: states per key, updated by batches and merged, and their result.
 
 Everything is a column: one call handles all keys of a batch.  The state of G keys is a record batch
 of G rows, and four functions work on it::
@@ -39,7 +39,7 @@ __all__ = ["Aggregate", "Aggregator", "BoundAggregate", "BuiltIn", "column_type"
 
 
 class BoundAggregate(ABC):
-    """An aggregate that knows the types of its columns. Instances are picklable values.
+    """An aggregate bound to the types of its columns. Instances are picklable values.
 
     Attributes
     ----------
@@ -62,23 +62,23 @@ class BoundAggregate(ABC):
 
     @property
     def commutative(self) -> bool:
-        """True if a state is the same in whatever order it sees rows."""
+        """True if the order of rows makes no difference."""
         return False
 
     @property
     def idempotent(self) -> bool:
-        """True if a state is the same, too, however often it sees a row, as a maximum is."""
+        """True if repeated rows make no difference either, as for a maximum."""
         return False
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
-        """Return `count` states that have seen no rows."""
+        """Return `count` states of no rows."""
 
     @abstractmethod
     def update(
         self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Return the states after they have seen some rows.
+        """Add rows to the states of their groups.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge states row by row; what `left` saw arrived before what `right` saw."""
+        """Merge states row by row; rows of `left` arrived before those of `right`."""
 
     @abstractmethod
     def finish(self, states: pa.RecordBatch) -> pa.Array:
@@ -100,7 +100,7 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Everything that must be the same for old state to fit: plain, comparable values."""
+        """Plain values that must be equal for old state to fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +112,20 @@ class BuiltIn(BoundAggregate):
     identity: Mapping[str, object]  # what `describe` returns
 
     def describe(self) -> dict[str, object]:
-        """Everything that must be the same for old state to fit."""
+        """Plain values that must be equal for old state to fit."""
         return dict(self.identity)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
-        """Bring state forward that was written under another description; ``None``: it cannot."""
+        """Return the upgrade from a stored description; ``None`` if there is none."""
         return None
 
     def states(self, *columns: pa.Array) -> pa.RecordBatch:
-        """Join state columns."""
+        """Build a batch of states from its columns."""
         return pa.RecordBatch.from_arrays(list(columns), schema=self.state)
 
 
 class Aggregate(Protocol):
-    """An aggregate of named columns, as users give it to ``compute``."""
+    """An aggregate of named columns, as passed to ``compute``."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class Aggregate(Protocol):
 
 
 class Aggregator(BoundAggregate):
-    """Base class of your own aggregates.
+    """Base class of user-defined aggregates.
 
     Set `state` and `output`, implement `create`, `update`, `merge` and `finish`, and use it as
     ``compute(spread=Spread("price"))``. What the functions return is checked. Set `commutative`

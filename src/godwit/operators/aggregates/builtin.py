@@ -109,7 +109,7 @@ def _built_in(
     *shown: str,
     **options: Any,
 ) -> Aggregate:
-    """Return the aggregate that a call of the user means."""
+    """Return a built-in aggregate, with a condition if `where` is given."""
     aggregate = _BuiltIn(
         name=name, columns=columns, binder=binder, takes=takes, options=options, shown=shown
     )
@@ -336,7 +336,7 @@ def approx_median(column: str, *, error: float = 0.01, where: str | None = None)
 
 
 def kept_rows(*columns: str) -> Aggregate:
-    """Keep rows as they are, in order of arrival, for operators that make something of them.
+    """Keep rows in order of arrival, for functions over sessions.
 
     Not for users, to whom `process` gives rows; so it is not among the names that they see.
     """

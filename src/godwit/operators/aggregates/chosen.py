@@ -1,4 +1,4 @@
-"""The value of one row of a key: the smallest, largest, first or last, or where another is largest.
+"""Aggregates that keep a value of one row: smallest, largest, first, last, or by another column.
 
 Primitive values go through NumPy's scatter operations.  Strings, binary and decimals are played off
 in pairs, row against row of the same key, in rounds: log2 of the largest group, about two
@@ -86,7 +86,7 @@ class _PrimitiveExtreme(_Extreme):
         return np.maximum if self.largest else np.fmin
 
     def _identity_where_null(self, column: pa.Array) -> tuple[npt.NDArray[Any], BoolArray]:
-        """Return values that may be written to, and which of them there are."""
+        """Return a writable copy of the values, neutral where null, and the mask of others."""
         values, mask = _comparable(column).copy(), mask_of(column)
         if mask is None:
             return values, np.ones(len(column), np.bool_)
@@ -138,7 +138,7 @@ class _ComparedExtreme(_Extreme):
 
 
 def _comparable(column: pa.Array) -> npt.NDArray[Any]:
-    """Values under an order that NumPy has: booleans as bytes."""
+    """Values as NumPy can order them: booleans as bytes."""
     values = values_of(column)
     return values.view(np.uint8) if values.dtype == np.bool_ else values
 
@@ -225,7 +225,7 @@ def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Position(BuiltIn):
-    """State: the value, and, where a null counts as a value, whether there is one."""
+    """Aggregate of the first or last value; its state may have a second column: any row seen."""
 
     last: bool
     ignore_nulls: bool

@@ -1,4 +1,4 @@
-"""Rows of a key as its state: all of them, the first, the different, or the largest.
+"""Aggregates that keep rows: all, the first, the distinct, or the largest.
 
 A state is rows, packed (`godwit.operators.aggregates.packing`); `PackedRows.stay` says which
 of them go on.  A bound on the *first* rows is mergeable: the first n of two parts, one after the
@@ -104,7 +104,7 @@ def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows(BuiltIn):
-    """An aggregate whose state is rows; those with a null in a last column without nulls skip."""
+    """An aggregate whose state is rows packed into one binary value."""
 
     layout: tuple[PackedColumn, ...]
     limit: int = 0  # most rows of a key, where there is a bound
@@ -113,7 +113,7 @@ class PackedRows(BuiltIn):
     def stay(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Return the rows that stay, ordered by group, and where each of `count` groups starts."""
+        """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
 
     def create(self, count: int) -> pa.RecordBatch:
         nothing = [pa.nulls(0, column.dtype) for column in self.layout]
@@ -145,7 +145,7 @@ class PackedRows(BuiltIn):
         return unpack_rows(states.column(0), self.layout)
 
     def _joined(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Pack what stays of rows in order of arrival."""
+        """Pack the rows to keep among parts, given in order of arrival."""
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
@@ -168,7 +168,7 @@ class _CollectList(PackedRows):
 
 
 class _CollectSet(PackedRows):
-    """The first different values, in order of first arrival."""
+    """The first distinct values, in order of first arrival."""
 
     __slots__ = ()
 
@@ -190,7 +190,7 @@ class _CollectSet(PackedRows):
 
 
 class _CountDistinct(_CollectSet):
-    """All different values, in descending order: a state depends only on the set of values."""
+    """All distinct values, sorted, so that equal sets have equal states."""
 
     __slots__ = ()
     commutative = True

@@ -62,16 +62,16 @@ _GRAMMAR = (
 
 
 class Condition(ABC):
-    """A condition, or an operand of one; its text is the same for all ways to write it."""
+    """A condition or operand in a parsed ``where``; `str` normalises its text."""
 
     __slots__ = ()
 
     @abstractmethod
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """Evaluate for every row: boolean, null where that is unknown."""
+        """Evaluate for every row: boolean, null where unknown."""
 
     def operands(self) -> tuple[Condition, ...]:
-        """Return the conditions and operands that this one joins."""
+        """Return the conditions and operands that it consists of."""
         return ()
 
 
@@ -100,7 +100,7 @@ class _Literal(Condition):
         return pa.repeat(pa.scalar(self.value), length)
 
     def as_type(self, dtype: pa.DataType) -> pa.Scalar:
-        """Return the value as a column of `dtype` can be compared with; ValueError if it cannot."""
+        """Convert the value to compare it with a column of `dtype`; ValueError if it cannot be."""
         value = self.value
         if isinstance(value, bool):
             if pa.types.is_boolean(dtype):
@@ -253,7 +253,7 @@ def _columns_read(condition: Condition) -> tuple[str, ...]:
 
 
 def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None:
-    """Refuse a condition on a column that does not exist, or that compares what cannot be."""
+    """Refuse a condition on missing columns, or between types that cannot be compared."""
 
     def check(part: Condition) -> None:
         for operand in part.operands():
@@ -285,7 +285,7 @@ def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None
 
 
 def parse_condition(text: object, call: str) -> Condition:
-    """Parse a condition; refuse what is none, or names no column."""
+    """Parse a condition; refuse malformed ones, and those without a column."""
     if not isinstance(text, str):
         raise InvalidFlowError(
             f"{call} has where={text!r}, which is a value of type {type(text).__name__}.",
@@ -302,7 +302,7 @@ def parse_condition(text: object, call: str) -> Condition:
 
 
 def _joined(word: str, parts: list[Condition]) -> Condition:
-    """Join conditions; as a balanced tree, so that many are not deep."""
+    """Join conditions by a word, as a balanced tree."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
@@ -310,7 +310,7 @@ def _joined(word: str, parts: list[Condition]) -> Condition:
 
 
 class _Parser:
-    """The grammar at the top of the module, from left to right."""
+    """Recursive-descent parser of the grammar at the top of the module."""
 
     def __init__(self, text: str, call: str) -> None:
         self.text, self.call = text, call
@@ -438,7 +438,7 @@ class _Parser:
 
 
 def counted_where(aggregate: Aggregate, where: object) -> Aggregate:
-    """Return an aggregate of the rows for which a condition holds; of all without one."""
+    """Restrict an aggregate to the rows of a condition, if there is one."""
     if where is None:
         return aggregate
     condition = parse_condition(where, repr(aggregate))
@@ -447,7 +447,7 @@ def counted_where(aggregate: Aggregate, where: object) -> Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Conditional:
-    """An aggregate of the rows for which a condition holds, by names of columns.
+    """An unbound aggregate restricted to the rows of a condition.
 
     A state is that of the aggregate itself: rows for which the condition is false or null are left
     out before it sees them, so it merges, moves and comes out as it would without a condition.
@@ -459,7 +459,7 @@ class Conditional:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The aggregate's own first."""
+        """Columns of the aggregate, then of the condition."""
         return tuple(dict.fromkeys([*self.aggregate.columns, *_columns_read(self.condition)]))
 
     def __repr__(self) -> str:
@@ -483,7 +483,7 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Filtered(BuiltIn):
-    """The first ``own`` of ``columns`` are the aggregate's."""
+    """A bound aggregate restricted to the rows of a condition."""
 
     aggregate: BoundAggregate
     own: int
@@ -519,7 +519,7 @@ class _Filtered(BuiltIn):
         return self.aggregate.finish(states)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:
-        """Bring forward what the aggregate can, under the same condition."""
+        """Return the aggregate's upgrade, if the condition is the same."""
         if stored.get("where") != self.identity["where"] or not isinstance(self.aggregate, BuiltIn):
             return None
         return self.aggregate.upgrade_from(

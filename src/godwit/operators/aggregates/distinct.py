@@ -1,4 +1,4 @@
-"""Counting different values approximately: HyperLogLog, all keys at once.
+"""Approximate distinct counts: HyperLogLog, for all keys at once.
 
 A value's 64-bit hash picks a register and a rank (the position of the first one bit in the rest); a
 register keeps its largest rank.  A sketch is one binary value per key, in one of two forms:
@@ -174,7 +174,7 @@ def _entries_of(hashes: IntArray) -> IntArray:
 
 
 def _coarse(entries: IntArray, precision: int) -> tuple[IntArray, ByteArray]:
-    """Register and rank at a coarser precision: the bits between the two belong to the rank."""
+    """Reduce register and rank to a coarser precision."""
     between_bits = _FINE - precision
     fine = entries >> _RANK_BITS
     between = fine & ((1 << between_bits) - 1)

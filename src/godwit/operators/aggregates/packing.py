@@ -81,7 +81,7 @@ def pack(starts: IntArray, columns: list[pa.Array], layout: tuple[PackedColumn, 
 
 
 def unpack(blobs: pa.Array, layout: tuple[PackedColumn, ...]) -> tuple[IntArray, list[pa.Array]]:
-    """Return where the rows of each key start, shape ``(G + 1,)``, and the rows' columns."""
+    """Return the start of each key's rows, shape ``(G + 1,)``, and the rows' columns."""
     boundaries = boundaries_of(blobs).astype(np.int64)
     data = blob_bytes(blobs)
     at, ends = boundaries[:-1].copy(), boundaries[1:]
@@ -140,7 +140,7 @@ def _row_width(layout: tuple[PackedColumn, ...]) -> int:
 
 
 def _gathered(data: ByteArray, at: IntArray, lengths: IntArray) -> ByteArray:
-    """Return bytes ``at[i]:at[i] + lengths[i]`` of every i, one after another; ``at`` ascends."""
+    """Concatenate byte ranges ``at[i]:at[i] + lengths[i]``; `at` ascends."""
     ends = at + lengths
     if len(at) == 0:
         return data[:0]

@@ -32,7 +32,7 @@ _HALF = np.uint64(32)
 
 
 class SumOverflowError(ArithmeticError):
-    """The sum of a group, the first of those that overflowed, does not fit its type."""
+    """The sum of a group (the first such one) does not fit its type."""
 
     def __init__(self, group: int, dtype: pa.DataType) -> None:
         super().__init__(f"the sum does not fit {dtype}")
@@ -92,7 +92,7 @@ def _merge(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _sum(sums: pa.Array, groups: IntArray, column: pa.Array, seen: BoolArray) -> pa.Array:
-    """Add values to sums, as the type of these says; sums that have `seen` none stay null."""
+    """Add values to sums by the rule of their type; sums without values stay null."""
     before = mask_of(sums)
     mask = None if before is None else before | seen
     mask = None if mask is None or mask.all() else mask
@@ -295,7 +295,7 @@ def _limbs_of_integers(values: IntArray) -> Limbs:
 
 
 def _settle(limbs: Limbs) -> Limbs:
-    """Carry what is over 32 bits into the next limb; the last limb shows an overflow."""
+    """Carry limbs above 32 bits over to the next; the last limb shows an overflow."""
     settled = limbs.copy()
     for i in range(3):
         settled[i + 1] += settled[i] >> 32

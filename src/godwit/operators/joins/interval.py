@@ -1,4 +1,4 @@
-"""``join``: all pairs of rows of two streams, of one key, that happened within an interval.
+"""``join``: all pairs of rows of two streams with equal keys, within an interval of event time.
 
 A pair comes out in the epoch in which the second of its rows arrives; a row that met none comes
 out, where it is to, once the watermark has passed everything that it could meet.
@@ -64,7 +64,7 @@ _INT: Final = pa.int64()
 
 
 class IntervalJoin(JoinOperator):
-    """A join of rows with those of another stream that happened within an interval of them."""
+    """Join of rows whose event times lie within an interval of one another."""
 
     marks_of_state: ClassVar = (pa.field(_MET, pa.bool_()), pa.field(_ROWS, pa.int64()))
     kind = "join"
@@ -90,16 +90,16 @@ class IntervalJoin(JoinOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """The sides, the interval, and whether it is noted which rows have met others."""
+        """Meaning of the state for the checkpoint: sides, interval, and marks of matched rows."""
         interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
         return {**super().means, **interval}
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether unmatched rows may come out."""
+        """Return whether unmatched rows may be emitted."""
         return self.how != "inner" and time.until > time.closed
 
     def end_of(self, moment: int) -> int:
-        """Return when a row of this time can meet no more."""
+        """Return the time after which a row of this time can match no more."""
         return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
@@ -108,7 +108,7 @@ class IntervalJoin(JoinOperator):
         return self.grid.panes(times + self.reach_us[sides])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Join an epoch's rows with one another and with those of the state."""
+        """Join an epoch's rows with each other and with the state."""
         arrived, time = data.rows, data.time
         alone = self._over(data.state, time)
         number = arrived.keys.num_rows
@@ -164,7 +164,7 @@ class IntervalJoin(JoinOperator):
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
-        """Load the buckets that an epoch's rows reach, and the first entries of their own."""
+        """Load the buckets that an epoch's rows can match, and the first entries of their own."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
@@ -182,7 +182,7 @@ class IntervalJoin(JoinOperator):
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
     def _pairs(self, every: _Bucketed, loaded: int, keyed: Bools) -> tuple[IntArray, IntArray]:
-        """Return positions of the rows of all pairs of which one at least is new."""
+        """Return positions of both rows of all pairs with at least one new row."""
         moments = event_times_of(every.values)
         new = np.arange(len(every.key)) >= loaded
         lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
@@ -202,7 +202,7 @@ class IntervalJoin(JoinOperator):
         return np.concatenate([a, c]), np.concatenate([b, d])
 
     def _over(self, state: StateView, time: EpochTime) -> StateRows:
-        """Return rows of the state that met none, and can meet none after this epoch."""
+        """Return unmatched rows of the state that can match none after this epoch."""
         if not self.closes(time):
             return StateRows(
                 hashes=np.empty(0, np.int64),
@@ -225,14 +225,14 @@ class IntervalJoin(JoinOperator):
         met: Bools,
         time: EpochTime,
     ) -> Bools:
-        """Return which rows come out unmatched: in the epoch that passes what they reach."""
+        """Return which unmatched rows are emitted in this epoch."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
         over: Bools = wanted & ~met & (until >= time.closed) & (until < time.until)
         return over
 
     def _bucketed(self, entries: StateRows, key: IntArray) -> _Bucketed:
-        """Return entries that have met none as rows in buckets."""
+        """Return entries of unmatched rows as rows in buckets."""
         return _Bucketed(
             key=key,
             side=self.sides_of(entries.keys),
@@ -251,7 +251,7 @@ class IntervalJoin(JoinOperator):
         distinct: pa.RecordBatch,
         time: EpochTime,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the output of unmatched rows: stored ones that are still, and new ones."""
+        """Yield the output of unmatched rows, stored and new."""
         if not self.closes(time):
             return
         still = stored.take(np.flatnonzero(~stored.among(now.take(np.flatnonzero(now.met)))))
@@ -266,7 +266,7 @@ class IntervalJoin(JoinOperator):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Bucketed:
-    """Rows in buckets, numbered without gaps: the first of a bucket says how many there are."""
+    """Rows in buckets, numbered from 0; the first row of a bucket holds their count."""
 
     # key, side, bucket: shape ``(n,)``: the bucket that each row is in
     key: IntArray
@@ -291,7 +291,7 @@ class _Bucketed:
         )
 
     def before(self, later: _Bucketed) -> _Bucketed:
-        """Return these rows, then others."""
+        """Concatenate with later rows."""
         return _Bucketed(
             key=np.concatenate([self.key, later.key]),
             side=np.concatenate([self.side, later.side]),
@@ -303,7 +303,7 @@ class _Bucketed:
         )
 
     def numbered_after(self, loaded: _Bucketed) -> _Bucketed:
-        """Assign numbers in order of arrival, after the rows that their buckets have already."""
+        """Assign numbers in order of arrival, after the rows already in their buckets."""
         both = loaded.take(np.flatnonzero(loaded.number == 0)).before(self)
         first = len(both.key) - len(self.key)
         bucket = _numbers_of(both.key, both.side, both.bucket)
@@ -319,7 +319,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def counted(self, loaded: int) -> IntArray:
-        """Return `rows` as they are once all but the first `loaded` rows have come."""
+        """Return the bucket sizes `rows`, updated by all rows after the first `loaded` ones."""
         bucket = _numbers_of(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
@@ -328,7 +328,7 @@ class _Bucketed:
         return counts
 
     def among(self, others: _Bucketed) -> Bools:
-        """Return whether each row is one of the others."""
+        """Return whether each row is among the others."""
         every = self.before(others)
         row = _numbers_of(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
@@ -342,7 +342,7 @@ def _load_buckets(
         [IntArray, npt.NDArray[np.integer], IntArray, IntArray], tuple[Bools, pa.RecordBatch]
     ],
 ) -> _Bucketed:
-    """Load the rows of some buckets: the first of each, then the others where all are needed.
+    """Load the rows of some buckets: first rows, then the others if needed.
 
     `parts`: key, side and bucket, and whether all rows of these buckets are needed. `find` finds
     entries by key, side, bucket and number; their state columns are whether a row has met others,
@@ -388,7 +388,7 @@ def _load_buckets(
 
 
 def _numbers_of(*columns: npt.NDArray[np.integer]) -> IntArray:
-    """Assign numbers to rows by their values: equal ones alike, without gaps."""
+    """Assign numbers to the distinct values of rows, from 0."""
     count = len(columns[0])
     order = np.lexsort(columns[::-1])
     new = np.zeros(count, np.bool_)

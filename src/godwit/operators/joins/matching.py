@@ -1,4 +1,4 @@
-"""Rows of the same key that lie within a reach of one another, without a loop over rows.
+"""Matching of rows with equal keys within a range of event time, without a loop over rows.
 
 Rows are sorted by key and moment once; a reach is then a slice, found by binary search.
 """
@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slices:
-    """For each of n rows, a slice of others."""
+    """For each of n rows, a range of other rows."""
 
     order: IntArray  # shape ``(m,)``: the others by key, time, and as they came
     # begins, ends: shape ``(n,)``: those of row i are ``order[begins[i]:ends[i]]``
@@ -28,12 +28,12 @@ class Slices:
 
     @property
     def any(self) -> npt.NDArray[np.bool_]:
-        """Shape ``(n,)``: where the slice is not empty."""
+        """Shape ``(n,)``: true where the range is not empty."""
         return self.ends > self.begins
 
     @property
     def last(self) -> IntArray:
-        """Shape ``(n,)``: the last of each, -1 where there is none."""
+        """Shape ``(n,)``: the last row of each range, -1 where it is empty."""
         last = np.full(len(self.ends), -1, np.int64)
         last[self.any] = self.order[self.ends[self.any] - 1]
         return last

@@ -1,4 +1,4 @@
-"""``join_newest``: every row of one stream with the newest row of another, as of its moment.
+"""``join_newest``: every row of one stream with the newest row of another at its event time.
 
 A row of the left at moment t is joined with the row of the right, of the same key, that happened
 last at or before t; of several at one moment, with the one that arrived last.  That is known once
@@ -55,7 +55,7 @@ _NO_PANE: Final = 253_402_300_799_999_999
 
 
 class NewestJoin(JoinOperator):
-    """A join of rows with the newest row of another stream."""
+    """Join of each row with the newest row of another stream."""
 
     kind = "join newest"
     emits = "rows of the left with the newest of the right, once the watermark has passed them"
@@ -77,11 +77,11 @@ class NewestJoin(JoinOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """The sides, and how old a row may be; whose rows come out needs no state."""
+        """Meaning of the state for the checkpoint: sides, and maximum age of a match."""
         return {**super().means, "within_us": self.within_us}
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Keep what the watermark has not passed; join what it has."""
+        """Store rows until the watermark has passed them, then join them."""
         time = data.time
         arrived = number_rows(data.rows, NUMBER, data.epoch)
         is_later = event_times_of(arrived.values) >= time.until
@@ -135,7 +135,7 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join what is due; return positions of the rows of the right that stay, and the output."""
+        """Join due rows; return positions of rows of the right to keep, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]
@@ -177,7 +177,7 @@ class NewestJoin(JoinOperator):
         return order[ends], output
 
     def _stale(self, state: StateView, before: int) -> StateRows:
-        """Return rows of the right that stayed, and are too old for any row that may come."""
+        """Return rows of the right that are too old for any future row."""
         column = len(self.schema.keys) + len(self.marks_of_state)
         old = state.scan(EntryRange(column=column, end=before))
         stale = old.take(np.flatnonzero(self.sides_of(old.keys) == _STAYS))

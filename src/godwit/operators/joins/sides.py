@@ -1,4 +1,4 @@
-"""Rows of two streams as rows of one operator.
+"""Rows of two joined streams as rows of one operator.
 
 Rows of either side become rows of the columns of both, those of the other side null, with a column
 that says which side and one that holds the moment.  So they take the way of all rows: through the
@@ -101,7 +101,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Plain values that describe the sides: rows that wait are of one of them."""
+        """Meaning of the state for the checkpoint: the sides that waiting rows are of."""
         named = dict(zip(("left", "right"), self.sides, strict=True))
         return {
             "time": {
@@ -116,7 +116,7 @@ class JoinOperator(EventTimeOperator):
         }
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
-        """Bring rows of one side to the columns of both."""
+        """Convert rows of one side to the columns of both."""
         which = self._side_of(given)
         side, count = self.sides[which], rows.num_rows
         at = rows.schema.get_field_index
@@ -137,7 +137,7 @@ class JoinOperator(EventTimeOperator):
         return LEFT if given in self.sides[LEFT].inputs else RIGHT
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns that tell the entry of each row: pane, side, and room for a number."""
+        """Add the columns of an entry's identity: pane, side and number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         side = rows.column(rows.schema.get_field_index(SIDE))
         return self.entry_rows(rows, panes, side, numbers)
@@ -147,11 +147,11 @@ class JoinOperator(EventTimeOperator):
         return times < closed
 
     def last_emitted(self, newest: int) -> int:
-        """Return `newest`: no row that comes out is newer than those that came in."""
+        """Return `newest`: output is no newer than input."""
         return newest
 
     def keeps(self, side: int) -> bool:
-        """Return whether unmatched rows of a side come out."""
+        """Return whether unmatched rows of a side are emitted."""
         return self.how in (("left", "full"), ("right", "full"))[side]
 
     def sides_of(self, keys: pa.RecordBatch) -> npt.NDArray[np.int8]:
@@ -181,18 +181,18 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.keys)
 
     def stored(self, rows: pa.RecordBatch, *marks: pa.Array) -> pa.RecordBatch:
-        """Return rows of `inputs` as state columns."""
+        """Convert rows of `inputs` to state columns."""
         return pa.RecordBatch.from_arrays([*marks, *rows.columns], schema=self.schema.values)
 
     def rows_of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return state columns as rows of `inputs`."""
+        """Convert state columns to rows of `inputs`."""
         first = len(self.marks_of_state)
         return pa.RecordBatch.from_arrays(state.columns[first:], schema=self.inputs)
 
     def joined(
         self, own: pa.RecordBatch, rows: pa.RecordBatch, left: IntArray, right: IntArray
     ) -> pa.RecordBatch:
-        """Return the output of pairs, by position in the n rows of either side; -1: no row.
+        """Return the output of pairs, given by positions in both sides; -1: no row.
 
         `own` and `rows` are key columns and `inputs` of the rows.
         """
@@ -207,7 +207,7 @@ class JoinOperator(EventTimeOperator):
 
 
 def without_null(keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return where no key column is null: only such keys can equal others."""
+    """Return where no key column is null; keys with nulls equal nothing."""
     without = np.ones(keys.num_rows, np.bool_)
     for column in keys.columns:
         mask = mask_of(column)
@@ -223,5 +223,5 @@ def event_times_of(rows: pa.RecordBatch) -> IntArray:
 
 
 def _or_null(which: IntArray) -> pa.Array:
-    """Return positions to take, null where negative."""
+    """Convert positions for `take`, null where negative."""
     return pa.array(which, mask=which < 0)

@@ -85,7 +85,7 @@ class ValueState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
-    """A list for each key: what is appended costs the last page, however long the list is."""
+    """A list per key: appending costs its last page, however long it is."""
 
     of: type[T]  # type of its elements
     _: KW_ONLY
@@ -100,7 +100,7 @@ class ListState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
-    """A map for each key: what is touched of it costs as much as the items that are."""
+    """A map per key: access costs only the items touched."""
 
     # Type of what items are found by: ``str``, ``int`` (64 bits), ``bytes``, ``bool``,
     # ``datetime.date``, or a tuple of these, as in ``tuple[str, int]``.
@@ -118,7 +118,7 @@ class MapState(Generic[K, V]):
 
 
 def _is_type(given: object) -> bool:
-    """Return whether a value may stand for a type, as ``list[int]`` or ``int | None`` do."""
+    """Return whether a value can stand for a type, as ``list[int]`` or ``int | None`` do."""
     return (
         isinstance(given, type | typing.NewType | typing.TypeVar | types.UnionType)
         or given is None
@@ -142,7 +142,7 @@ Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
 
 
 def check_states(operator: str, states: object, **others: object) -> dict[str, Declared]:
-    """Refuse what is no mapping of names to declarations, and `others`, which one state has."""
+    """Refuse declarations that are no mapping of names to states, and options of a single state."""
     remedy = 'Give a mapping, as in states={"seen": gw.ValueState(int)}.'
     for option, value in others.items():
         if value is not None:
@@ -208,7 +208,7 @@ def ttl_us_of(declared: Declared, where: str) -> int | None:
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
-    """Return the types of the parts that items of a map are found by: one, or those of a tuple."""
+    """Return the key types of a map: one, or those of a tuple."""
     parts = (declared.by,)
     if typing.get_origin(declared.by) is tuple:
         parts = typing.get_args(declared.by)

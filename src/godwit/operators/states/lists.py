@@ -1,4 +1,4 @@
-"""A list for each key: pages of elements, numbered without gaps, and one entry that says which.
+"""List state: numbered pages of elements, and a head entry with the range of pages.
 
 Appending reads the last page and writes it; a page is full with 64 elements or 4 KiB.  Elements
 expire in the order in which they were added, so whole pages go from the front.  An element keeps
@@ -50,21 +50,21 @@ _MOST_PAGES: Final = 4096
 
 
 class ListOfKey(OfKey, Sequence[T]):
-    """A list of one key: a sequence that can be added to, replaced and cleared."""
+    """List of one key: a sequence that can be appended to, replaced and cleared."""
 
     __slots__ = ()
 
     def append(self, element: T) -> None:
-        """Add an element at the end; reads the last page of the list, and no other."""
+        """Append an element; reads only the last page."""
         self.extend([element])
 
     def extend(self, elements: Iterable[T]) -> None:
-        """Add elements at the end."""
+        """Append elements."""
         self._insist()
         self._cells.extend(self._group, list(elements))
 
     def replace(self, elements: Iterable[T]) -> None:
-        """Put other elements in the place of all."""
+        """Replace all elements."""
         self._insist()
         self._cells.replace(self._group, list(elements))
 
@@ -108,7 +108,7 @@ class ListOfKey(OfKey, Sequence[T]):
 
 @dataclass(slots=True)
 class _Page:
-    """Some elements, and when each of them expires."""
+    """Some elements, and the expiry of each."""
 
     elements: list[Any] = field(default_factory=list)
     moments: list[int] = field(default_factory=list)
@@ -120,7 +120,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _List:
-    """The list of one key: pages from `first` up to, not including, `after`."""
+    """List of one key: pages from `first` up to, not including, `after`."""
 
     first: int = 0
     after: int = 0
@@ -132,7 +132,7 @@ class _List:
 
     @classmethod
     def of(cls, bounds: bytes) -> _List:
-        """Read what says which pages there are."""
+        """Decode the head entry."""
         if not bounds:
             return cls()
         first, after, latest = _BOUNDS.unpack(bounds)
@@ -141,7 +141,7 @@ class _List:
 
 
 class ListCells(Cells):
-    """Lists of the keys of one lane in one epoch."""
+    """Lists of all keys of a lane in one epoch."""
 
     handle = ListOfKey
 
@@ -184,7 +184,7 @@ class ListCells(Cells):
         return of_key
 
     def _load(self, group: int, *, everything: bool) -> None:
-        """Read pages of a key, all or the last, and of the keys that come next."""
+        """Read pages of a key, all or the last, and ahead for the next keys."""
         ahead = self._all if everything else self._last
         if not self._missing(self._list(group), everything=everything):
             return
@@ -225,7 +225,7 @@ class ListCells(Cells):
         return [page for page in range(first, of_key.after) if page not in of_key.pages]
 
     def is_there(self, group: int) -> bool:
-        """Return whether a key has any element."""
+        """Return whether a key's list has elements."""
         of_key = self._list(group)
         if of_key.first == of_key.after:
             return False
@@ -234,7 +234,7 @@ class ListCells(Cells):
         )
 
     def _none_expires(self, of_key: _List) -> bool:
-        """Return whether no element has a time, since the list never had a time-to-live."""
+        """Return whether no element expires: the list never had a time-to-live."""
         return self.stored.ttl_us is None and of_key.latest <= BEGINNING
 
     def read(self, group: int) -> list[Any]:
@@ -255,7 +255,7 @@ class ListCells(Cells):
         ]
 
     def extend(self, group: int, elements: list[Any]) -> None:
-        """Add elements at the end of a key's list."""
+        """Append elements to a key's list."""
         of_key = self._list(group)
         if not elements:
             return
@@ -279,7 +279,7 @@ class ListCells(Cells):
             at += len(more)
 
     def replace(self, group: int, elements: list[Any]) -> None:
-        """Put other elements in the place of all of a key."""
+        """Replace all elements of a key's list."""
         self.forget(group)
         self.extend(group, elements)
 
@@ -292,7 +292,7 @@ class ListCells(Cells):
         of_key.gone.clear()
 
     def written(self) -> Written:
-        """Return the pages that differ from what was read, and those that are gone."""
+        """Return changed and removed pages."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
         for group, of_key in self._lists.items():
@@ -325,7 +325,7 @@ class ListCells(Cells):
         return (packed,) if self.stored.ttl_us is None else (packed, expires)
 
     def _drop_swept(self, of_key: _List) -> None:
-        """Drop pages of which nothing is left."""
+        """Drop pages whose elements have all expired."""
         for number in of_key.swept:
             page = of_key.pages.get(number)
             if page is None or page.expires <= self.lane.clock:  # nothing was added to it
@@ -336,7 +336,7 @@ class ListCells(Cells):
 
 
 def _may_differ(page: _Page) -> bool:
-    """Return whether elements that were read may have been changed in place."""
+    """Return whether elements may have been mutated in place after they were read."""
     if not page.seen:
         return False
     of_type = {type(element): element for element in page.elements}
@@ -344,7 +344,7 @@ def _may_differ(page: _Page) -> bool:
 
 
 def stored_list(*, upgrade: Callable[[Any], Any] | None, **options: Any) -> StoredState:
-    """Return how a list lies in entries: pages by number, and the head."""
+    """Return the layout of a list in entries: pages by number, and the head."""
     return StoredState(
         cells=ListCells,
         apart=[pa.field(PAGE, pa.int64())],

@@ -1,4 +1,4 @@
-"""A map for each key: an entry for each item, and a *listing* of the items for who wants them all.
+"""Map state: an entry per item, and a *listing* of the items for iteration.
 
 What tells items apart are columns of the table, so an item is found as a key is, and a look-up of
 many is one call.  Which items a function will ask for is not known before; mostly they stand in the
@@ -65,7 +65,7 @@ _PAGE_ITEMS: Final = 64
 
 
 class MapOfKey(OfKey, MutableMapping[K, V]):
-    """A map of one key: a mapping, in the order in which items were added."""
+    """Map of one key: a mapping in insertion order."""
 
     __slots__ = ()
 
@@ -100,13 +100,13 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         yield from reversed(self._cells.items(self._group))
 
     def popitem(self) -> tuple[K, V]:
-        """Remove the item that was added last, and give it."""
+        """Remove and return the item added last."""
         for item in reversed(self):
             return item, self.pop(item)
         raise KeyError("popitem(): the map is empty")
 
     def update(self, *others: Any, **items: Any) -> None:
-        """Set many items, which are looked up together."""
+        """Set many items; they are looked up together."""
         given: dict[Any, Any] = dict(*others, **items)
         self._insist()
         self._cells.expect(self._group, list(given))
@@ -117,7 +117,7 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
 
 
 class _Item:
-    """An item of one key: as it was read, and as it is."""
+    """An item of one key, as read and as changed."""
 
     __slots__ = ("before", "changed", "read", "there", "value", "visible")
 
@@ -130,7 +130,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Map:
-    """The map of one key, as far as it was looked up, and its changes."""
+    """Map of one key as far as it is loaded, and its changes."""
 
     # Those that were asked for, or are no more.
     items: dict[Any, _Item] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class _Map:
 
 
 class MapCells(Cells):
-    """Maps of the keys of one lane in one epoch."""
+    """Maps of all keys of a lane in one epoch."""
 
     stored: StoredMap
     handle = MapOfKey
@@ -198,7 +198,7 @@ class MapCells(Cells):
         found.visible, found.changed, found.read = False, False, False
 
     def items(self, group: int) -> list[Any]:
-        """Return the items of a key, in the order in which they were added."""
+        """Return the items of a key in insertion order."""
         of_key = self._map(group)
         if of_key.listed is None:
             self._load_whole(group)
@@ -213,7 +213,7 @@ class MapCells(Cells):
             self.remove(group, item)
 
     def expect(self, group: int, items: list[Any]) -> None:
-        """Look up items of a key that are about to be asked for."""
+        """Look up items of a key ahead of their use."""
         of_key = self._map(group)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
         self._look_up_items([group] * len(missing), missing)
@@ -243,7 +243,7 @@ class MapCells(Cells):
         return found
 
     def _look(self, group: int, item: Any, parts: tuple[Any, ...]) -> None:
-        """Look up an item, and others that are likely to be asked for."""
+        """Look up an item, and others that are likely to follow."""
         columns = self._columns_with(group, parts) if self._tries else ()
         if columns:
             self._look_ahead(group, columns)
@@ -257,7 +257,7 @@ class MapCells(Cells):
         self._look_up_items(list(groups), [item] * len(groups))
 
     def _columns_with(self, group: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
-        """Return columns of the key's rows that hold the parts of an item, if some hold each."""
+        """Return columns of the key's rows that hold an item's parts, if there are such."""
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
@@ -269,7 +269,7 @@ class MapCells(Cells):
         return tuple(found) if len(found) == len(parts) else ()
 
     def _load_whole(self, group: int) -> None:
-        """Read the whole map of a key, and of the keys that come next."""
+        """Load the whole map of a key, and ahead for the next keys."""
         groups = [g for g in self._whole.keys(group) if self._map(g).listed is None]
         missing: list[tuple[int, Any]] = []
         for of_group, listed in zip(groups, self._listings.read(groups), strict=True):
@@ -280,7 +280,7 @@ class MapCells(Cells):
         self._whole.took(took)
 
     def _look_ahead(self, group: int, of: tuple[str, ...]) -> None:
-        """Look up what the rows of the next keys name."""
+        """Look up the items named by rows of the next keys."""
         ahead = self._ahead.keys(group)
         first, end = self.lane.starts[ahead.start], self.lane.starts[ahead.stop]
         sizes = np.diff(self.lane.starts[ahead.start : ahead.stop + 1])
@@ -300,7 +300,7 @@ class MapCells(Cells):
         self._ahead.took(looked.nbytes)
 
     def _look_up_items(self, groups: list[int], items: list[Any]) -> int:
-        """Look items up, and keep them until they are asked for; return the bytes read."""
+        """Look items up and cache them; return the bytes read."""
         if not groups:
             return 0
         parts = zip(*map(self.stored.parts, items), strict=True)
@@ -332,7 +332,7 @@ class MapCells(Cells):
     # -- what is written -----------------------------------------------------------------------
 
     def written(self) -> Written:
-        """Return the items that differ from what was read, those that are gone, and the listing."""
+        """Return changed and removed items, and changes of the listing."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []
@@ -361,7 +361,7 @@ class MapCells(Cells):
         return written
 
     def _that_are_there(self, group: int, items: list[Any]) -> list[Any]:
-        """Return those of some items that are there, visible or not yet swept."""
+        """Return the items that exist, also expired ones not swept yet."""
         self.expect(group, items)
         of_key = self._maps[group]
         cells = [of_key.items.get(item) or of_key.ahead[item] for item in items]
@@ -374,7 +374,7 @@ class MapCells(Cells):
 
 @dataclass(slots=True, kw_only=True)
 class _Grown:
-    """A key whose map has other items than before."""
+    """Change of the set of items in one key's map."""
 
     group: int
     more: int  # how many more it has
@@ -385,13 +385,13 @@ class _Grown:
 
     @property
     def is_too_long(self) -> bool:
-        """True if most of the listing would be of items that are gone."""
+        """True if most of the listing is of removed items."""
         long = self.listed + len(self.added) > 2 * self.there + _PAGE_ITEMS
         return self.there > 0 and long
 
 
 class _Listings:
-    """Listings of the maps of one lane in one epoch."""
+    """Listings of all maps of a lane in one epoch."""
 
     __slots__ = ("_cells", "_no_item", "_stored")
 
@@ -400,7 +400,7 @@ class _Listings:
         self._no_item: tuple[None, ...] = (None,) * len(cells.stored.items)
 
     def read(self, groups: list[int]) -> list[list[Any]]:
-        """Return all that is listed of some keys."""
+        """Read the whole listings of some keys."""
         heads = self._heads(groups)
         pages = [range(_pages(listed)) for _, listed in heads]
         of_group = [group for group, some in zip(groups, pages, strict=True) for _ in some]
@@ -414,7 +414,7 @@ class _Listings:
         written: Written,
         kept: Callable[[int, list[Any]], list[Any]],
     ) -> None:
-        """Add entries that bring listings up to date; `kept`: of a key, the items that are left."""
+        """Write changed listings; `kept`: returns the remaining items of a key."""
         for one, (there, listed) in zip(
             grown, self._heads([one.group for one in grown]), strict=True
         ):
@@ -437,7 +437,7 @@ class _Listings:
                     written.remove(one.group, (number, *self._no_item))
 
     def _heads(self, groups: list[int]) -> list[tuple[int, int]]:
-        """Return the number of items, and the length of the listing, of some keys."""
+        """Return number of items and length of the listing, of some keys."""
         looked = self._find(groups, [_HEAD] * len(groups))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
@@ -455,7 +455,7 @@ class _Listings:
         return items
 
     def _put_pages(self, one: _Grown, first: int, items: list[Any], written: Written) -> None:
-        """Write a listing from a page on, and remove the pages that it had behind."""
+        """Write a listing from a page on, and remove former pages behind it."""
         for begin in range(0, len(items), _PAGE_ITEMS):
             packed = msgspec.msgpack.encode(items[begin : begin + _PAGE_ITEMS])
             self._put_page(one.group, first + begin // _PAGE_ITEMS, packed, written)
@@ -470,7 +470,7 @@ class _Listings:
 
 
 class StoredMap(StoredState):
-    """A map: an entry for each item, found by its parts, and the pages of the listing."""
+    """Layout of a map in entries: items by their parts, and pages of the listing."""
 
     def __init__(
         self,
@@ -496,7 +496,7 @@ class StoredMap(StoredState):
         )
 
     def parts(self, item: Any) -> tuple[Any, ...]:
-        """Return the columns that an item is found by; refuse what is not of the declared type."""
+        """Return the key columns of an item; refuse one that is not of the declared type."""
         parts = item if self.is_tuple else (item,)
         if (
             type(parts) is not tuple
@@ -516,12 +516,12 @@ class StoredMap(StoredState):
         return parts
 
     def item(self, parts: Sequence[Any]) -> Any:
-        """Return the item that these columns stand for."""
+        """Return the item of some key columns."""
         return tuple(parts) if self.is_tuple else parts[0]
 
 
 def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column of some type may name items of another."""
+    """Return whether a column of some type may hold items of another."""
     if pa.types.is_int64(wanted):
         return bool(pa.types.is_integer(dtype) and dtype != pa.uint64())
     if pa.types.is_string(wanted):
@@ -532,7 +532,7 @@ def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _last_of_each(items: list[Any]) -> list[Any]:
-    """Return items once each, where they come last."""
+    """Return distinct items, in order of last occurrence."""
     return list(dict.fromkeys(reversed(items)))[::-1]
 
 

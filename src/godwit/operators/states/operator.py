@@ -1,4 +1,4 @@
-"""``process`` with several named states: each read and written only where the function touches it.
+"""``process`` with several named states, each read and written only as far as it is touched.
 
 Each state is a state of the operator's own in the checkpoint, with chains, copies and versions of
 its own; timers are another one.  So states may be added, and one that is not touched by an epoch
@@ -108,12 +108,12 @@ class States:
         return f"States({', '.join(self._cells)})"
 
     def _forget(self) -> None:
-        """Drop all of them."""
+        """Drop all states of the key."""
         for cells in self._cells.values():
             cells.forget(self._group)
 
     def _close(self) -> None:
-        """Refuse every use from now on."""
+        """Refuse all use from now on: the call has returned."""
         self._over = True
 
     def _insist(self) -> None:
@@ -129,7 +129,7 @@ class States:
 
 
 class _DueColumn(NamedTuple):
-    """A column of one state that says when entries are due."""
+    """A column of one state with the times at which entries are due."""
 
     state: str
     column: int  # position in an entry, key columns first
@@ -137,12 +137,12 @@ class _DueColumn(NamedTuple):
     by_event: bool  # whether it is event time; else it is the driver's clock
 
     def due_of(self, at: int) -> Due:
-        """Return the earliest time of the column, on the clock that it goes by."""
+        """Return the earliest time, on the column's clock."""
         return Due(event=at) if self.by_event else Due(clock=at)
 
 
 class ProcessOfStates(KeyedOperator):
-    """A function of the user, called per key, with several named states."""
+    """A user's function called per key, with several named states."""
 
     kind = "process"
 
@@ -181,7 +181,7 @@ class ProcessOfStates(KeyedOperator):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """Its states, in an order that does not depend on that of the declaration."""
+        """Its states, in an order independent of the declaration's."""
         timers = () if self.clock is None else (TIMERS,)
         return tuple(StateId(self.name, state) for state in (*timers, *sorted(self.stored)))
 
@@ -224,7 +224,7 @@ class ProcessOfStates(KeyedOperator):
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
     def _due_columns(self, time: EpochTime) -> list[_DueColumn]:
-        """Return the columns that say when entries are due."""
+        """Return the columns with due times."""
         columns = []
         if self.clock is not None:
             by_event = self.clock == "event"
@@ -245,7 +245,7 @@ class ProcessOfStates(KeyedOperator):
 
     @uncollected()
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Call the function for every key that has rows, timers or expiries."""
+        """Call the function for every key with rows, due timers or expired state."""
         time = data.time
         scanned = {
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
@@ -323,7 +323,7 @@ class ProcessOfStates(KeyedOperator):
         )
 
     def _timers_of(self, lane: LaneKeys, states: Mapping[str, StateView]) -> list[list[int]]:
-        """Return the times of the timers of every key."""
+        """Decode the timers of every key."""
         if self.clock is None:
             return [[] for _ in lane.tuples]
         known, values = states[TIMERS].find(lane.keys, lane.key_groups)
@@ -343,7 +343,7 @@ class ProcessOfStates(KeyedOperator):
         return rows, lane.key_groups[differ]
 
     def _next_due(self, data: OperatorInput, changed: Mapping[str, Changed]) -> Due:
-        """Return when a key is due next: of those that changed, or of all if the epoch looked."""
+        """Return the next due time: of `changed` keys, or of all if the epoch scanned them."""
         earliest = Due()
         for due in self._due_columns(data.time):
             if data.time.due:
@@ -369,7 +369,7 @@ def _stored(
     codec: str,
     classes: Mapping[str, type] | Sequence[type],
 ) -> StoredState:
-    """Return how a state that the user declared lies in entries."""
+    """Return the layout in entries of a declared state."""
     where = f"State {name!r} of operator {operator!r}"
     label = f"{operator}/{name}"
     options: dict[str, Any] = {

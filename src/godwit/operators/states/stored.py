@@ -1,4 +1,4 @@
-"""Named states of an operator: how one lies in entries, and its cells in one lane and epoch.
+"""Named states: their layout in entries, and their cells in one lane and epoch.
 
 Nothing of a state is read until the function touches it; then entries are looked up, and only
 those that are touched are decoded.  One look-up costs as much as a hundred, so the keys that come
@@ -49,7 +49,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class StoredState:
-    """One named state of an operator: how it lies in entries of a table of its own. Picklable."""
+    """Layout of one named state in entries of a table of its own. Picklable."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class StoredState:
 
     @property
     def expires_at(self) -> int | None:
-        """Position of the state column that says when an entry expires, if there is one."""
+        """Position of the column of expiry times; None if there is none."""
         return None if self.ttl_us is None else len(self.schema.values) - 1
 
     def describe(self) -> StateDescription:
-        """Describe the state, so that a later program knows what was written."""
+        """Describe the schema of the state for the checkpoint."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec=self.codec.name,
@@ -88,7 +88,7 @@ class StoredState:
         )
 
     def insist_on(self, stored: StateDescription) -> None:
-        """Refuse state that was of another kind; the error says every difference."""
+        """Refuse a stored state of another kind; the error lists all differences."""
         insist_on_compatible(
             f"state {self.name!r} of operator {self.operator!r}",
             stored,
@@ -149,7 +149,7 @@ def upgrade_each(upgrade: Callable[[Any], Any], elements: Iterable[Any]) -> list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneKeys:
-    """The keys of one lane and epoch, in the order in which the function is called for them."""
+    """Keys of one lane and epoch, in the order of the calls."""
 
     # keys, tuples: G keys, as columns and as Python values
     keys: pa.RecordBatch
@@ -163,7 +163,7 @@ class LaneKeys:
 
 
 class LookAhead:
-    """Number of keys to look up together: more while they are asked for, few when they are not."""
+    """Adaptive number of keys to read ahead: more while they are used, fewer otherwise."""
 
     __slots__ = ("_count", "_most", "_size", "_used")
 
@@ -171,24 +171,24 @@ class LookAhead:
         self._count, self._size, self._used, self._most = count, 0, 0, _MOST_AHEAD
 
     def use(self) -> None:
-        """Count a key that asked for what was looked up."""
+        """Count a key that used its read-ahead."""
         self._used += 1
 
     def keys(self, first: int) -> range:
-        """Return the keys to look up, from the one that is asked for now."""
+        """Return the keys to read, from the requested one on."""
         grows = 2 * self._used >= self._size
         size = max(self._size * 8 if grows else self._size // 8, _LEAST_AHEAD)
         self._size, self._used = max(min(size, self._most), 1), 0
         return range(first, min(first + self._size, self._count))
 
     def took(self, size_bytes: int) -> None:
-        """Record how much was read, so that few large states are looked up together."""
+        """Record the bytes read, so that fewer large states are read together."""
         if size_bytes > _MOST_BYTES:
             self._most = max(self._size * _MOST_BYTES // size_bytes, 1)
 
 
 class Looked:
-    """Entries that were looked up: which are there, and their columns, decoded on demand."""
+    """Result of a look-up: which entries exist, and their columns, decoded on demand."""
 
     __slots__ = ("_blobs", "_values", "known")
 
@@ -209,7 +209,7 @@ class Looked:
         return bytes(data[edges[row] : edges[row + 1]])
 
     def moments(self, column: int | None) -> list[int]:
-        """Return the times in a column; `END` of all if there is no such column."""
+        """Return the times in a column; `END` for all if there is no such column."""
         if column is None:
             return [END] * len(self.known)
         moments: list[int] = values_of(self._values.column(column)).tolist()
@@ -223,7 +223,7 @@ class Looked:
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """Entries of one state that an epoch changes."""
+    """Changes of one state in one epoch."""
 
     schema: StateSchema
     num_keys: int
@@ -244,7 +244,7 @@ class Written:
         self.values.append(None)
 
     def entries(self, lane: LaneKeys) -> tuple[StateRows, npt.NDArray[np.int32]]:
-        """Return the entries in the order of key groups, and the key group of each."""
+        """Return the entries by key group, and the key group of each."""
         blank = tuple(b"" if pa.types.is_large_binary(f.type) else 0 for f in self.schema.values)
         removed = np.fromiter((values is None for values in self.values), np.bool_)
         rows = [blank if values is None else values for values in self.values]
@@ -276,7 +276,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa
 
 
 class Cells(ABC):
-    """One named state of the keys of one lane in one epoch.
+    """One named state for all keys of a lane in one epoch.
 
     `expired` are entries whose time has come: number of the key, and what tells the entry apart.
     """
@@ -300,14 +300,14 @@ class Cells(ABC):
 
     @abstractmethod
     def written(self) -> Written:
-        """Return the entries that the epoch changed."""
+        """Return the changes of the epoch."""
 
     def new_written(self) -> Written:
-        """Begin to gather what the epoch changed."""
+        """Return an empty set of changes."""
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
-        """Find entries by key and by what tells them apart."""
+        """Look entries up by key and the rest of their identity."""
         keys = self.lane.keys.take(pa.array(groups))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
         return Looked(*self._state.find(batch, self.lane.key_groups[groups]))
@@ -318,7 +318,7 @@ class Cells(ABC):
 
 
 class OfKey:
-    """The state of one key as its function reads and writes it; raises once that has returned."""
+    """State of one key as its function uses it; raises after the call has returned."""
 
     __slots__ = ("_cells", "_group", "_insist")
 
@@ -326,6 +326,6 @@ class OfKey:
         self._cells, self._group, self._insist = cells, group, insist
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Remove everything."""
         self._insist()
         self._cells.forget(self._group)

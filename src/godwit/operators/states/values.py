@@ -1,4 +1,4 @@
-"""A value for each key: one entry, as of an operator with a single state."""
+"""Value state: one entry per key, as for an operator with a single state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
 
 class _Cell:
-    """The value of one key: as it was read, and as it is."""
+    """Value of one key, as read and as changed."""
 
     __slots__ = ("before", "is_new", "there", "value", "was_set")
 
@@ -73,7 +73,7 @@ class _Cell:
 
 
 class ValueCells(Cells):
-    """Values of the keys of one lane in one epoch."""
+    """Values of all keys of a lane in one epoch."""
 
     handle = ValueOfKey
 
@@ -145,7 +145,7 @@ class ValueCells(Cells):
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
-        """Return the values that differ from what was read, and those that are gone."""
+        """Return changed and removed values."""
         written = self.new_written()
         maybe: list[int] = []
         for group, cell in self._cells.items():
@@ -175,5 +175,5 @@ class ValueCells(Cells):
 
 
 def stored_value(*, new: Callable[[], Any], **options: Any) -> StoredState:
-    """Return how a value lies in entries: in the state column alone; `new` makes a key's first."""
+    """Return the layout of a value in entries; `new` makes a new key's value."""
     return StoredState(cells=partial(ValueCells, new=new), apart=(), columns=(), **options)

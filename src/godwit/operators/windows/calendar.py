@@ -72,15 +72,15 @@ class Calendar:
 
     @property
     def most_days(self) -> int:
-        """Bound of the length of a day (whose clocks change) or month, in days of 24 hours."""
+        """Upper bound of the length of a day or month, in days of 24 hours."""
         return 2 if self.unit == "day" else 32
 
     def begins(self, number: int) -> int:
-        """Return the instant at which a day or month begins, in microseconds."""
+        """Return the first instant of a day or month, in microseconds."""
         return _begins(self.unit, self.zone, number)
 
     def number_of(self, instant: int) -> int:
-        """Return the day or month that an instant is in."""
+        """Return the number of the day or month of an instant."""
         number = self._nearly(instant)
         while self.begins(number) > instant:
             number -= 1
@@ -89,7 +89,7 @@ class Calendar:
         return number
 
     def numbers_of(self, instants: Instants) -> Instants:
-        """Return the day or month of each instant; the work grows with the days that there are."""
+        """Return the number of the day or month of each instant."""
         days, of = np.unique(instants // UNIT_US, return_inverse=True)
         numbers = np.empty(len(instants), np.int64)
         # A UTC day meets at most two local days, and two months, beside the one it begins in.
@@ -128,7 +128,7 @@ def _begins(unit: CalendarUnit, zone: str, number: int) -> int:
 
 
 def check_zone(zone: str) -> None:
-    """Refuse what is no time zone."""
+    """Refuse an unknown time zone."""
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
@@ -139,7 +139,7 @@ def check_zone(zone: str) -> None:
 
 
 def calendar_length(value: Duration, what: str, *, least: int) -> tuple[CalendarUnit, int]:
-    """Read a length in days or months; refuse what is no whole number of them."""
+    """Read a whole number of days or months, or refuse it."""
     length: tuple[CalendarUnit, int] | None = None
     if isinstance(value, dt.timedelta) and not value % dt.timedelta(days=1):
         length = "day", value.days
@@ -156,7 +156,7 @@ def calendar_length(value: Duration, what: str, *, least: int) -> tuple[Calendar
 
 
 def spelled_calendar(number: int, unit: CalendarUnit) -> str:
-    """Write a length in days or months as `calendar_length` reads it.
+    """Spell a length as `calendar_length` reads it.
 
     Examples
     --------
@@ -188,7 +188,7 @@ class CalendarGrid(PaneGrid):
         return cls(windows=windows, width_us=width_us, calendar=calendar)
 
     def instants(self, bounds: Instants) -> Instants:
-        """Return the instants of bounds of windows."""
+        """Return bounds of windows as instants."""
         different, of = np.unique(bounds, return_inverse=True)
         begins = [self.calendar.begins(number) for number in (different // UNIT_US).tolist()]
         return np.array(begins, np.int64)[of]
@@ -198,7 +198,7 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
 
     def first_open(self, closed: int) -> int:
-        """Start of the first pane that some window needs which ends after `closed`."""
+        """Start of the first pane needed by a window that ends after `closed`."""
         return PaneGrid.first_open(self, self._reached(closed))
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
@@ -214,7 +214,7 @@ class CalendarGrid(PaneGrid):
         return PaneGrid.windows_of(self, panes, self._reached(closed), self._reached(until))
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
-        """Start and end of each window that `windows_of` finds, once and in order of kind."""
+        """Start and end of each window in `windows_of`, once, ordered by kind."""
         return PaneGrid.windows_over(self, panes, self._reached(closed), self._reached(until))
 
     def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
@@ -230,7 +230,7 @@ class CalendarGrid(PaneGrid):
         return self.calendar.begins(end // UNIT_US)
 
     def _reached(self, instant: int) -> int:
-        """Return the last boundary of the calendar that a watermark has passed."""
+        """Return the last boundary of the calendar that an instant has passed."""
         if instant <= BEGINNING or instant >= END:
             return instant
         return self.calendar.number_of(instant) * UNIT_US

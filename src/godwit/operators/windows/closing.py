@@ -1,4 +1,4 @@
-"""Building the windows that are over of pieces: panes, and windows with states of their own.
+"""Building the windows that close from panes, and from windows with states of their own.
 
 The states of a piece, or of a window that is built, lie in order of their keys, which are numbers
 here.  Two that follow one another are merged by one call of the aggregates, row by row; where they
@@ -37,7 +37,7 @@ _WORTH_A_SEARCH = 50_000  # merging as many keys takes about as long as the sear
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingWindow:
-    """A window that is over, and the pieces that it is made of."""
+    """A window that closes, and the pieces it is built from."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class ClosingWindow:
 
     @property
     def piece(self) -> int | None:
-        """The piece that is all of it, if one is."""
+        """The only piece of the window, if it has one alone."""
         first, end = self.panes
         if first == end:
             return self.own
@@ -63,7 +63,7 @@ class KeyedStates:
     def then(
         self, later: KeyedStates, merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch]
     ) -> KeyedStates:
-        """Merge with what came later."""
+        """Merge with later states."""
         count, at = len(self.keys), np.searchsorted(self.keys, later.keys)
         if np.array_equal(self.keys, later.keys):
             return KeyedStates(keys=self.keys, states=merge(self.states, later.states))
@@ -85,7 +85,7 @@ class KeyedStates:
 def pieces_over(
     grid: PaneGrid, starts: IntArray, spans: IntArray | None, time: EpochTime
 ) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
-    """Return the windows that are over, the piece of each entry, and how many pieces there are.
+    """Return the windows that close, the piece of each entry, and the number of pieces.
 
     Entries are of the pane that starts there, or, where they have a span, of a window of that
     length.  Panes are the first pieces, in order of time; entries of no piece have their number.
@@ -122,7 +122,7 @@ def build_windows(
     *,
     overlapping: bool,
 ) -> tuple[list[KeyedStates], int]:
-    """Merge pieces into windows; return these, and how many keys were in their parts.
+    """Merge pieces into windows; also return the number of keys read.
 
     `merge` merges states row by row, the earlier ones first; parts of a window may overlap where
     aggregates are idempotent.
@@ -156,7 +156,7 @@ def build_windows(
 def plan_of(
     pane_keys: IntArray, all_keys: int, windows: Sequence[tuple[int, int]], *, overlapping: bool
 ) -> ConsolidationPlan:
-    """Return the plan for windows, as positions of panes, by the keys counted in each pane.
+    """Plan the windows' parts, as positions of panes, by the keys counted per pane.
 
     Keys count in thirty-seconds of all, so that the plan of one epoch is found again in the next.
     What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
@@ -191,7 +191,7 @@ def _planned(
 def _own_windows(
     grid: PaneGrid, starts: IntArray, spans: IntArray, time: EpochTime
 ) -> Iterator[tuple[IntArray, int, int]]:
-    """Yield the entries of each window with a state of its own that is over, and its bounds."""
+    """Yield each closing window with a state of its own: its entries and bounds."""
     ends = starts + spans
     over = (spans > 0) & (ends > time.closed) & (ends <= time.until)
     for length in sorted({window.length_us for window in grid.windows}):
@@ -204,7 +204,7 @@ def _own_windows(
 
 
 def _numbered(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:
-    """Return the different moments in order, and the number of each among them."""
+    """Return the distinct event times, sorted, and the index of each."""
     if not len(moments):
         return moments, moments
     least = int(moments.min())

@@ -62,7 +62,7 @@ SPAN_TYPE: Final = pa.int64()
 
 
 class WindowedCompute(ComputeOperator, EventTimeOperator):
-    """Aggregates of the rows of each key and window."""
+    """Operator of aggregates per key and window."""
 
     kind = "windowed compute"
 
@@ -101,21 +101,21 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def may_duplicate(self) -> bool:
-        """True if there may be states of windows beside those of panes."""
+        """True if windows may have states of their own beside panes."""
         return SPAN in self.schema.keys.names
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """Each window of a key has one row."""
+        """The key and the window: they have one row."""
         return self.unique_keys_of_windows(len(self.grid.windows))
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Its windows, where they may share panes or not, and what the user says of it."""
+        """Its windows and the user's choice, where they may share panes."""
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Update the partials of an epoch's keys and panes; emit windows that are over, or grew."""
+        """Update the partials of keys and panes; emit windows that close, or grew."""
         work, time = WindowWork(), data.time
         open_after = time.closed - self.lateness_us
         groups, changed, output, closing_ms = None, None, None, 0.0
@@ -144,7 +144,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
-        """Update the partials of keys and panes, or keys and windows, that have rows."""
+        """Update the partials of the keys and panes, or windows, that have rows."""
         if self.may_duplicate and data.time.duplicated:
             partials = self.combined(data)
             work.count_keys(partials.keys.column(self.pane_position), partials.hashes)
@@ -164,13 +164,13 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return groups, StateRows(hashes=groups.hashes, keys=keys, values=state)
 
     def _grouped(self, data: OperatorInput) -> tuple[Groups, pa.RecordBatch, pa.RecordBatch]:
-        """Return the entries of an epoch's rows: groups, keys, and rows or one partial each."""
+        """Group an epoch's rows: groups, keys, and rows or one partial each."""
         groups, keys = data.grouped(self.pane_position)
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
     def _spread(self, partials: StateRows, closed: int) -> StateRows:
-        """Return partials of panes as partials of the windows that hold them and are open."""
+        """Copy partials of panes to each open window that holds them."""
         position = self.pane_position
         panes = partials.keys.column(position)
         windows = self.grid.windows_of(values_of(panes), closed, END)
@@ -186,7 +186,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def pieces(
         self, entries: StateRows, time: EpochTime
     ) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
-        """Return the windows that are over and the pieces that entries are; see `pieces_over`."""
+        """Return the windows that close and the pieces of entries; see `pieces_over`."""
         starts = values_of(entries.keys.column(self.pane_position))
         spans = None
         if self.may_duplicate:
@@ -196,7 +196,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def close(
         self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
     ) -> pa.RecordBatch:
-        """Return the output of the windows that are over, of entries as of `closing_entries`.
+        """Return the output of the windows that close.
 
         What is scanned lies in no order.  It is ordered by piece and key once; where every window
         is one piece, which is the whole work of windows that do not overlap, not even keys need be
@@ -255,7 +255,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         )
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns that tell the entry of each row: its pane, and that it is one."""
+        """Add the columns of an entry's identity: its pane, marked as one."""
         if not self.may_duplicate:
             return self.entry_rows(rows, panes)
         no_span = column_of(np.zeros(len(panes), np.int64), None, SPAN_TYPE)
@@ -264,14 +264,14 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _grown(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Return the output of windows with changed panes that end after `after`, by `until`."""
+        """Return the output of open windows with changed panes."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)
         return self._growing(others, after, until, touched)
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the partials, and of what windows they are."""
+        """Describe the partials and windows for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
     @property
@@ -296,7 +296,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _growing(
         self, entries: StateRows, after: int, until: int, touched: npt.NDArray[np.bool_]
     ) -> pa.RecordBatch:
-        """Merge the panes of windows that end after `after`, by `until`, and hold a touched one.
+        """Merge the panes of open windows that hold a changed one.
 
         Every key and pane is there once.
         """
@@ -321,7 +321,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
     ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
-        """Return all entries of the windows that hold a changed one, and which of them changed."""
+        """Return all entries of windows with a changed one, and the mask of changed ones."""
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
         own = changed.keys.select(list(range(position)))

@@ -1,4 +1,4 @@
-"""Event time of an epoch, as lanes get it, and what they report of it."""
+"""Event time of an epoch, as lanes get and report it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class EpochTime:
     slots: Slots | None = None
 
     def latest(self, given: int) -> int:
-        """Return the time after which rows of an input are too far ahead of the clock."""
+        """Return the event time above which rows of an input are too far ahead of the clock."""
         return self.not_after[given] if given < len(self.not_after) else END
 
 
@@ -83,13 +83,13 @@ NO_TIME: Final = EpochTime()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The earliest times at which timers or expiries of an operator are due; `END`: none."""
+    """Earliest due times of an operator's timers and expiries; `END`: none."""
 
     event: int = END  # by event time
     clock: int = END  # by the driver's clock
 
     def is_due(self, time: EpochTime) -> bool:
-        """Return whether the earliest of them are due in an epoch."""
+        """Return whether any is due in an epoch."""
         return self.event <= time.until or self.clock <= time.clock
 
     def __or__(self, other: Due) -> Due:
@@ -99,7 +99,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """Event times reached, and rows left out, while rows were sent on their way."""
+    """Maximum event times and numbers of rows left out, as reported by a sender."""
 
     # Number of a watermark whose rows came → the greatest event time of those that were not too far
     # ahead; `BEGINNING` if there were none.
@@ -112,7 +112,7 @@ class Arrivals:
 
     @classmethod
     def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
-        """Return the newest of the event times that move a watermark, but those too far ahead."""
+        """Return the maximum event time for a watermark, without rows too far ahead."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:
@@ -139,7 +139,7 @@ NO_ARRIVALS: Final = Arrivals()
 
 @dataclass(slots=True, kw_only=True)
 class WindowWork:
-    """Work of a lane for windows in an epoch, counted where state per window would do as well.
+    """Work of a lane for windows in an epoch, by kind, for the choice of shared panes.
 
     Times are of CPU.
     """
@@ -170,7 +170,7 @@ class WindowWork:
         setattr(self, name, getattr(self, name) + (cpu_clock.process_time() - cpu) * 1e3)
 
     def count_keys(self, panes: pa.Array, hashes: npt.NDArray[np.int64]) -> None:
-        """Count the keys of the epoch's rows, in every pane and all together: one entry of each."""
+        """Count the distinct keys of the epoch's rows, per pane and in all."""
         different, counts = np.unique(values_of(panes), return_counts=True)
         self.panes = dict(zip(different.tolist(), counts.tolist(), strict=True))
         sampled = hashes[(hashes >> 32) & _SAMPLE == 0]

@@ -1,4 +1,4 @@
-"""Windows of event time and the panes that they are made of, as integer arithmetic over columns.
+"""Windows of event time and their panes, as integer arithmetic over columns.
 
 Windows of one length begin every so often; a row belongs to each window that holds its event time.
 Keeping a state per window would touch ``length / every`` states a row.  So event time is cut into
@@ -80,7 +80,7 @@ class PaneGrid:
 
     @classmethod
     def of(cls, *windows: TimeWindow) -> PaneGrid:
-        """Make the grid of some windows.
+        """Return the grid of some windows.
 
         Examples
         --------
@@ -95,25 +95,25 @@ class PaneGrid:
 
     @property
     def panes_per_window(self) -> int:
-        """Panes of the longest window."""
+        """Number of panes of the longest window."""
         return max(window.length_us for window in self.windows) // self.width_us
 
     def panes(self, times: Moments) -> Moments:
-        """Start of the pane of each moment."""
+        """Start of the pane of each event time."""
         offset = self.windows[0].offset_us
         return (times - offset) // self.width_us * self.width_us + offset
 
     def is_late(self, times: Moments, closed: int) -> npt.NDArray[np.bool_]:
-        """Tell the event times of which every window ends at `closed` or before."""
+        """Return which event times have only windows that end at `closed` or before."""
         late: npt.NDArray[np.bool_] = times < self.first_open(closed)  # where a pane begins
         return late
 
     def instants(self, bounds: Moments) -> Moments:
-        """Return the instants of bounds of windows: themselves, where no calendar counts them."""
+        """Return bounds of windows as instants: unchanged without a calendar."""
         return bounds
 
     def first_open(self, closed: int) -> int:
-        """Start of the first pane that some window needs which ends after `closed`."""
+        """Start of the first pane needed by a window that ends after `closed`."""
         return min(window.first_open(closed) for window in self.windows)
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
@@ -143,7 +143,7 @@ class PaneGrid:
         return WindowsOfPanes(pane=columns[0], kind=columns[1], start=columns[2], end=columns[3])
 
     def windows_over(self, panes: Moments, closed: int, until: int) -> tuple[Moments, Moments]:
-        """Start and end of each window that `windows_of` finds, once and in order of kind."""
+        """Start and end of each window in `windows_of`, once, ordered by kind."""
         parts = [
             np.unique(self._of_kind(kind, window, panes, closed, until)[2])
             for kind, window in enumerate(self.windows)

@@ -1,4 +1,4 @@
-"""Operators over event time: their entries, told apart by key and pane, and when those close.
+"""Operators over event time: entries per key and pane, and their closing.
 
 Rows are arranged on their way (which entry they belong to, and which rows belong to none), entries
 are read when time closes what they are of, and those before `EventTimeOperator.gone_before` are
@@ -52,7 +52,7 @@ _ROWS_OF_EPOCH: Final = 1 << 31
 
 
 class EventTimeOperator(KeyedOperator):
-    """A keyed operator whose entries are told apart by panes of event time."""
+    """A keyed operator with entries per key and pane of event time."""
 
     over_event_time: ClassVar[bool] = True
 
@@ -68,19 +68,19 @@ class EventTimeOperator(KeyedOperator):
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Return columns that tell windows apart: where all have one length, one bound will do."""
+        """Return columns that identify windows: one bound if all have the same length."""
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
 
     @property
     def means(self) -> dict[str, Any]:
-        """Plain values that the meaning of entries depends on, besides their windows."""
+        """Meaning of the state for the checkpoint, besides its windows."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """Plain values that describe the windows in the checkpoint; `gone_before` reads them."""
+        """Windows as plain values for the checkpoint; `gone_before` reads them."""
         more: dict[str, Any] = {"lateness_us": self.lateness_us} if self.lateness_us else {}
         if isinstance(self.grid, CalendarGrid):
             more["calendar"] = {"unit": self.grid.calendar.unit, "zone": self.grid.calendar.zone}
@@ -90,12 +90,12 @@ class EventTimeOperator(KeyedOperator):
         ]
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the entries, and what they mean."""
+        """Describe the entries and their meaning for the checkpoint."""
         described = StateDescription(columns=columns_of(self.schema.values), codec="arrow")
         return self.with_windows(described)
 
     def with_windows(self, described: StateDescription) -> StateDescription:
-        """Add to the description of state columns what tells entries apart, and what they mean."""
+        """Add identity columns, windows and meaning to a description of state columns."""
         return msgspec.structs.replace(
             described,
             entries=columns_of(list(self.schema.keys)[len(self.keys) :]),
@@ -105,12 +105,12 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def left_out(self) -> pa.Schema:
-        """Columns of rows that are left out: as they came, and why."""
+        """Columns of rows that are left out: as they came, and the reason."""
         return pa.schema([*self.arriving, pa.field(_REASON, pa.string())])
 
     @property
     def pane_position(self) -> int:
-        """Position of the pane among the columns that tell entries apart."""
+        """Position of the pane among the identity columns."""
         return len(self.keys)
 
     # -- rows on their way ---------------------------------------------------------------------
@@ -118,7 +118,7 @@ class EventTimeOperator(KeyedOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, given: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Find the pane of every row of `arriving`, and leave out what belongs to none."""
+        """Assign every row to its pane, and split off late and invalid rows."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
@@ -150,15 +150,15 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.is_late(times, closed - self.lateness_us)
 
     def marks(self, rows: pa.RecordBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:  # noqa: ARG002
-        """Return the time that tells the entry of each row from others of its key: its pane."""
+        """Return the pane of each row."""
         return self.grid.panes(times)
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns that tell the entry of each row."""
+        """Add the identity columns of each row's entry."""
         return self.entry_rows(rows, panes)
 
     def entry_rows(self, rows: pa.RecordBatch, *apart: pa.Array) -> pa.RecordBatch:
-        """Put the columns that tell entries apart behind the key columns."""
+        """Insert identity columns behind the key columns."""
         own, entry = self.keys.names, self.schema.keys.names
         others = [name for name in self.inputs.names if name not in own]
         columns = [*rows.select(own).columns, *apart, *rows.select(others).columns]
@@ -167,11 +167,11 @@ class EventTimeOperator(KeyedOperator):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether any window is over in this epoch that was not before."""
+        """Return whether any window closes in this epoch."""
         return self.grid.closes(time.closed, time.until)
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether windows come out in this epoch, or panes are found for the last time."""
+        """Return whether windows close in this epoch, so that rows cannot wait for state."""
         return (
             super().needs_state(time)
             or self.closes(time)
@@ -187,15 +187,15 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
-        """Return the greatest event time of what it emits: just before the window's end."""
+        """Return the maximum event time of the output: just before the window's end."""
         return self.end_of(newest) - 1
 
     def gone_before(self, closed: int) -> int:
-        """Return the first pane of the windows that take rows once `closed` has passed."""
+        """Return the first pane that open windows still need at `closed`."""
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def gone(self, closed: int) -> EntryRange:
-        """Return the panes that nobody asks for any more."""
+        """Return the range of expired panes."""
         return EntryRange(column=self.pane_position, end=self.gone_before(closed))
 
     # -- entries -------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class EventTimeOperator(KeyedOperator):
     def closing_entries(
         self, data: OperatorInput, changed: StateRows | None
     ) -> tuple[StateRows, StateRows | None]:
-        """Return entries of panes that are `closing`: those in the store, and those that changed.
+        """Return entries of panes in `closing`: stored ones, and those changed in this epoch.
 
         The latter count in the place of the former; ``None`` if there are none.
         """
@@ -216,13 +216,13 @@ class EventTimeOperator(KeyedOperator):
         return data.state.scan(part), changed
 
     def nothing(self) -> pa.RecordBatch:
-        """Return output without rows."""
+        """Return empty output."""
         empty = [pa.array([], field.type) for field in self.output]
         return pa.RecordBatch.from_arrays(empty, schema=self.output)
 
 
 def number_rows(rows: StateRows, column: str, epoch: int) -> StateRows:
-    """Set a key column of rows to numbers in order of arrival, over all epochs."""
+    """Assign numbers to rows in order of arrival, over all epochs, in a key column."""
     numbers = epoch * _ROWS_OF_EPOCH + np.arange(len(rows.hashes))
     position = rows.keys.schema.get_field_index(column)
     keys = rows.keys.set_column(position, rows.keys.schema.field(position), pa.array(numbers))

@@ -1,4 +1,4 @@
-"""``window(...).process``: any Python over the rows of a key and window, once it is over.
+"""``window(...).process``: a user's function over the rows of a key and window that closes.
 
 The state is the rows themselves, an entry each: told apart by key, pane and a number that grows in
 order of arrival.  Rows are kept once, whatever the number of windows that hold them.
@@ -86,7 +86,7 @@ def call_for_windows(
 
 
 class WindowedProcess(EventTimeOperator):
-    """A function of the user, called per key and window once that is over."""
+    """A user's function called per key and window when it closes."""
 
     kind = "windowed process"
 
@@ -111,12 +111,12 @@ class WindowedProcess(EventTimeOperator):
         self.function, self.zone = function, zone
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns that tell the entry of each row: its pane, and room for a number."""
+        """Add the columns of an entry's identity: its pane and number."""
         numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
         return self.entry_rows(rows, panes, numbers)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Keep an epoch's rows; call the function for every window that is over."""
+        """Store an epoch's rows; call the function for every window that closes."""
         groups, changed, output, closing_ms = None, None, None, 0.0
         if len(data.rows.hashes):
             rows = number_rows(data.rows, _NUMBER, data.epoch)
@@ -137,7 +137,7 @@ class WindowedProcess(EventTimeOperator):
         )
 
     def _called(self, rows: StateRows, time: EpochTime) -> pa.RecordBatch:
-        """Call the function for every window that is over."""
+        """Call the function for every window that closes."""
         position = self.pane_position
         panes = values_of(rows.keys.column(position))
         numbers = values_of(rows.keys.column(position + 1))
@@ -161,7 +161,7 @@ class WindowedProcess(EventTimeOperator):
 
 
 class SessionProcess(SessionCompute):
-    """A function of the user, called per key and session once that is over.
+    """A user's function called per key and session when it closes.
 
     A session is not known before: the next row may join two.  So its rows are a state that merges
     like an aggregate's: they lie in the session's entry, and are written again whenever it grows.
@@ -196,7 +196,7 @@ class SessionProcess(SessionCompute):
         )
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Call the function for sessions that are over."""
+        """Call the function for sessions that close."""
         first, last, packed = self.results(keys, state)
         opens, ends = self.bounds(first, last)
         starts, rows = rows_of(packed, self._rows)

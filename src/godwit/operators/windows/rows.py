@@ -110,7 +110,7 @@ def rows(length: int, *, every: int | None = None) -> RowWindows:
 
 
 class RowWindowsOperator(KeyedOperator):
-    """Aggregates of the last rows of each key, whenever some more have come."""
+    """Operator of aggregates of each key's last rows, every so many rows."""
 
     kind = "compute over rows"
     emits: ClassVar[str] = "windows, once each, when their last row has come"
@@ -136,12 +136,12 @@ class RowWindowsOperator(KeyedOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """Each window of a key has one row."""
+        """The key and the window: they have one row."""
         return ((*self.keys.names, WINDOW_NUMBER),)
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """Rows and the open pane of each key; full panes, where windows overlap."""
+        """Counts and open pane per key; full panes, where windows overlap."""
         names = (STATE, _PANES) if self._panes_per_window > 1 else (STATE,)
         return tuple(StateId(self.name, state) for state in names)
 
@@ -150,7 +150,7 @@ class RowWindowsOperator(KeyedOperator):
         return self._panes if state == _PANES else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the aggregates, and of what windows they are."""
+        """Describe the aggregates and windows for the checkpoint."""
         schema, described = self.schema_of(state), self._compute.describe_state()
         # The number of rows is found again, as results are, when aggregates come and go.
         count = {_COUNT.name: {"state": [_COUNT.name], "aggregate": {"name": "rows of the key"}}}
@@ -167,12 +167,12 @@ class RowWindowsOperator(KeyedOperator):
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return partial states that have seen no row."""
+        """Return partial states of no rows."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Add an epoch's rows to the panes of their keys; emit windows whose last row has come."""
+        """Add an epoch's rows to panes; emit windows that are full."""
         if not len(data.rows.hashes):
             return OperatorOutput()
         every, width = self.windows.every, self._panes_per_window

@@ -58,7 +58,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class SessionCompute(ComputeOperator, EventTimeOperator):
-    """Aggregates of the rows of each key and session."""
+    """Operator of aggregates per key and session."""
 
     kind = "session compute"
 
@@ -93,20 +93,20 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """Each session of a key has one row, and no two of them overlap."""
+        """The key and a bound of the session: sessions of a key do not overlap."""
         return self.unique_keys_of_windows(1)
 
     @property
     def _last_position(self) -> int:
-        """Position, key columns first, of the column of an entry with the time of its last row."""
+        """Position, key columns first, of the column with a session's last event time."""
         return len(self.schema.keys) + 1
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Return whether a row's own session would be over already."""
+        """Return whether a row would form a session that is closed already."""
         return times + self.gap_us <= closed
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Return the beginning of the session, among these rows, that each row is of."""
+        """Return the beginning of each row's session among these rows."""
         keys = rows.select(self.keys.names)
         key = group_rows(hash_keys(keys), keys, 1).of_row
         order = np.lexsort((times, key))
@@ -117,11 +117,11 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return marks
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether any session may be over in this epoch that was not before."""
+        """Return whether any session may close in this epoch."""
         return time.until > time.closed
 
     def end_of(self, moment: int) -> int:
-        """Return the end of the session whose last row is of this time."""
+        """Return the end of a session whose last row has this time."""
         return moment + self.gap_us
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
@@ -129,7 +129,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge the rows of an epoch with the sessions of their keys, and close what is over.
+        """Merge an epoch's rows with the sessions of their keys, and emit those that close.
 
         The keys that are looked at are those that have rows or whose sessions are over; which
         those are is found by one scan of one column.
@@ -154,7 +154,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _stored(
         self, groups: Groups, keys: pa.RecordBatch, state: StateView
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """Return all sessions of some keys in the state, the key of each, and its slot."""
+        """Return stored sessions of some keys, with the key and the slot of each."""
         pending, first, width = np.arange(groups.count), 0, 1
         entries, values, of_key, slots = [], [], [], []
         while pending.size:
@@ -182,7 +182,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
     def _merge_sessions(
         self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: EpochTime
     ) -> OperatorOutput:
-        """Merge sessions that meet, emit those that are over, and write the others.
+        """Merge sessions that touch, emit those that close, and write the others.
 
         `key` is the key of each session, those of the state first, whose slots are `slots`.
         """
@@ -219,37 +219,37 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         )
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the output of sessions that are over, by what tells their entries, and states."""
+        """Return the output of sessions that close."""
         first, last, *results = self.results(keys, state)
         own = keys.columns[: self.pane_position]
         bounds = self.bounds(first, last)
         return pa.RecordBatch.from_arrays([*own, *bounds, *results], schema=self.output)
 
     def _ends(self, last: pa.Array) -> IntArray:
-        """Return the ends of sessions, from the values of their last rows."""
+        """Return the ends of sessions from their last event times."""
         found: IntArray = values_of(last) - self._before_us + self.gap_us
         return found
 
     def _last_before(self, until: int) -> int:
-        """Return the bound of the value of the last row of sessions that end by `until`."""
+        """Return the bound on last event times of sessions that end by `until`."""
         return until - self.gap_us + self._before_us + 1
 
     def bounds(self, first: pa.Array, last: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return beginnings and ends of sessions, from the values of their first and last rows."""
+        """Return bounds of sessions from their first and last event times."""
         starts = column_of(values_of(first) - self._before_us, None, first.type)
         return starts, column_of(self._ends(last), None, last.type)
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """Plain values that describe the sessions in the checkpoint."""
+        """Sessions as plain values for the checkpoint."""
         return [{"gap_us": self.gap_us}]
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the partials, and of what sessions they are."""
+        """Describe the partials and sessions for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:
-        """Return where a session begins, among parts ordered by key and beginning."""
+        """Return which parts, ordered by key and beginning, start a session."""
         count = len(key)
         begins = np.ones(count, np.bool_)
         if count > 1:
@@ -264,7 +264,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return begins
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
-        """Return what tells the entry of each key in its slot."""
+        """Return the identity of each key's entry in its slot."""
         own = keys.columns[: self.pane_position]
         moment = self.schema.keys.field(self.pane_position).type
         return pa.RecordBatch.from_arrays(

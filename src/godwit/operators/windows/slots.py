@@ -1,4 +1,4 @@
-"""The slots of key groups, of which one takes rows: migrating windows without moving their state.
+"""Slots of key groups, one of them active: windows that migrate without their state.
 
 Two-phase windows have two *slots* per key group, each a state with a place of its
 own.  One of them, the *active* one, takes the rows.  To migrate instantly, an empty slot at the
@@ -43,7 +43,7 @@ class Slots:
 
     @classmethod
     def of(cls, recorded: Iterable[Iterable[int]], num_key_groups: int) -> Slots:
-        """Read what a commit record says: key group, and the three numbers of it, of some."""
+        """Read slots from a commit record."""
         slots = cls(
             active=np.zeros(num_key_groups, np.int8),
             since=np.full(num_key_groups, BEGINNING, np.int64),
@@ -55,12 +55,12 @@ class Slots:
         return slots
 
     def as_of(self, closed: int) -> Slots:
-        """Forget slots that hold nothing but panes which are gone."""
+        """Forget slots that hold only expired panes."""
         over = np.where(self.over <= closed, BEGINNING, self.over)
         return Slots(active=self.active, since=self.since, over=over)
 
     def recorded(self) -> list[tuple[int, int, int, int]]:
-        """Return what a commit record keeps: nothing of key groups that never migrated so."""
+        """Return the slots for a commit record, without key groups that never used the second."""
         used = np.flatnonzero((self.active != 0) | (self.over > BEGINNING))
         columns = (used, self.active[used], self.since[used], self.over[used])
         return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -68,7 +68,7 @@ class Slots:
     def become(
         self, second: Collection[int], smooth: Collection[int], newest: int, grid: PaneGrid
     ) -> Slots:
-        """Return the slots once the second ones of `second`, and of no other key group, are active.
+        """Return the slots after the second ones of exactly `second` became active.
 
         Of `smooth` key groups, earlier panes stay with the slot that has them. No row until now is
         later than `newest`, in microseconds.
@@ -89,12 +89,12 @@ class Slots:
     def slot_of(
         self, key_groups: npt.NDArray[np.integer], panes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int8]:
-        """Return the slot that takes the rows of key groups and panes."""
+        """Return the slot that takes rows of key groups and panes."""
         active = self.active[key_groups]
         slot: npt.NDArray[np.int8] = active ^ (panes < self.since[key_groups])
         return slot
 
     def drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
-        """Return where a slot takes no rows, and windows that hold anything of it are closed."""
+        """Return where a slot takes no rows, and all windows of its panes are closed."""
         drained: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
         return drained

@@ -1,4 +1,4 @@
-"""The windows that users name: `tumbling`, `hopping` and `session`."""
+"""Windows as users name them: `tumbling`, `hopping` and `session`."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())
 
 
 def second_slots(operator: str) -> str:
-    """Return the name of the operator that is the second slots of another one."""
+    """Name of the operator that is the second slots of another one."""
     return f"{operator}{_SECOND}"
 
 
 class ComputePart(WindowedCompute):
-    """The half that keeps panes, and emits the partials of windows that are over.
+    """Compute part: keeps panes, and emits the partials of windows that close.
 
     It is one of the two slots of every key group (`godwit.operators.windows.slots`); the first has
     the name of the windowed aggregate, and hence its state.
@@ -69,7 +69,7 @@ class ComputePart(WindowedCompute):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """A slot of the compute part."""
+        """Role: a slot of the compute part."""
         return _role(self, self.part_of or self.name, self.slot)
 
     def close(
@@ -79,7 +79,7 @@ class ComputePart(WindowedCompute):
         time: EpochTime,
         work: WindowWork,  # noqa: ARG002 - the other half merges
     ) -> pa.RecordBatch:
-        """Return the partials of windows that are over in this epoch and were not before."""
+        """Return the partials of windows that close in this epoch."""
         if changed is not None:
             entries = _newest(entries.then(changed), len(self.keys))
         _, piece_of, count = self.pieces(entries, time)
@@ -91,7 +91,7 @@ class ComputePart(WindowedCompute):
 
 
 class ConsolidatePart(EventTimeOperator):
-    """The half that merges partials by key into windows."""
+    """Consolidate part: merges partials by key into windows."""
 
     kind = "windowed consolidate"
     emits = "windows that are over"
@@ -112,11 +112,11 @@ class ConsolidatePart(EventTimeOperator):
 
     @property
     def two_phase(self) -> TwoPhase:
-        """The consolidation of both slots."""
+        """Role: consolidation of both slots."""
         return _role(self, self.part_of, None)
 
     def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
-        """Add the slot that partials come from: the number of the input."""
+        """Add the slot of partials: the number of their input."""
         slot = pa.array(np.full(rows.num_rows, given, np.int8))
         return rows.append_column(_SLOT, slot)
 
@@ -126,15 +126,15 @@ class ConsolidatePart(EventTimeOperator):
         time: EpochTime,  # noqa: ARG002
         given: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Leave partials as they are: they tell their entry, and were judged as rows."""
+        """Pass partials through: they have their pane, and were checked as rows."""
         return rows, None, NO_ARRIVALS
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
-        """Nothing is there that could go."""
+        """Return no pane: there is no state."""
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Merge partials into the windows that are over."""
+        """Merge partials into windows, and emit them."""
         rows = data.rows
         if not len(rows.hashes):
             return OperatorOutput()
@@ -154,7 +154,7 @@ class ConsolidatePart(EventTimeOperator):
     def _merged(
         self, arrived: StateRows, key_groups: npt.NDArray[np.int32], time: EpochTime
     ) -> StateRows:
-        """Merge the partials of both slots of a key and pane; what was there first comes first."""
+        """Merge the partials of a key and pane from both slots, older ones first."""
         slot = values_of(arrived.values.column(self.inputs.get_field_index(_SLOT.name)))
         values = arrived.values.select(self.schema.values.names)
         partials = StateRows(hashes=arrived.hashes, keys=arrived.keys, values=values)
@@ -173,7 +173,7 @@ class ConsolidatePart(EventTimeOperator):
 
 
 def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
-    """Return the role of a part of the aggregate whose first slots have the name `first`."""
+    """Return the role of a part; `first`: operator of the first slots."""
     return TwoPhase(
         first=first,
         second=second_slots(first),
@@ -184,7 +184,7 @@ def _role(part: EventTimeOperator, first: str, slot: int | None) -> TwoPhase:
 
 
 def _newest(entries: StateRows, num_hashed: int) -> StateRows:
-    """Return the later one of an entry that is there twice."""
+    """Drop entries that a later one of the same identity replaces."""
     groups = group_rows(entries.hashes, entries.keys, 1, num_hashed)
     if groups.count == len(entries.hashes):
         return entries

@@ -54,7 +54,7 @@ class BatchRows(Protocol[_RowsT_contra]):
 
     @property
     def stage(self) -> SourceStage:
-        """What becomes of the rows on executors; part of their program."""
+        """Stage of the source rows on executors; part of their program."""
 
     def open(self) -> None:
         """Insist that the rows go on from what the checkpoint has."""

@@ -1,4 +1,4 @@
-"""Who calls for the epochs of a query, and how a query ends.
+"""Drivers of a query's epochs, and the end of a query.
 
 Epochs are called for by Spark's micro-batch engine where rows come as DataFrames
 (`godwit.cluster.spark.run.micro_batch_query`), by a loop of ours where all sources are Godwit's own

@@ -81,7 +81,7 @@ def parted(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 class SourceStage(Protocol):
-    """What becomes of source rows before they are exchanged; travels with the program."""
+    """Processing of source rows up to the exchange; travels with the program."""
 
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
@@ -140,7 +140,7 @@ def lanes_of(program: Shipped[Program]) -> LaneFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What tasks need to know of one attempt at an epoch."""
+    """One attempt at an epoch, as tasks get it."""
 
     instruction: EpochInstruction
     payloads: Mapping[int, Sequence[bytes]]  # place → what comes in place of an exchange
