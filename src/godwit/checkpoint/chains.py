@@ -205,7 +205,7 @@ class StateChains:
 
 
 def _order(segment: SegmentRef) -> tuple[int, str, str, int, str]:
-    """Return the sort key of a segment: epoch, then state, run and lane."""
+    """Return the sort key of a segment: epoch, state, lane and kind."""
     return segment.epoch, segment.operator, segment.state, segment.lane, segment.kind
 
 

@@ -178,7 +178,7 @@ class _Verification:
         self.find(file, error.message, error.remedy)
 
     def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
-        """Read all records of a directory by number; ``None`` for unreadable ones, noted as findings."""
+        """Read all records of a directory by number; ``None`` for unreadable ones, with a finding."""
         try:
             records = _load_all(self.storage, directory, kind, self.digests, self.find_error)
         except GodwitError as error:
@@ -653,7 +653,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
-        """Write a manifest of the latest epoch, for files that the removed epochs had released."""
+        """Plan a manifest that notes which epochs the removed records had made unreadable."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
         noted = self.manifests.get(latest.epoch)

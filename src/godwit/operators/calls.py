@@ -59,7 +59,7 @@ class Timers:
 
     @property
     def now(self) -> dt.datetime | None:
-        """Time of the clock: the watermark, or the driver's; ``None`` before the first watermark."""
+        """Time of the clock: watermark, or the driver's; ``None`` before the first watermark."""
         return None if self._now <= BEGINNING else _datetime(self._now)
 
     def set(self, at: dt.datetime) -> None:

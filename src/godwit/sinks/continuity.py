@@ -157,7 +157,7 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
 
 
 def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position: Position) -> int:
-    """Return the first epoch whose rows a roll-back may remove.
+    """Return the last epoch that a roll-back has to keep; -1 if it may remove all.
 
     Where it parted from the checkpoint before epochs that the checkpoint has delivered to it, these
     are of the other history at the target, and the checkpoint does not make them again.

@@ -286,7 +286,7 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
-    """Default of every field that has one; a factory's result stands for it."""
+    """Default, or factory of it, of every field that has one."""
     defaults: dict[str, Any] = {}
     if issubclass(cls, msgspec.Struct):
         for info in msgspec.structs.fields(cls):
