@@ -178,7 +178,7 @@ class _Verification:
         self.find(file, error.message, error.remedy)
 
     def all_in(self, directory: str, kind: type[_T]) -> dict[int, _T | None]:
-        """Read all records of a directory by number; ``None`` for unreadable ones, with a finding."""
+        """Read all records of a directory by number; ``None``, and a finding, if unreadable."""
         try:
             records = _load_all(self.storage, directory, kind, self.digests, self.find_error)
         except GodwitError as error:

@@ -1,4 +1,4 @@
-"""`godwit advise`: what an ordinary Spark streaming run lost to partitions that do not move."""
+"""`godwit advise`: what an ordinary Spark streaming run lost to uneven state partitions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _advise(args: argparse.Namespace) -> int:
 
 
 def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> EventLogError:
-    """Error of a log in which there is nothing to advise on."""
+    """Return the error that a log has no stateful stages."""
     if reader.events == 0:
         why, remedy = "holds no event that can be read", "Give a log that is whole."
     elif not reader.queries:
@@ -89,7 +89,7 @@ def _nothing_to_advise(path: str, reader: StageReader, notes: list[str]) -> Even
 
 
 def _notes(log: EventLog, reader: StageReader) -> list[str]:
-    """Say what is missing in the log, in sentences."""
+    """Return sentences about missing parts of the log."""
     notes = list(log.notes)
     if log.unfinished:
         notes.append("The application was still running: these are its figures until then.")
@@ -99,7 +99,7 @@ def _notes(log: EventLog, reader: StageReader) -> list[str]:
 
 
 def _plain(reader: StageReader, stages: Sequence[StageAdvice], notes: list[str]) -> dict[str, Any]:
-    """Return everything as plain values for JSON."""
+    """Return the advice as plain values for JSON."""
     return {
         "application": reader.application,
         "spark_version": reader.spark_version,

@@ -196,7 +196,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
 
 
 def opened_checkpoint(path: str) -> CheckpointStorage:
-    """Open a checkpoint to look at; refuse what is none."""
+    """Open a checkpoint for reading; refuse a directory that is none."""
     storage = CheckpointStorage.open(path)
     if all(entry.path != IDENTITY for entry in storage.list("")):
         raise CheckpointError(
@@ -244,7 +244,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _plan(summary: CheckpointSummary) -> str:
-    """Tell the number of the plan, and what its components are, as far as that is not plain."""
+    """Describe the physical plan, as far as components are shared."""
     shared = [
         f"{name} = {', '.join(operators)}"
         for name, operators in summary.components.items()
@@ -255,7 +255,7 @@ def _plan(summary: CheckpointSummary) -> str:
 
 
 def _line_of(entry: dict[str, Any]) -> str:
-    """Describe an entry of the journal in a line; empty where it is of no interest to people."""
+    """Describe a journal entry in a line; empty for entries without interest."""
     if not isinstance(entry.get("event"), dict):
         return ""
     try:
@@ -290,7 +290,7 @@ def _states(summary: CheckpointSummary) -> Table:
 
 
 def _plain(summary: CheckpointSummary) -> dict[str, Any]:
-    """Return everything as plain values for JSON."""
+    """Return the summary as plain values for JSON."""
     identity = summary.identity
     return {
         "flow": identity.name,
@@ -327,7 +327,7 @@ def _verify(args: argparse.Namespace) -> int:
 def _with_surroundings(
     storage: CheckpointStorage, report: VerificationReport
 ) -> tuple[VerificationReport, TargetReport]:
-    """Add what is wrong with Spark's log and at the targets."""
+    """Add findings in Spark's log and at the targets."""
     try:
         targets = check_targets(storage)
         findings = (*_log_findings(storage), *targets.findings)
@@ -337,7 +337,7 @@ def _with_surroundings(
 
 
 def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
-    """Find where Spark's log and the records do not go together."""
+    """Find contradictions between Spark's log and the records."""
     while True:
         latest = CommitLog.open_read_only(storage).latest_epoch
         steps = plan_log_repair(storage, plan_record_repair(storage).records)
@@ -375,7 +375,7 @@ def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
 
 
 def _grid(rows: Sequence[tuple[str, str]]) -> Table:
-    """Make two columns: labels, and values."""
+    """Build a table of labels and values."""
     grid = Table.grid(padding=(0, 2))
     for label, value in rows:
         grid.add_row(Text(label, style="bold"), Text(printable(value)))
@@ -455,7 +455,7 @@ def _drop_key(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _alone(path: str) -> Iterator[CommitLog]:
-    """Open a checkpoint while no query runs on it."""
+    """Open a checkpoint under its lease, while no query runs on it."""
     storage = CheckpointStorage.open(path)
     CommitLog.open_read_only(storage)  # before a lease would create the directory
     lease = acquire_lease(storage, f"edit-{uuid4().hex[:8]}")
@@ -508,14 +508,14 @@ def _repair(args: argparse.Namespace) -> int:
 
 
 def _repair_plan(storage: CheckpointStorage) -> tuple[tuple[RepairStep, ...], tuple[int, ...]]:
-    """Give what is to be done, and the epochs that are taken back by it."""
+    """Return the steps of a repair, and the epochs that it removes."""
     records = plan_record_repair(storage)
     steps = (*records.steps, *plan_log_repair(storage, records.records))
     return steps, records.taken_back
 
 
 def _tell_whether_startable(path: str, storage: CheckpointStorage) -> int:
-    """Say whether a start would succeed, and return the exit status."""
+    """Print whether a start would succeed, and return the exit status."""
     problems = start_problems(storage)
     for problem in problems:
         _say(f"{path}: cannot be started: {problem.file}")
@@ -562,7 +562,7 @@ def verify_watched(
     on_totals: Callable[[int | None, int | None], None],
     on_block: Callable[[int], None],
 ) -> VerificationReport:
-    """Verify a checkpoint, and tell how much there is to read, and of every block that is read.
+    """Verify a checkpoint, with callbacks for totals and every block read.
 
     `on_totals`: gets the blocks to check, and their bytes; ``None`` if that cannot be told.
     `on_block`: gets the bytes of a block that was read.
@@ -572,7 +572,7 @@ def verify_watched(
 
 
 class VerificationDisplay:
-    """Progress of a verification: a bar on a terminal, which goes when it is over.
+    """Progress of a verification: a bar on a terminal, else lines.
 
     Elsewhere a line every few seconds, so that a log tells a slow verification from one that hangs.
     """
@@ -599,7 +599,7 @@ class VerificationDisplay:
             self._bar.stop()
 
     def begin(self, blocks: int | None, size_bytes: int | None) -> None:
-        """Take the totals."""
+        """Set the totals."""
         self._of_blocks = "" if blocks is None else f" of {blocks}"
         self._of_bytes = "" if size_bytes is None else f" of {human_bytes(size_bytes)}"
         self._blocks = self._bytes = 0
@@ -607,7 +607,7 @@ class VerificationDisplay:
             self._bar.update(self._task, total=size_bytes)
 
     def advance(self, size_bytes: int) -> None:
-        """Count a block and show it; as a line, if the last one is some time ago."""
+        """Count a block, and update the display."""
         self._blocks += 1
         self._bytes += size_bytes
         text = f"blocks {self._blocks}{self._of_blocks}, {human_bytes(self._bytes)}{self._of_bytes}"
@@ -619,7 +619,7 @@ class VerificationDisplay:
 
 
 class _WatchedStorage:
-    """A storage that reports every part of a file that is read from it, found or not."""
+    """Storage that reports every read of a part of a file."""
 
     def __init__(self, storage: CheckpointStorage, on_part: Callable[[int], None]) -> None:
         self._storage = storage

@@ -1,4 +1,4 @@
-"""Text on a terminal, as all commands write it: lines, tables, bars and rows of ticks."""
+"""Text on a terminal for all commands: lines, tables, bars and sparklines."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["ASCII", "BLOCKS", "Symbols", "figures_table", "symbols_for", "tell",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:
-    """Characters to draw with."""
+    """Characters for bars and sparklines."""
 
     ticks: str  # from low to high
     full: str  # of a bar
     encoding: str  # of the terminal: texts are written so that it can show all of them
 
     def sparkline(self, values: Sequence[float], width: int) -> str:
-        """Draw the last `width` values as a row of ticks, scaled to the largest of them."""
+        """Draw the last `width` values as a sparkline, scaled to the largest."""
         shown = values[-width:] if width > 0 else []
         top = max(shown, default=0.0) or 1.0
         last = len(self.ticks) - 1
         return "".join(self.ticks[min(last, int(v / top * (last + 1)))] for v in shown)
 
     def bar(self, share: float, width: int) -> str:
-        """Draw a bar that fills `width` if `share` is 1; anything above nothing can be seen."""
+        """Draw a bar, full for `share` 1; any positive share is visible."""
         filled = round(min(1.0, max(0.0, share)) * width)
         return self.full * (max(filled, 1) if share > 0 and width > 0 else filled)
 
     def plain(self, text: str) -> str:
-        """Write a text so that it can be encoded."""
+        """Replace characters that cannot be encoded."""
         return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
 
 
@@ -48,25 +48,25 @@ ASCII = Symbols(ticks="_.-~=+*#", full="#", encoding="ascii")
 
 
 def symbols_for(console: Console) -> Symbols:
-    """Choose what the encoding of a console can show."""
+    """Choose symbols by the encoding of a console."""
     return BLOCKS if console.encoding.lower().replace("-", "").startswith("utf") else ASCII
 
 
 def wide_console(width: int = 160) -> Console:
-    """Make a console that gives tables room where no terminal limits them."""
+    """Create a console with room for tables where no terminal limits it."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
 
 
 def tell(console: Console, text: str, style: str = "") -> None:
-    """Print a line that only the terminal may wrap."""
+    """Print a line without wrapping it."""
     console.print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def figures_table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1, title: str | None = None
 ) -> Table:
-    """Make a table: the first `texts` columns to the left, the others, figures, to the right."""
+    """Build a table: the first `texts` columns left-aligned, figures right-aligned."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for place, name in enumerate(head):
         is_text = place < texts

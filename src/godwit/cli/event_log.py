@@ -56,7 +56,7 @@ _DAMAGE = (OSError, pa.ArrowException, EOFError, ValueError)
 
 
 class EventLogError(GodwitError):
-    """An event log of Spark cannot be read, or says nothing of what is asked."""
+    """An event log of Spark cannot be read, or has no stateful stages."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class EventLog:
     cut_short: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[bytes]:
-        """Give the lines, without their ends; what comes after damage is left out, and noted."""
+        """Yield the lines; lines after damage are left out, and noted."""
         for path in self.files:
             yield from self._lines_of(path)
 
@@ -166,7 +166,7 @@ def _opened(path: str) -> tuple[Any, str]:
 
 
 def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:
-    """Give the files of a rolled log in order, and what is missing of them."""
+    """Return the files of a rolled log in order, and the missing ones."""
     numbered = sorted(
         (int(match[1]), not file.base_name.endswith(".compact"), file)
         for file in inside
@@ -342,7 +342,7 @@ class QueryFigures:
 
 
 class StageReader:
-    """Reads events one after the other.
+    """Reads stages of stateful operators from events.
 
     `spark_version`, `application`: as the log says; empty if it does not. `queries`: identifier →
     figures, of every streaming query. `events`, `bad_lines`: lines that are events, and lines that
@@ -371,7 +371,7 @@ class StageReader:
         }
 
     def read(self, lines: Iterator[bytes]) -> Iterator[StageRun]:
-        """Give every stateful stage that is complete, in the order in which they ended."""
+        """Yield every completed stateful stage, in order of their ends."""
         for line in lines:
             kind = _kind(line)
             if kind is None:
@@ -441,7 +441,7 @@ class StageReader:
         )
 
     def _place(self, query: str, batch: int, operators: tuple[str, ...], stage: int) -> int:
-        """Tell stages of one micro-batch with the same operators apart; attempts are one stage."""
+        """Return the number of a stage among those of its micro-batch with the same operators."""
         if query not in self._seen or self._seen[query][0] != batch:
             if len(self._seen) >= _MOST_QUERIES:
                 self._seen.clear()
@@ -504,7 +504,7 @@ class StageReader:
             }
 
     def _query(self, identifier: Any, name: Any) -> QueryFigures:
-        """Figures of a query, new if it is seen for the first time."""
+        """Return the figures of a query, created at first sight."""
         key = str(identifier)
         if key not in self.queries and len(self.queries) >= _MOST_QUERIES:
             self.queries.pop(next(iter(self.queries)))

@@ -1,4 +1,4 @@
-"""The command line, `godwit`: the composition root, where everything may meet everything.
+"""The command line, `godwit`; the composition root, which may import everything.
 
 Exit statuses: 0 done; 1 the answer is no (a checkpoint that is damaged, a demo that differs); 2 it
 could not be done, as one message that says what to do; 130 stopped by Ctrl-C.

@@ -1,4 +1,4 @@
-"""`godwit plan`: ask a planner what it would do, without doing it.
+"""`godwit plan`: run planners on a problem, without moving anything.
 
 One sub-command a planner, generated from the registry, so that a new planner appears here by
 itself; beside them `compare`, `precompute` (projected costs), `schema` and `example`.
@@ -121,7 +121,7 @@ def _options(entry: Planner) -> str:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, *, shown: str) -> None:
-    """Add what one planner and all of them side by side take alike."""
+    """Add the arguments that a single planner and the comparison share."""
     parser.add_argument("problem", type=Path, metavar="PROBLEM.json")
     parser.add_argument("--json", action="store_true", help=f"print the {shown} as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (.png, .svg, .pdf)")

@@ -41,7 +41,7 @@ _Executor = str | _Count
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def fields(self) -> dict[str, Any]:
-        """Return the fields that the file has, for the value that is made of them."""
+        """Return the fields for the value that is built from them."""
         names = (name for name in self.__struct_fields__ if name not in {"kind", "options"})
         return {name: v for name in names if (v := getattr(self, name)) is not UNSET}
 
@@ -69,7 +69,7 @@ class TrafficJson(_Struct, frozen=True, kw_only=True):
 
 
 class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
-    """Problem of the executor that should own each key group."""
+    """JSON of an assignment problem: an executor for each key group."""
 
     kind: Literal["assignment"] = "assignment"
     executors: Annotated[list[str], Meta(min_length=1, description="Names, each once.")]
@@ -105,7 +105,7 @@ class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
     seconds_per_byte: float | UnsetType = UNSET
 
     def build(self) -> Problem:
-        """Make the problem."""
+        """Build the problem."""
         values = self.fields()
         index = {name: i for i, name in enumerate(self.executors)}
         values["current"] = [
@@ -134,7 +134,7 @@ class NetworkJson(_Struct, frozen=True, kw_only=True):
 
 
 class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
-    """Problem of the cores that each executor needs so that rows are fast enough."""
+    """JSON of a core-allocation problem: enough cores per executor for a latency."""
 
     kind: Literal["core_allocation"]
     network: NetworkJson
@@ -146,14 +146,14 @@ class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
     ] = 1
 
     def build(self) -> CoreAllocationProblem:
-        """Make the problem."""
+        """Build the problem."""
         return CoreAllocationProblem(
             **self.fields() | {"network": QueueingNetwork(**self.network.fields())}
         )
 
 
 class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
-    """Problem of the machine that each executor's cores are on."""
+    """JSON of a core-assignment problem: machines for executors' cores."""
 
     kind: Literal["core_assignment"]
     current: Annotated[
@@ -167,14 +167,14 @@ class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
     home: Annotated[list[_Count], _about("Per executor: machine of its main process.")]
 
     def build(self) -> CoreAssignmentProblem:
-        """Make the problem."""
+        """Build the problem."""
         return CoreAssignmentProblem(
             **{name: _array(name, value) for name, value in self.fields().items()}
         )
 
 
 class FusionJson(ProblemJson, frozen=True, kw_only=True):
-    """Problem of the operators that share one component."""
+    """JSON of a fusion problem: operators that share a component."""
 
     kind: Literal["fusion"]
     operators: Annotated[list[str], _about("Names, each once.")]
@@ -191,7 +191,7 @@ class FusionJson(ProblemJson, frozen=True, kw_only=True):
     ] = {}
 
     def build(self) -> FusionProblem:
-        """Make the problem."""
+        """Build the problem."""
         return FusionProblem(**self.fields())
 
 
@@ -236,7 +236,7 @@ def _number(text: str) -> float:
 
 
 def _invalid(error: str, kind: str) -> InvalidProblemError:
-    """Name the field of an error of msgspec's."""
+    """Return the error with the field that msgspec names."""
     place = _PLACE.fullmatch(error)
     assert place is not None, "the pattern matches any text"
     field, text = place["path"] or "", place["text"]
@@ -338,7 +338,7 @@ def solution_to_dict(solution: Any) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Turn values, arrays, sets and mappings into what `json.dumps` takes."""
+    """Convert values, arrays, sets and mappings for `json.dumps`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, np.ndarray | np.generic):

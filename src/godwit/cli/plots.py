@@ -1,4 +1,4 @@
-"""Pictures of `godwit plan`, `sim`, `advise` and `demo`; apart, since matplotlib loads slowly."""
+"""Pictures of `godwit plan`, `sim`, `advise` and `demo`; imported late, as matplotlib is slow."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ _PARTITIONS = 200
 
 
 def advice_figure(stages: Sequence[tuple[str, StageAdvice]]) -> Figure:
-    """Draw the first stages, each with its title: one row each."""
+    """Draw the first stages, one row each."""
     shown = stages[:_STAGES]
     figure = Figure(figsize=(11, 3.4 * len(shown)), layout="constrained")
     for row, (title, stage) in zip(
@@ -188,7 +188,7 @@ def _draw_marks(
     *,
     row_height: float,
 ) -> int:
-    """Draw a line for each mark through all panels; return how many rows its labels take.
+    """Draw a line for each mark through all panels; return the rows that labels take.
 
     `row_height`: of a row of labels in the uppermost panel, as a part of that panel's height.
     """
@@ -213,13 +213,13 @@ def _draw_marks(
 
 
 def _highest_shown(durations: Sequence[float]) -> float:
-    """Epoch time up to which a picture shows any: the first epochs do not count."""
+    """Upper limit of epoch times in a picture, without the first epochs."""
     usual = durations[_STARTING_UP:] if len(durations) > _STARTING_UP else durations
     return 1.1 * float(max([*usual, 1e-3]))
 
 
 def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
-    """Row of each label, so that none covers another, and whether it stands left of its moment.
+    """Place labels without overlap: the row of each, and whether it is left of its mark.
 
     `labels`: where each begins, as a part of the width, and its text.
     """
@@ -243,7 +243,7 @@ def label_rows(labels: Sequence[tuple[float, str]]) -> list[tuple[int, bool]]:
 
 
 def _width(text: str) -> float:
-    """Width of a label, as a part of that of the axes."""
+    """Width of a label as a share of the axes'."""
     return 0.02 + 0.0085 * len(text)
 
 

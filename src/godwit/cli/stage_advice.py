@@ -1,4 +1,4 @@
-"""Advice on one stateful stage: its time as it ran, with partitions moved, and with work divided.
+"""Advice on one stateful stage: its time as run, with partitions moved, with work divided.
 
 A stateful stage of Spark runs one task per state partition on ``s`` slots; the micro-batch waits
 for the last of them.  With task times p₁ … pₙ of one micro-batch:
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """One stage of one micro-batch, in seconds."""
+    """Times of one stage of one micro-batch: as run, and as it could be."""
 
     # see the module
     as_run_s: float
@@ -53,17 +53,17 @@ class WhatIf:
 
     @property
     def saved_by_moving_s(self) -> float:
-        """Seconds that placing whole partitions freely would have saved."""
+        """Seconds saved if whole partitions were placed freely."""
         return max(0.0, self.as_run_s - self.moved_s)
 
     @property
     def saved_by_splitting_s(self) -> float:
-        """Seconds that dividing the work at will would have saved, at most."""
+        """Seconds saved at most if work could be divided freely."""
         return max(0.0, self.as_run_s - self.mean_s)
 
 
 def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
-    """Compare a stage with what it could have been.
+    """Compute the times that a stage could take.
 
     `as_run_s`: from the first launch to the last finish, in seconds. `tasks_s`: what each task
     took, in seconds; at least one. `slots`: how many tasks can run at once; at least one.
@@ -87,7 +87,7 @@ def what_if(as_run_s: float, tasks_s: Sequence[float], slots: int) -> WhatIf:
 
 
 def longest_first_s(tasks_s: Sequence[float], slots: int) -> float:
-    """Give the length of the schedule that gives the longest task left to the slot that is free."""
+    """Length of the schedule that starts the longest task first."""
     free_s = [0.0] * min(slots, len(tasks_s))
     for task_s in sorted(tasks_s, reverse=True):
         heapq.heapreplace(free_s, free_s[0] + task_s)
@@ -101,7 +101,7 @@ _WORTH = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class PartitionWork:
-    """One state partition, summed over micro-batches."""
+    """Work of one state partition over all micro-batches."""
 
     # time and CPU time of its tasks, in seconds
     work_s: float = 0.0
@@ -116,7 +116,7 @@ class PartitionWork:
 
 @dataclass(slots=True, kw_only=True)
 class Batches:
-    """Some micro-batches that follow each other, in seconds: one of them, or more of a long run."""
+    """Times of consecutive micro-batches."""
 
     first: int
     last: int
@@ -126,7 +126,7 @@ class Batches:
     mean_s: float
 
     def merged(self, other: Batches) -> Batches:
-        """Give both as one."""
+        """Merge with later micro-batches."""
         return Batches(
             first=self.first,
             last=other.last,
@@ -139,7 +139,7 @@ class Batches:
 
 @dataclass(slots=True, kw_only=True)
 class StageAdvice:
-    """One stateful stage of one query, summed over its micro-batches; times in seconds."""
+    """Sum of one stateful stage of one query over its micro-batches; times in seconds."""
 
     # which (see `StageRun`)
     query: str
@@ -163,7 +163,7 @@ class StageAdvice:
     worst: list[tuple[int, float, float]] = field(default_factory=list)
 
     def add(self, run: StageRun) -> None:
-        """Take one micro-batch's stage."""
+        """Add the stage of one micro-batch."""
         tasks = run.tasks.values()
         as_run_s = (max(t.finish_ms for t in tasks) - min(t.launch_ms for t in tasks)) / 1e3
         slots = run.slots or _most_at_once(run)
@@ -190,7 +190,7 @@ class StageAdvice:
         self._note_batch(run.batch, comparison)
 
     def _note_batch(self, batch: int, comparison: WhatIf) -> None:
-        """Note a micro-batch for the picture, and among the worst if it is one of them."""
+        """Add a micro-batch to the picture, and to the worst ones."""
         self.drawn.append(
             Batches(
                 first=batch,
@@ -233,7 +233,7 @@ class StageAdvice:
         return max(abs(one - mean) for one in spent) / mean if mean > 0 else 0.0
 
     def verdict(self) -> str:
-        """Say in a sentence or two what it comes to."""
+        """Sum the advice up in a sentence or two."""
         if self.as_run_s <= 0:
             return "It took no time that Spark's clock can show."
         moving = self.saved_by_moving_s / self.as_run_s
@@ -270,7 +270,7 @@ def advise(runs: Iterable[StageRun]) -> list[StageAdvice]:
 
 
 def _most_at_once(run: StageRun) -> int:
-    """Count how many tasks ran at once, where Spark does not say how many could."""
+    """Count the tasks that ran at once, where Spark does not say how many could."""
     changes = [(t.launch_ms, 1) for t in run.tasks.values()]
     changes += [(t.finish_ms, -1) for t in run.tasks.values()]
     running = greatest = 0

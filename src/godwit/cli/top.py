@@ -1,4 +1,4 @@
-"""`godwit top`: a running stream in the terminal, read from its checkpoint and nothing else.
+"""`godwit top`: a running stream in the terminal, read from its checkpoint alone.
 
 Each look reads the end of the journal (`godwit.checkpoint.journal.JournalReader`), so its cost does
 not grow with the stream, and nothing is asked of the query.  Its last word says whether the query
@@ -91,7 +91,7 @@ _seconds.__name__ = "number of seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """View of a checkpoint at one moment."""
+    """Content of a checkpoint at one time."""
 
     flow: str  # name of the flow
     # ``"running"``, ``"silent"`` (it may be gone, which cannot be told), ``"stopped"``,
@@ -102,7 +102,7 @@ class Sight:
 
 
 class Viewer:
-    """Looks at one checkpoint again and again.
+    """Reads one checkpoint repeatedly.
 
     `storage`: the checkpoint. `now_s`: seconds of Unix time: journals carry the driver's.
     `monotonic_s`: seconds, from any start.
@@ -123,14 +123,14 @@ class Viewer:
         self._beat_moves = False
 
     def look(self) -> Sight:
-        """Read what there is now."""
+        """Read the present content."""
         figures = figures_of(self._reader.tail(_ENTRIES))
         state, why = self._life(figures)
         return Sight(flow=printable(self._flow).replace("\n", " "), state=state, why=why,
                      figures=figures)  # fmt: skip
 
     def _life(self, figures: RunFigures) -> tuple[str, str]:
-        """Say whether the query lives, and what that is known by."""
+        """Return whether the query runs, and the evidence."""
         last = figures.last_word
         if last is not None and last.kind != "QueryStarted":
             return "stopped" if last.kind == "QueryStopped" else "failed", last.line
@@ -148,7 +148,7 @@ class Viewer:
         return "died", f"{ago}, and nobody holds the checkpoint's lease"
 
     def _is_leased(self) -> bool | None:
-        """Say whether the query lives, by its lease."""
+        """Return whether the query runs, by its lease; None if that is unknown."""
         sight, now_s = look_at_lease(self._storage), self._monotonic_s()
         if sight.beat is None:
             return sight.held
@@ -190,7 +190,7 @@ def _top(args: argparse.Namespace) -> int:
 
 
 def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) -> None:
-    """Draw again and again until Ctrl-C."""
+    """Redraw until Ctrl-C."""
     symbols = symbols_for(console)
 
     def drawn(note: str = "") -> Group:
@@ -225,7 +225,7 @@ _MOST = 1e18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFigures:
-    """One committed epoch."""
+    """Figures of one committed epoch."""
 
     epoch: int  # its number
     began_s: float  # when it began, in seconds, on the driver's clock
@@ -237,7 +237,7 @@ class EpochFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorFigures:
-    """One executor."""
+    """Figures of one executor."""
 
     # which; how many lanes; whether it is to leave; whether it has gone since
     name: str
@@ -265,7 +265,7 @@ class SourceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationFigures:
-    """A migration under way."""
+    """Figures of a migration under way."""
 
     id: str
     component: str
@@ -276,7 +276,7 @@ class MigrationFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLine:
-    """An event: when (seconds, on the driver's clock), its kind, and its line."""
+    """A line about an event: time (seconds, driver's clock), kind and text."""
 
     at_s: float
     kind: str
@@ -285,7 +285,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """A run, as far as the end of the journal tells."""
+    """Figures of a run, from the end of the journal."""
 
     # the last event of the query's life (it started, stopped or failed), if it is in sight
     last_word: EventLine | None
@@ -313,7 +313,7 @@ class RunFigures:
 
 
 def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
-    """Project the entries of a journal.
+    """Compute figures from journal entries.
 
     `entries`: the last ones, oldest first, as `godwit.checkpoint.journal.JournalReader.tail` gives
     them.
@@ -355,7 +355,7 @@ def _noted(entries: Iterable[Mapping[str, Any]], kind: str) -> list[Mapping[str,
 
 
 def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the entries since the last start of the query that is in sight."""
+    """Return the entries since the last start of the query."""
     for place in range(len(entries) - 1, -1, -1):
         event = entries[place].get("event")
         if isinstance(event, Mapping) and event.get("kind") == "QueryStarted":
@@ -364,7 +364,7 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
 
 
 def _event_line(values: Mapping[str, Any]) -> EventLine | None:
-    """Describe an event; ``None`` if it cannot be understood."""
+    """Describe an event; ``None`` if it cannot be read."""
     try:
         line = event_from_dict(values).describe()
         datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
@@ -374,7 +374,7 @@ def _event_line(values: Mapping[str, Any]) -> EventLine | None:
 
 
 def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
-    """Figures of the epochs in sight, by progress or else by the event of their commit."""
+    """Figures of epochs, by progress or else by commit events."""
     epochs: dict[int, EpochFigures] = {}
     for entry in entries:
         event, progress = entry.get("event"), entry.get("progress")
@@ -545,7 +545,7 @@ _ALARMING = (
 
 
 def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> list[Text]:
-    """Draw what can be seen.
+    """Draw the whole page.
 
     `sight`: whose run, how it is, and its figures. `width`, `height`: columns and lines there are;
     ``None``: as many lines as it takes. `symbols`: what the terminal can show. Returns lines, none

@@ -1,4 +1,4 @@
-"""The assignment: which executor, and which of its lanes, owns each key group of a component.
+"""The assignment: executor and lane that own each key group of a component.
 
 An assignment is total (every key group has exactly one place), immutable and versioned.  One epoch
 runs under one assignment, so there is never a row to misroute (paper 1 §3.2 reroutes instead).
@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Move:
-    """One key group changing executor.
+    """A key group that changes executor.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Assignment:
         return np.flatnonzero(owned).astype(np.int32)
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Every (executor, lane) there is, in order: the flat numbering of lanes."""
+        """Yield every (executor, lane) in order: the flat numbering of lanes."""
         for executor, lanes in zip(self.executors, self.lanes, strict=True):
             for lane in range(lanes):
                 yield executor, lane
@@ -200,7 +200,7 @@ class Assignment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for records and for people; as intervals where these are smaller."""
+        """Return plain values, for records and for people; as intervals where these are smaller."""
         return {
             "version": self.version,
             "executors": list(self.executors),
@@ -225,7 +225,7 @@ class Assignment:
 def even_assignment(
     num_key_groups: int, executors: Sequence[str], lanes: Sequence[int]
 ) -> Assignment:
-    """Deal key groups out evenly over all lanes of all executors.
+    """Assign key groups evenly to all lanes of all executors.
 
     Examples
     --------

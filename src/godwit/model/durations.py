@@ -65,7 +65,7 @@ def read_duration(text: str) -> int | None:
 
 
 def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> float:
-    """Return a length of time in seconds; `what` it is stands in the message.
+    """Read a duration in seconds; `what` names it in errors.
 
     Raises `InvalidControlError` if it is no length of time, or shorter than `least_s`.
 
@@ -92,7 +92,7 @@ def seconds(value: DurationOrSeconds, what: str, *, least_s: float = 1e-3) -> fl
 
 
 def microseconds(value: Duration, what: str, *, least: int) -> int:
-    """Return a length of time in microseconds, at least `least` of them.
+    """Read a duration of at least `least` microseconds.
 
     Raises `InvalidFlowError` if it is no length of time, has no fixed length (months), or is too
     short.
@@ -121,7 +121,7 @@ def microseconds(value: Duration, what: str, *, least: int) -> int:
 
 
 def signed_microseconds(value: Duration, what: str) -> int:
-    """Return a distance in time, which may be negative, in microseconds.
+    """Read a duration that may be negative, in microseconds.
 
     Raises `InvalidFlowError` as of `microseconds`, but for the sign.
 
@@ -161,7 +161,7 @@ def _read(text: str, what: str) -> int:
 
 
 def spelled(length_us: int) -> str:
-    """Write a length of time as `microseconds` reads it.
+    """Spell a duration as `microseconds` reads it.
 
     Examples
     --------

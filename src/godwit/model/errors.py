@@ -88,7 +88,7 @@ class InvalidControlError(GodwitError):
 
 
 class PlannerFailedError(GodwitError):
-    """A planner raised, returned what is no plan, or did not return."""
+    """A planner raised, returned no valid plan, or did not return in time."""
 
 
 class InvalidPlanError(GodwitError):
@@ -120,7 +120,7 @@ class ConcurrentRunError(CheckpointError):
 
 
 class LocalStoreError(GodwitError):
-    """An executor's local store cannot lie where it is to; nothing was changed there."""
+    """An executor's local store cannot be where it should; nothing was changed there."""
 
 
 class StorageFullError(GodwitError):
@@ -148,7 +148,7 @@ class ClusterError(GodwitError):
 
 
 class StopTimeoutError(GodwitError):
-    """A query was told to stop and has not stopped yet; it does once its epoch is over."""
+    """A query has been asked to stop and has not stopped yet; it will after its epoch."""
 
 
 class EndingError(GodwitError):

@@ -81,7 +81,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStarted(Event):
-    """A query began to run; `resumed` tells whether its checkpoint held epochs already."""
+    """A query began to run; `resumed`: its checkpoint held epochs already."""
 
     name: str
     resumed: bool = False
@@ -93,7 +93,7 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanged(Event):
-    """A query goes on with another flow than the one that its checkpoint was written by."""
+    """A query continues a checkpoint that was written by another version of its flow."""
 
     added: tuple[str, ...] = ()  # operators that start without state
     # operators that had been removed, and find the state that they left
@@ -158,7 +158,7 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsLeftOut(Event):
-    """An operator over event time left rows out in an epoch; told once for each of them."""
+    """An operator over event time left rows out in an epoch."""
 
     operator: str  # its name
     # late, ahead, untimed: rows of which all windows were closed, that were too far ahead of the
@@ -194,7 +194,7 @@ class RowsLeftOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochAborted(Event):
-    """An attempt at an epoch came to nothing; it left only files that nobody names."""
+    """An attempt at an epoch failed; it left only files that nobody names."""
 
     reason: str
 
@@ -305,7 +305,7 @@ class ResidentLanesFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerFailed(Event):
-    """A listener raised; it stays, and this is told once for each kind of error that it raises."""
+    """A listener raised; it stays. Announced once for each kind of error."""
 
     listener: str  # name of the function
     error: str  # the error's kind and text, in one line
@@ -317,7 +317,7 @@ class ListenerFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundFailed(Event):
-    """Something beside the epochs failed and goes on, or a part could not be closed at the end."""
+    """Work beside the epochs failed and goes on, or a part could not be closed at the end."""
 
     what: str  # what it does, as in "watching executors"
     error: str  # the error's kind and text, in one line
@@ -369,7 +369,7 @@ class LoadMeasured(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision(Event):
-    """A decision of the controller, or what became of one; `DECISIONS` has the names of all."""
+    """A decision of the controller, or its outcome; `DECISIONS` has the names of all kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,7 +432,7 @@ class _Scaling(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledOut(_Scaling):
-    """More executors are to work: `before` do or are on their way, `wanted` are to be."""
+    """More executors are requested, or kept: from `before` to `wanted`."""
 
     # those of them that were to leave, were still there, and stay; the others were asked for
     kept: tuple[str, ...] = ()
@@ -445,7 +445,7 @@ class ScaledOut(_Scaling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledIn(_Scaling):
-    """Executors are to be emptied and given back."""
+    """Executors are drained to be given back."""
 
     executors: tuple[str, ...]
 
@@ -458,7 +458,7 @@ class ScaledIn(_Scaling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRefused(_Scaling):
-    """More or fewer executors were wanted, and are not to be had or would not do."""
+    """The number of executors should change, and cannot or must not."""
 
     def _line(self) -> str:
         return (
@@ -479,7 +479,7 @@ class ExecutorsReturned(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSkipped(_Decision):
-    """Nothing was done where something might have been; told once, until it changes."""
+    """Nothing was done although it was considered; announced once per reason."""
 
     what: str  # what was not done
     reason: str  # why
@@ -492,7 +492,7 @@ class DecisionSkipped(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerFailed(_Decision):
-    """A planner or a scaling model gave no answer that can be used; the stream goes on as it is."""
+    """A planner or a scaling model gave no usable answer; the stream goes on unchanged."""
 
     planner: str
     reason: str
@@ -503,7 +503,7 @@ class PlannerFailed(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAbandoned(_Decision):
-    """A plan was overtaken by events; what has moved stays, and it is planned anew."""
+    """A plan under way was overtaken by events; completed moves stay, and it is planned anew."""
 
     component: str
     reason: str
@@ -514,7 +514,7 @@ class PlanAbandoned(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(_Decision):
-    """Somebody decided by hand; it is left alone for a while."""
+    """A decision by hand is respected by the controller for a while."""
 
     # ``"migration of <component>"``, ``"components of <operator>"``, ``"draining of <executor>"``
     # or ``"scaling"``
@@ -527,7 +527,7 @@ class ManualOverrideRespected(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStateChosen(_Decision):
-    """Windows that overlap share panes from the next epoch on, or have states of their own."""
+    """Overlapping windows share panes from the next epoch on, or have states of their own."""
 
     operator: str  # whose windows
     duplicated: bool  # whether windows have states of their own
@@ -552,7 +552,7 @@ class ExecutorsRequested(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorsMissing(_Decision):
-    """Executors that the cluster was asked for do not come, and are not waited for any more."""
+    """Executors that were requested have not come, and are no longer waited for."""
 
     count: int
     reason: str
@@ -583,7 +583,7 @@ class ExecutorKept(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStarted(_Decision):
-    """Somebody asked for another number of executors."""
+    """Another number of executors was requested by hand."""
 
     # before, wanted: executors there are, without those that drain, and executors there are to be
     before: int
@@ -595,7 +595,7 @@ class ScalingStarted(_Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingFinished(_Decision):
-    """There are as many executors as were asked for, and key groups are where they are to be."""
+    """The requested executors are there, and key groups are where they should be."""
 
     executors: tuple[str, ...]  # those there are
     moved: int  # key groups that changed executor for it
@@ -738,7 +738,7 @@ class KeyGroupsWarmed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsSuspended(_KeyGroupEvent):
-    """Key groups have no state where they are; from now on their rows wait."""
+    """Key groups have no state at their executor; their rows wait from now on."""
 
     def _line(self) -> str:
         return f"{self._which} suspended, their rows wait"
@@ -787,13 +787,13 @@ class _RegroupingEvent(Event):
 
     @property
     def _made(self) -> str:
-        """List the components that are made anew."""
+        """List the components that are replaced."""
         return "; ".join(f"{name} of {of}" for name, of in self.components.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingStarted(_RegroupingEvent):
-    """Another physical plan was accepted; key groups move to be together first."""
+    """Another physical plan was accepted; operators to be fused are co-located first."""
 
     # moves, state_bytes: key groups that have to move for it, and the state that is warmed for them
     moves: int
@@ -828,7 +828,7 @@ class RegroupingCancelled(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormsCompared(Event):
-    """A period of windows ended whose consolidation goes together or apart, as costs say."""
+    """A period ended in which the costs of one-phase and two-phase windows were compared."""
 
     operator: str  # the windowed aggregate
     # form, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be

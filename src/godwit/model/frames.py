@@ -1,4 +1,4 @@
-"""Tracebacks of a user's mistake: the user's own lines, and as few of ours as can be.
+"""Tracebacks of users' mistakes: their own lines, and as few of Godwit's as possible.
 
 What a user reads of an error should be the line that made it and the sentence that explains it.
 The calls that users make are marked with `user_call`: an error of ours leaves them with one frame
@@ -40,11 +40,11 @@ _OUR_FILES = str(Path(__file__).parent.parent) + os.sep
 
 
 class WrongArgumentsError(InvalidFlowError, TypeError):
-    """A call of ours does not take such arguments; also a TypeError, as any other call raises."""
+    """Wrong arguments of a call; also a TypeError, as for any other call."""
 
 
 def user_call(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a call that users make: its errors begin with the user's line.
+    """Mark a function of the public API: tracebacks of its errors begin with the user's line.
 
     Wrong arguments become an `InvalidFlowError` that offers the right ones; frames of this package
     leave the tracebacks of errors of ours and of what caused them.
@@ -68,7 +68,7 @@ def user_call(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def user_class(cls: type[T]) -> type[T]:
-    """Mark a class that users make instances of: `user_call` of its constructor."""
+    """Mark a class of the public API: its constructor is a `user_call`."""
     made: Any = cls
     made.__init__ = user_call(made.__init__)
     return cls
@@ -93,7 +93,7 @@ def _wrong_arguments(
     given: dict[str, object],
     error: TypeError,
 ) -> WrongArgumentsError:
-    """Return the error of a call with wrong arguments, which offers the right ones."""
+    """Return the error for wrong arguments, with suggestions."""
     name = function.__name__
     if name == "__init__":
         name = type(positional[0]).__name__
@@ -160,7 +160,7 @@ _MOVED = {
 
 
 def user_traceback(error: BaseException) -> str:
-    """Format a traceback without Godwit's own frames; empty if nothing else raised.
+    """Format a traceback without Godwit's frames; empty if there are no others.
 
     What led to the exception (``raise ... from``) is in it, treated alike.
     """
@@ -183,7 +183,7 @@ def user_traceback(error: BaseException) -> str:
 def function_failed(
     operator: str, function: Callable[..., object], key: tuple[object, ...], error: BaseException
 ) -> UserFunctionError:
-    """Return the error of a function per key that raised: for which key, and where."""
+    """Return the error that a user's function raised for a key."""
     text = user_traceback(error)
     if not text:
         # No frame of the user's: the function ran, but what it returned is no iterable.

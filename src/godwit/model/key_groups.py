@@ -55,7 +55,7 @@ def key_groups_of(hashes: npt.NDArray[np.int64], num_key_groups: int) -> npt.NDA
 
 
 class PerKeyGroup(Mapping[int, int]):
-    """An integer for each of some key groups. It does not change, and equals the same dict.
+    """Immutable map from key groups to integers; equals the same dict.
 
     A dict takes 0.1 µs a key group wherever it is made, sent, read or merged, which an epoch does
     several times for every operator; columns take a hundredth.
@@ -90,7 +90,7 @@ class PerKeyGroup(Mapping[int, int]):
 
     @classmethod
     def joined(cls, parts: Iterable[Mapping[int, int]]) -> PerKeyGroup:
-        """Merge mappings; where several have one key group, the last counts."""
+        """Merge mappings; the last one wins."""
         columns = [cls.of(part) for part in parts]
         if len(columns) == 1:
             return columns[0]
@@ -126,7 +126,7 @@ class PerKeyGroup(Mapping[int, int]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeyGroupLoad:
-    """Cost of some key groups in one epoch, or in several: columns of shape ``(n,)``."""
+    """Load of some key groups in one epoch or several, as columns of shape ``(n,)``."""
 
     key_groups: npt.NDArray[np.int64]  # those that were touched, ascending
     rows: npt.NDArray[np.int64]  # rows (or partial states) that came in
@@ -152,7 +152,7 @@ class KeyGroupLoad:
 
     @classmethod
     def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
-        """Add loads up; bytes of state are those of the last load that knows them."""
+        """Sum loads; bytes of state are those of the last load that has them."""
         touched = [int(load.key_groups[-1]) for load in loads if len(load.key_groups)]
         size = 1 + max(touched, default=-1)
         rows, keys, state_bytes = np.zeros((3, size), np.int64)
@@ -225,7 +225,7 @@ class Intervals:
 
     @classmethod
     def of(cls, value_of: npt.NDArray[np.int32]) -> Self:
-        """Write a map, shape ``(num_key_groups,)``, as intervals."""
+        """Convert a map, shape ``(num_key_groups,)``, to intervals."""
         changes = np.concatenate(([True], value_of[1:] != value_of[:-1]))
         starts = np.flatnonzero(changes).astype(np.int32)
         return cls(num_key_groups=len(value_of), starts=starts, values=value_of[starts])
@@ -244,7 +244,7 @@ class Intervals:
 
 
 def pack(value_of: npt.NDArray[np.int32]) -> list[int] | dict[str, list[int]]:
-    """Write a map in plain values: as intervals where these are fewer than half as many numbers."""
+    """Convert a map to plain values: to intervals where these are shorter."""
     intervals = Intervals.of(value_of)
     if 4 * len(intervals) > len(value_of):
         plain: list[int] = value_of.tolist()
@@ -276,7 +276,7 @@ _SHARE: Final = 1 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KeyGroupPairs:
-    """Rows from key groups of one component to key groups of another, as far as worth knowing.
+    """Rows from key groups of one component to those of another; rare pairs are merged.
 
     Between two components of m key groups there may be m² pairs, and where an operator sends to all
     key groups alike, which is the rule, none of them says anything.  What a planner can use is a
@@ -332,7 +332,7 @@ class KeyGroupPairs:
 
     @property
     def known(self) -> KeyGroupPairs:
-        """The pairs without those whose target is `OTHERS`."""
+        """The pairs whose target is not `OTHERS`."""
         of = self.target != OTHERS
         return KeyGroupPairs(source=self.source[of], target=self.target[of], rows=self.rows[of])
 

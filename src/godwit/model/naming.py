@@ -1,4 +1,4 @@
-"""Names of sources, operators, sinks and columns: what may be one, and what to say if it is not.
+"""Rules for names of sources, operators, sinks and columns, and messages about wrong ones.
 
 An operator's state is found again by the operator's name, so a default name depends only on what
 the operator does, never on the order in which the program builds its operators.
@@ -51,7 +51,7 @@ def type_name(value: object) -> str:
 
 
 def is_one_of(value: object, known: Collection[str]) -> bool:
-    """Return true if a value is one of some words; never compares other types with text."""
+    """Return whether a value is one of some words; values of other types never are."""
     return isinstance(value, str) and value in known
 
 
@@ -83,7 +83,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    r"""Type of an error and the first line of its text: Spark's go on for many more.
+    r"""Format an error as its type and the first line of its text.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def error_line(error: BaseException) -> str:
 
 
 def check_name(kind: str, name: object) -> str:
-    """Return `name` if a flow, source, operator or sink may have it.
+    """Return a name of a flow, source, operator or sink, or refuse it.
 
     Raises `InvalidFlowError` if it is not text, is empty or too long, or would not do as a part of
     a file name.
@@ -152,7 +152,7 @@ def insist_on_number(
 
 
 def check_column_names(names: Iterable[str], where: str) -> None:
-    """Refuse column names that are reserved, that come twice, or that differ in case only.
+    """Refuse column names that are reserved, duplicate, or differ only in case.
 
     Spark, Delta and most readers of Parquet take names that differ in case only for one.
 
@@ -211,7 +211,7 @@ def default_name(sources: Sequence[str], action: str, keys: Iterable[str]) -> st
 
 
 def results_name(results: Collection[str]) -> str:
-    """Name what an operator does after its results; the first of them, where there are many.
+    """Name an operator after its results; after the first one if there are many.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Secrets, kept out of everything that people and logs read.
+"""Secrets, and hiding them in everything that people and logs read.
 
 Passwords come inside connection strings and URIs, and the libraries that read those repeat them
 when they fail.  What is said about a location therefore goes through `Secrets.hide`, and an error
@@ -108,7 +108,7 @@ def hidden(text: str) -> str:
 
 
 def hidden_values(value: Any) -> Any:
-    """Return plain values with `hidden` texts; what holds none is returned as it is."""
+    """Hide secrets in plain values; return values without any as they are."""
     if not (_known.parts or _known.whole):
         return value
     if isinstance(value, str):
@@ -151,7 +151,7 @@ logging.getLogger("godwit").addFilter(_Hiding())
 
 
 def shown_uri(uri: str) -> str:
-    """Return a URI without what comes before its ``@`` and without confidential parameters.
+    """Return a URI without user, password and confidential parameters.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, in events and on the command line."""
+"""Formatting of numbers and names in events and on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["counted", "human_bytes", "key_groups_listed", "printable"]
 
 
 def counted(count: int, noun: str) -> str:
-    """Count things, one or several.
+    """Format a count with its noun.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def human_bytes(count: float) -> str:
-    """Bytes with a unit.
+    """Format bytes with a unit.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def human_bytes(count: float) -> str:
 
 
 def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
-    """Write key groups down: all of a few, the first `limit` of many.
+    """List key groups: all of a few, the first `limit` of many.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def key_groups_listed(key_groups: Sequence[int], *, limit: int = 8) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Write out what a terminal would obey or hide: control characters, changes of direction.
+    r"""Escape control characters and changes of writing direction.
 
     What is confidential is left out. Line breaks stay.
 

@@ -1,4 +1,4 @@
-"""Operators of nodes whose columns have types: one constructor call for every kind."""
+"""Binding: operators of nodes whose columns have types."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["join_operator", "keyed_operator", "windowed_operator"]
 def keyed_operator(
     node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str
 ) -> KeyedOperator:
-    """Make the operator of aggregates or a function per key."""
+    """Build the operator of aggregates or a function per key."""
     if isinstance(node, ComputeNode) and node.windows is not None:
         return node.windows.operator(
             name=node.name, keys=keys, inputs=inputs, aggregates=dict(node.aggregates)
@@ -86,7 +86,7 @@ def _insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
 def windowed_operator(
     node: WindowedNode, arriving: pa.Schema, inputs: pa.Schema, time: RowTime, zone: str
 ) -> EventTimeOperator:
-    """Make the operator of windows of event time.
+    """Build the operator of windows of event time.
 
     `arriving` are the columns of its rows, `inputs` those that the aggregates or the function read,
     `time` where the event time is, `zone` the session's.
@@ -137,7 +137,7 @@ def join_operator(
     right: tuple[pa.Schema, str],
     inputs: tuple[int, int],
 ) -> JoinOperator:
-    """Make the operator of a join.
+    """Build the operator of a join.
 
     `left` and `right` are the columns of either stream, its key columns checked, and what to call
     it; `inputs` is how many inputs each has, of which those of the left are numbered first.
@@ -219,7 +219,7 @@ def _named(
     origin: str,
     other: str,
 ) -> pa.Schema:
-    """Name the columns of the right; those that the left has too get the suffix."""
+    """Name the columns of the right; duplicates of the left get the suffix."""
     names = {field.name.lower() for field in taken}
     both = [field.name for field in columns if field.name.lower() in names]
     if both and node.suffix is None:
@@ -236,7 +236,7 @@ def _named(
 
 
 def _origin(stream: StreamNode) -> dict[str, Any]:
-    """Describe where the rows of a stream come from; see `JoinSide.origin`."""
+    """Describe the origin of a stream's rows; see `JoinSide.origin`."""
     branches = branches_of(stream)
     return {
         "sources": sorted(source.name for source in sources_of(stream)),

@@ -1,4 +1,4 @@
-"""Compiling: from the graph that the user drew to operators bound to the types of their columns.
+"""Compilation: from the user's graph to operators bound to the types of their columns.
 
 One pass over the operators in the order they were declared, which is upstream before downstream.
 Everything that can be wrong with columns is found here, before anything runs.
@@ -105,7 +105,7 @@ def _insist_on_use(flow: FlowGraph) -> None:
 
 
 class _Compilation:
-    """One run of the compiler: binds operator after operator, upstream first."""
+    """One run of the compiler, which binds operators upstream first."""
 
     def __init__(self, flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> None:
         self.flow, self.retimed, self.zone = flow, retimed, zone
@@ -297,7 +297,7 @@ class _Compilation:
         time: str | None = None,
         first: int = 0,
     ) -> list[Input]:
-        """Return the inputs of an operator: one for each branch of the stream that it reads.
+        """Return an operator's inputs: one for each branch of the stream that it reads.
 
         `time` is the column that it reads as event time, if any.
         """
@@ -375,7 +375,7 @@ class _Compilation:
                 yield from self.rejects_of(name, node.name, node.late)
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-        """Refuse one sink object under two names: it would mix up their epochs.
+        """Refuse a sink object under two names, which would mix up its epochs.
 
         A sink that keeps no rows cannot mistake them.
         """

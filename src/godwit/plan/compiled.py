@@ -1,4 +1,4 @@
-"""A flow that can run: every column has a type, every operator is bound, every mistake was found.
+"""Compiled flow: columns typed, operators bound, mistakes refused.
 
 The invariant: operators and their inputs form a DAG whose levels grow along every edge, so an
 epoch that runs the components level by level has each operator's rows before it needs them; and
@@ -103,7 +103,7 @@ def source_of(watermark: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Rows of an operator that a sink gets."""
+    """Rows of an operator for one sink."""
 
     name: str  # the sink's
     operator: str
@@ -123,7 +123,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Component:
-    """Operators that share one partitioning, and hence one exchange and one assignment.
+    """Operators that share one partitioning, and so one exchange and one assignment.
 
     Their state of a key group is in one place, moves, waits and resumes together.  Where one of
     them feeds another, its rows stay in the lane.
@@ -146,13 +146,13 @@ class Component:
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """States of its operators: each is brought forward, warmed and dropped on its own."""
+        """States of its operators, each with chains and copies of its own."""
         return tuple(state for operator in self.operators for state in operator.states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CompiledFlow:
-    """A validated flow; `LogicalFlow.compile` makes it."""
+    """A validated flow; made by `LogicalFlow.compile`."""
 
     name: str
     num_key_groups: int  # of every component
@@ -175,7 +175,7 @@ class CompiledFlow:
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
-        """Every operator, upstream before downstream; in one order, whatever the physical plan."""
+        """All operators, upstream first, in an order independent of the physical plan."""
         of = {operator.name: operator for c in self.components for operator in c.operators}
         fed = (name for feed in self.inputs for name in (feed.operator, *feed.others))
         return tuple(of[name] for name in dict.fromkeys(fed))
@@ -215,7 +215,7 @@ class CompiledFlow:
         )
 
     def under(self, plan: PhysicalPlan) -> CompiledFlow:
-        """Return the flow with the components of another plan; what comes out is the same.
+        """Return the flow under another physical plan; results are the same.
 
         Each operator keeps state of its own, so only what cannot run together is refused
         (`InvalidPlanError`): operators whose keys have other types, since equal keys would then be
@@ -280,7 +280,7 @@ class CompiledFlow:
 
     @property
     def watermarks(self) -> tuple[tuple[str, ...], ...]:
-        """Watermarks that rows of sources move, numbered; each under every name that it has.
+        """Watermarks of sources' rows, numbered; each with all its names.
 
         First those of the sources, by their names and in their order. Behind them those of branches
         whose maps compute the event time anew, by the names of the inputs that read them
@@ -317,7 +317,7 @@ class CompiledFlow:
 
 
 def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
-    """Make a component of a plan, or refuse keys of different types."""
+    """Build a component of a plan, or refuse keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
     types = {operator.name: tuple(operator.keys.types) for operator in operators}
     if len(set(types.values())) > 1:
@@ -331,7 +331,7 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
 
 
 def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) -> None:
-    """Refuse to fuse an operator with its input's, if rows belong to other lanes."""
+    """Refuse to fuse operators whose rows belong to different lanes."""
     sender, receiver = flow.operator(feed.upstream), flow.operator(feed.operator)
     if feed.others:
         raise InvalidPlanError(

@@ -98,7 +98,7 @@ def event_time_of(
     does: str,
     time: str | None = None,
 ) -> RowTime:
-    """Return the column that holds the event time of a stream's rows, for an operator on it.
+    """Return the column of a stream's event time, for an operator on it.
 
     `schema` and `origin` are the stream's columns and what to call it, `does` is what the operator
     needs event time for, `time` the column that the user named, if any. Raises `InvalidFlowError`
@@ -145,7 +145,7 @@ def event_time_of(
 
 
 def _has_ends(stream: StreamNode) -> bool:
-    """Return true if all rows of a stream are results of windows, also behind a join."""
+    """Return whether all rows of a stream are results of windows, also through joins."""
     feeds = [branch.feed for branch in branches_of(stream)]
     return all(
         (isinstance(feed, WindowedNode) and feed.function is None)
@@ -168,7 +168,7 @@ def insist_on_timestamps(field: pa.Field, subject: str, origin: str, operator: s
 def check_output_time(
     operator: str, output: pa.Schema, event_time: object, slack: Duration | None
 ) -> tuple[str | None, int | None]:
-    """Return column and slack (µs) of the event time of what a function emits, as the user said."""
+    """Check column and slack (µs) of a function's output event time."""
     if event_time is None:
         if slack is not None:
             raise InvalidFlowError(
@@ -198,7 +198,7 @@ def check_output_time(
 
 
 def time_columns(stream: StreamNode) -> list[str]:
-    """Return the columns that may hold a stream's event time, unless the user names one."""
+    """Return columns that may be a stream's event time by default."""
     found: dict[str, None] = {}
     for branch in branches_of(stream):
         feed = branch.feed
@@ -215,12 +215,12 @@ def time_columns(stream: StreamNode) -> list[str]:
 
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:
-    """Return true if watermarks tell how far a column has come; else lanes have to tell."""
+    """Return whether watermarks tell the progress of a column; else lanes report it."""
     return all(_follows(branch, column) for branch in branches_of(stream))
 
 
 def _follows(branch: Branch, column: str) -> bool:
-    """Return true if watermarks tell how far a column of one branch has come."""
+    """Return whether watermarks tell the progress of a column in one branch."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
         return feed.time is not None and column == feed.time.column
@@ -239,7 +239,7 @@ def delay_us(
     operator: str,
     columns_of: Callable[[StreamNode], Container[str]],
 ) -> int:
-    """Return how far behind the watermark of its input a column may be, in microseconds.
+    """Return by how many microseconds a column may lag its input's watermark.
 
     `feed` feeds the operator of that name, which reads `column` as event time; `columns_of` gives
     the columns of a stream. Raises `InvalidFlowError` if there is no bound.
@@ -288,7 +288,7 @@ def delay_us(
 
 
 def _no_bound(operator: str, column: str, feed: OperatorNode, why: str) -> InvalidFlowError:
-    """Return the error of an event time that may be any time behind the watermark."""
+    """Return the error that an event time has no bounded lag behind the watermark."""
     return InvalidFlowError(
         f"Operator {operator!r} reads {column!r} of {feed.name!r} as event time, and nothing says "
         f"how far behind the watermark it may be: {why}.",

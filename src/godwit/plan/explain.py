@@ -1,4 +1,4 @@
-"""A flow as the person who wrote it sees it: names, what operators do, how an epoch runs.
+"""Explanation of a flow in users' terms: operators, inputs, and how an epoch runs.
 
 The text of `explain` follows an epoch: level by level, and within an operator from what it reads,
 through the exchange, to what it emits and who gets that.
@@ -50,7 +50,7 @@ _BY_COMPONENT = frozenset({"components", "migrations"})
 
 
 class UserNames:
-    """Names that users know, by the engine's names of operators and components.
+    """Users' names of operators and components, by the engine's names.
 
     A two-phase window is three operators to the engine (two slots that compute, one that
     consolidates), and may be three components; to whoever wrote the flow it is one operator with
@@ -68,11 +68,11 @@ class UserNames:
         return "+".join(dict.fromkeys(self._of.get(part, part) for part in name.split("+")))
 
     def each(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the users' names of several operators, each once."""
+        """Return distinct users' names of several operators."""
         return tuple(dict.fromkeys(self[name] for name in names))
 
     def labels(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return a different name for each of several: parts after a first one are numbered."""
+        """Return unique names for several operators: further parts are numbered."""
         labels: list[str] = []
         parts: dict[str, int] = {}
         for name in names:
@@ -165,7 +165,7 @@ def _fed_by(flow: CompiledFlow, level: int) -> str:
 
 
 def _physical(flow: CompiledFlow, names: UserNames) -> str:
-    """Describe the physical plan: which operators share a component."""
+    """Describe the physical plan."""
     shared = [
         f"{', '.join(shared)} share component {names[component.name]!r} ({_shared(component)})"
         for component in flow.components
@@ -259,7 +259,7 @@ def _kind(operator: KeyedOperator) -> str:
 
 
 def _emits(operator: KeyedOperator) -> str:
-    """Describe which rows an operator emits in an epoch."""
+    """Describe when an operator emits rows."""
     if operator.complete:
         return "all keys, in every epoch"
     if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:

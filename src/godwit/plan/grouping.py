@@ -23,7 +23,7 @@ _EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 
 def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
-    """Return true if rows surely reach the operator of `feed` with the keys they had in `sender`.
+    """Return whether rows surely reach the operator of `feed` with their keys unchanged.
 
     A function of the user's may give rows other keys; then only looking at them tells.
     """
@@ -31,7 +31,7 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
 
 
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
-    """Return the inputs whose rows surely stay in their lane, if both operators share a component.
+    """Return inputs whose rows stay in their lane if both operators share a component.
 
     Both are keyed by the same columns, and no function of the user's stands between.  Windows that
     the user wants consolidated apart are left so.
@@ -48,7 +48,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
 
 
 def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
-    """Return a user's component → operators as plain values, or refuse them."""
+    """Return a user's component → operators as plain values, or refuse it."""
     if not isinstance(components, Mapping):
         raise InvalidPlanError(
             f"Components were given as a value of type {type_name(components)}.",
@@ -75,7 +75,7 @@ def checked_components(components: Any) -> dict[str, tuple[str, ...]]:
 
 
 def regrouped(flow: CompiledFlow, components: Mapping[str, Iterable[str]]) -> PhysicalPlan:
-    """Return a flow's physical plan with these components → operators made anew.
+    """Return the physical plan with some components replaced.
 
     A component that loses operators to them keeps its name, unless it is left with one operator,
     whose name it then takes. Raises `InvalidPlanError` if an operator does not exist or is named

@@ -1,4 +1,4 @@
-"""Layouts by which a flow's operators read what earlier versions of them wrote.
+"""Lineage: layouts by which operators read what earlier flow versions wrote.
 
 Problem: a checkpoint's segments, snapshots and waiting rows were written under several flow
 versions, and lanes read all of them as state and rows of today.
@@ -55,7 +55,7 @@ __all__ = ["Layouts", "digest_of_way", "flow_version", "layouts_of"]
 
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
-    """Describe a flow as its checkpoint keeps it."""
+    """Describe a flow for its checkpoint."""
     return FlowVersion(
         operators={operator.name: _operator_version(operator, flow) for operator in flow.operators},
         sinks={output.name: columns_of(output.schema) for output in flow.outputs},
@@ -65,7 +65,7 @@ def flow_version(flow: CompiledFlow) -> FlowVersion:
 
 
 def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVersion:
-    """Describe an operator as the checkpoint keeps it."""
+    """Describe an operator for the checkpoint."""
     return OperatorVersion(
         kind=operator.kind,
         keys=columns_of(operator.keys),
@@ -79,7 +79,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
 
 
 def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
-    """Digest the inputs and the function of an operator."""
+    """Digest of an operator's inputs and function."""
     inputs = [
         (feed.source, [m.function if isinstance(m, ArrowMap) else m for m in feed.maps])
         if isinstance(feed, SourceInput)
@@ -90,7 +90,7 @@ def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:
 
 
 def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChanges) -> Layouts:
-    """Return operator → how each of its states, and the rows that wait for it, are read.
+    """Return operator → layouts of its states and waiting rows.
 
     `stored` is its checkpoint, ``None`` if that is new; `changes` is what became of the operators
     since. Raises `CheckpointMismatchError` if stored state or waiting rows do not fit.
@@ -114,7 +114,7 @@ def layouts_of(flow: CompiledFlow, stored: CommitLog | None, changes: FlowChange
 def _state_layout(
     operator: KeyedOperator, state: StateId, before: str, log: CommitLog | None
 ) -> EntryLayout:
-    """Return how entries of a state are read, today's and former ones."""
+    """Return the layout of a state's entries, today's and former ones."""
     former: dict[int, Former] = {}
     if log is not None:
         stored = StateId(before, state.state)
@@ -125,7 +125,7 @@ def _state_layout(
 def _former(
     operator: KeyedOperator, stored: StateId, log: CommitLog, flows: Iterable[int]
 ) -> dict[int, Former]:
-    """Flow version → how a state written under it is read, where that differs from today."""
+    """Flow version → layout of a state written under it, where it differs from today's."""
     found = {}
     versions = log.versions_since(min(flows, default=log.flow))
     today = columns_of(operator.schema_of(stored.state).values)
@@ -155,7 +155,7 @@ def _written(
 
 @contextmanager
 def _of_version(flow: int, stored: StateId) -> Iterator[None]:
-    """Turn an error over a stored description into `CorruptCheckpointError`."""
+    """Context that turns errors about stored descriptions into `CorruptCheckpointError`."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -169,7 +169,7 @@ def _of_version(flow: int, stored: StateId) -> Iterator[None]:
 
 
 def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None) -> WaitingLayout:
-    """Return how rows that wait for an operator are read, today's and former ones."""
+    """Return the layout of waiting rows, today's and former ones."""
     former: dict[int, Former] = {}
     waiting = () if log is None else log.chains.waiting_segments(before)
     if log is not None and waiting:
@@ -195,7 +195,7 @@ def _waiting_layout(operator: KeyedOperator, before: str, log: CommitLog | None)
 def _former_rows(
     operator: KeyedOperator, before: str, waiting: Iterable[SegmentRef], log: CommitLog
 ) -> dict[int, Former]:
-    """Flow version → how rows that waited under it are read, where that differs."""
+    """Flow version → layout of rows that waited under it, where it differs."""
     found = {}
     today = columns_of(operator.waiting)
     states = operator.describe_states()
@@ -241,7 +241,7 @@ class _BehindKeys:
 
 
 def digest_of_way(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
-    """Digest the ways that rows take: the same for the same names and code.
+    """Digest of branches: equal for equal names and code.
 
     A way is the name of the source or operator that makes the rows, and the functions behind it.
     """
@@ -250,7 +250,7 @@ def digest_of_way(branches: Iterable[tuple[str, Iterable[Any]]]) -> str:
 
 
 def _text_of(function: Any) -> str:
-    """Write a function's code as text: equal code gives equal text."""
+    """Represent a function's code as text: equal code gives equal text."""
     if isinstance(function, functools.partial):
         arguments = (function.args, sorted(function.keywords.items()))
         return f"{_text_of(function.func)}{_plain_text(arguments)}"
@@ -267,7 +267,7 @@ def _text_of(function: Any) -> str:
 
 
 def _plain_text(value: Any) -> str:
-    """Write plain values and code as text; sets are sorted."""
+    """Represent plain values and code as text; sets are sorted."""
     if isinstance(value, CodeType):
         return repr([value.co_code, value.co_names, *map(_plain_text, value.co_consts)])
     if isinstance(value, (tuple, list)):

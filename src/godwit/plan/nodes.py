@@ -1,4 +1,4 @@
-"""The graph that a user's calls draw, before anything is known about columns.
+"""Nodes of the graph that a user's calls build, before columns are known.
 
 Every node knows what it reads and nothing knows its readers, so a stream can be used any number
 of times.  Streams meet in a union: the ways from a node back to what makes its rows are its
@@ -67,7 +67,7 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapNode:
-    """A function over the rows of `upstream`."""
+    """A map over the rows of `upstream`."""
 
     upstream: StreamNode
     # DataFrame to DataFrame on the rows of a DataFrame, else Arrow table to table
@@ -145,7 +145,7 @@ class WindowedNode(_KeyedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DropDuplicatesNode(_KeyedNode):
-    """An operator that lets the first row of each key through."""
+    """An operator that passes the first row of each key."""
 
     within_us: int | None  # duplicates happen at most this long before or after it
     late: Any = None  # as in `WindowedNode`
@@ -153,7 +153,7 @@ class DropDuplicatesNode(_KeyedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JoinNode(_KeyedNode):
-    """Rows of two keyed streams, `upstream` and `right`, that meet by event time."""
+    """A join of two keyed streams, `upstream` and `right`, by event time."""
 
     right: StreamNode
     right_keys: tuple[str, ...]
@@ -168,7 +168,7 @@ class JoinNode(_KeyedNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SinkNode:
-    """A sink and the stream that it gets."""
+    """A sink and the stream it gets."""
 
     name: str
     upstream: StreamNode
@@ -182,7 +182,7 @@ StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FlowGraph:
-    """Everything that a flow declares, in the order of declaration."""
+    """All declarations of a flow, in order."""
 
     name: str
     num_key_groups: int  # of every operator
@@ -193,7 +193,7 @@ class FlowGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Branch:
-    """One way that rows take to a stream."""
+    """One path of rows to a stream: a source or operator, and the maps after it."""
 
     feed: SourceNode | OperatorNode  # makes the rows
     maps: tuple[MapNode, ...]  # from there to the stream
@@ -224,7 +224,7 @@ def branches_of(node: StreamNode) -> tuple[Branch, ...]:
 
 
 def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
-    """Return the sources that the rows of `node` descend from, each once."""
+    """Return the distinct sources that the rows of `node` descend from."""
     found: list[SourceNode] = []
     seen: set[int] = set()
     pending = [node]
@@ -250,7 +250,7 @@ def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
 
 
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:
-    """Operator → exchanges between the sources and it: 1 if only sources feed it.
+    """Operator → its level: the number of exchanges between the sources and it.
 
     `operators` come upstream before downstream.
     """

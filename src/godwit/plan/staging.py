@@ -1,4 +1,4 @@
-"""Staged output: the contract between sinks, on the driver, and the lanes that make their rows.
+"""Staged output: the contract between sinks on the driver and the lanes that produce rows.
 
 A sink lives on the driver and is given an epoch once it is committed.  Two things cannot wait for
 that.  A row that its target will never take has to be found while the epoch can still be refused,
@@ -39,28 +39,28 @@ REJECTED: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejections:
-    """Rows of a table that a target cannot take."""
+    """Rows that a target cannot take, with reasons."""
 
     rows: npt.NDArray[np.int64]  # their positions, ascending
     reasons: Sequence[str]  # why, one for each: names the column
 
 
 class RowCheck(Protocol):
-    """Finds the rows that a target cannot take; picklable, and works on whole columns."""
+    """Port: finds rows that a target cannot take; picklable, on whole columns."""
 
     def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
         """Return the rows that will not do; ``None`` if all will."""
 
 
 class LaneWriter(Protocol):
-    """Writes a lane's rows of one epoch as files of the target; picklable."""
+    """Port: writes a lane's rows of one epoch as files of the target; picklable."""
 
     @property
     def target(self) -> str:
-        """Path or URI of the target, without anything confidential."""
+        """Path or URI of the target, without secrets."""
 
     def write(self, rows: pa.Table, *, epoch: int, place: int) -> Sequence[WrittenFile] | None:
-        """Write files that no other attempt writes and that no reader of the target sees.
+        """Write files with unique names that readers of the target do not see.
 
         ``None`` if the target cannot be reached from here, or the rows are too few for a file, so
         that they are to be staged in the checkpoint instead.
@@ -69,7 +69,7 @@ class LaneWriter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSink:
-    """A sink as the lanes of its operator see it; picklable."""
+    """A sink's part that the lanes of its operator use; picklable."""
 
     name: str
     maps: tuple[ArrowMap, ...]  # on the way to it

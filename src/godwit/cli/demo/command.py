@@ -1,4 +1,4 @@
-"""The command `godwit demo`: its options, its ending, its exit status."""
+"""The command `godwit demo`: options, ending, exit status."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
 
 @contextlib.contextmanager
 def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Iterator[Path]:
-    """Give a directory to work in; of a temporary one, only the picture is kept in the end.
+    """Context of a working directory; of a temporary one, only the picture is kept.
 
     SIGTERM unwinds the stack as Ctrl-C does, so that every process is stopped.
     """
@@ -201,7 +201,7 @@ def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Itera
 
 
 def _prepared(directory: Path | None) -> Path:
-    """Directory to work in, with nothing in it but its marker."""
+    """Return a working directory, empty but for its marker."""
     if directory is None:
         work_dir = Path(tempfile.mkdtemp(prefix="godwit-demo-"))
     else:
@@ -261,7 +261,7 @@ def _tell(console: Console, outcome: Outcome) -> None:
 
 
 def _measured(settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """Return everything that was measured as plain values for JSON."""
+    """Return all measurements as plain values for JSON."""
     return {
         "settings": {
             field.name: getattr(settings, field.name)

@@ -1,4 +1,4 @@
-"""Record of a demo run: a figure for every epoch, every event, and the verdict.
+"""Recording of a demo run: figures per epoch, events, and the comparison.
 
 The terminal, the picture and ``--json`` all show the same recording.  The verdict compares what the
 stream delivered with one batch query over the same files.  Every column compared is exact (counts,
@@ -59,7 +59,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Comparison of a result with the batch query's."""
+    """Comparison of a streamed result with a batch query's."""
 
     what: str  # which result
     rows: int  # rows of the batch query
@@ -67,12 +67,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Return whether nothing differs."""
+        """Return whether there are no differences."""
         return not self.differences
 
 
 def newest_rows(delivered: pa.Table, keys: Sequence[str], *, epoch: str = "epoch") -> pa.Table:
-    """Return the newest row of every key, of rows that carry the epoch that wrote them.
+    """Return the newest row of every key; rows carry the epoch that wrote them.
 
     Raises `ValueError` if one epoch delivered a key twice, so that "newest" would be ambiguous.
     """
@@ -118,7 +118,7 @@ def compare_files(what: str, directory: Path, batch: pa.Table, keys: Sequence[st
 
 
 def tell_comparison(console: Console, name: str, comparison: Comparison) -> None:
-    """Say whether a result is the batch query's, and show the first differences."""
+    """Print whether a result equals the batch query's, and the first differences."""
     if comparison.equal:
         verdict = Text.assemble(
             ("equal", "green"), f" to the batch query, all {comparison.rows:,} rows"
@@ -143,7 +143,7 @@ def _by_key(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoEpoch:
-    """One committed epoch."""
+    """Figures of one committed epoch."""
 
     epoch: int  # its number
     at_s: float  # when it was done, in seconds since the stream began
@@ -160,7 +160,7 @@ class DemoEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A moment worth a line in the picture: `label` at `at_s` seconds."""
+    """A labelled time in the picture."""
 
     at_s: float
     label: str
@@ -168,7 +168,7 @@ class Mark:
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Everything measured so far."""
+    """Measurements of the demo so far."""
 
     started_s: float  # when the stream began, on the clock of the events
     rows_in_all: int  # rows that there are to stream
@@ -184,18 +184,18 @@ class Recording:
 
     @property
     def executors(self) -> list[str]:
-        """Every executor that ever owned key groups or was there to, in the order of names."""
+        """All executors that ever owned key groups or were there, by name."""
         names = {name for epoch in self.epochs for name in epoch.key_groups}
         return sorted(names, key=lambda name: (len(name), name))
 
     def mark(self, label: str, at_s: float) -> None:
-        """Note a moment, given on the clock of the events."""
+        """Add a labelled time, on the events' clock."""
         self.marks.append(Mark(at_s=at_s - self.started_s, label=label))
 
     def add_epoch(
         self, progress: Mapping[str, Any], status: Mapping[str, Any], at_s: float
     ) -> DemoEpoch:
-        """Note an epoch, from what the query says of it."""
+        """Add an epoch from the query's progress and status."""
         owned = dict.fromkeys(status["executors"], 0)
         for places in progress["keyGroups"].values():
             for executor, count in places.items():
@@ -231,30 +231,30 @@ class Recording:
 
 
 class Audience(Protocol):
-    """Audience of the events, as they happen."""
+    """Port to the display of a demo."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def say(self, text: str) -> None:
-        """Take a line for people."""
+        """Show a line."""
 
     def epoch(self, figures: DemoEpoch, recording: Recording) -> None:
-        """Take the figures of an epoch that was just committed."""
+        """Show the figures of a committed epoch."""
 
     def event(self, event: events.Event, recording: Recording) -> None:
-        """Take anything else that happened."""
+        """Show an event."""
 
 
 def audience_for(console: Console, *, plain: bool) -> Audience:
-    """Return a live page on a terminal, and lines elsewhere or where they are asked for."""
+    """Return a live page on a terminal, else plain lines."""
     return LivePage(console) if console.is_terminal and not plain else PlainLines(console)
 
 
 @dataclass(slots=True, kw_only=True)
 class ScenarioRun:
-    """Record of one run; of each epoch one value in each list."""
+    """Recording of one scenario run; lists have one value per epoch."""
 
     controlled: bool  # whether a controller was on
     recording: Recording  # its epochs, marks and events
@@ -269,7 +269,7 @@ class ScenarioRun:
 
 
 class QueryRecorder:
-    """Feeds a query with files, and records and tells what it does.
+    """Feeds a query with files, and records its events and figures.
 
     `folder`: the input is in ``in`` there, the logs in ``cluster``. `rows_in_all`: rows to come.
     `max_silence_s`: seconds without an event after which the query is taken for stuck.
@@ -293,16 +293,16 @@ class QueryRecorder:
         query.add_listener(self._events.put)
 
     def let_in(self, file: Path) -> None:
-        """Put a file where the source finds it, in one step: it must not see half a file."""
+        """Move a file into the source's directory, atomically."""
         os.link(file, self._folder / "in" / file.name)
 
     def mark_now(self, label: str) -> None:
-        """Mark this moment, and tell of it."""
+        """Add a mark at the current time, and show it."""
         self.recording.mark(label, time.time())
         self._audience.say(label)
 
     def next_event(self, timeout_s: float, *, record: bool = True) -> events.Event | None:
-        """Return the next event, recorded and told; ``None`` if none came."""
+        """Wait for, record and show the next event; ``None`` if none came."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
@@ -324,7 +324,7 @@ class QueryRecorder:
         self._audience.epoch(figures, recording)
 
     def _check_alive(self) -> None:
-        """Raise if the query has ended, or is silent for too long."""
+        """Raise if the query has ended, or was silent for too long."""
         if self._query.isActive and time.monotonic() - self._heard_s <= self._max_silence_s:
             return
         raise self._query.exception() or EpochFailedError(
@@ -351,7 +351,7 @@ def _summary(figures: DemoEpoch) -> str:
 
 
 class PlainLines:
-    """One line for everything, for files and pipes."""
+    """Display by plain lines, for files and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -388,7 +388,7 @@ class PlainLines:
 
 
 class LivePage:
-    """A page that is drawn again several times a second."""
+    """Display by a page that is redrawn several times a second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -423,7 +423,7 @@ class LivePage:
         self._lines.append(elapsed.append_text(line))
 
     def _render(self) -> RenderableType:
-        """Draw the page as it is now; called by rich."""
+        """Render the page; called by rich."""
         page: list[RenderableType] = []
         recording = self._recording
         if recording is not None:

@@ -75,7 +75,7 @@ _SCHEMA: Final = pa.schema([("k", pa.int32()), ("v", pa.int64())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoScenario:
-    """One way in which a stream shifts."""
+    """A stream with one kind of shift."""
 
     # what it is called, and what happens, in a sentence
     name: str
@@ -89,11 +89,11 @@ class DemoScenario:
     slowdown: float = 1.0  # how much slower the first executor becomes after a third of the time
 
     def rate(self, share: float) -> float:
-        """Rows per second when `share` of the time is over."""
+        """Rows per second at a `share` of the run's time."""
         return self.rows_per_s * (self.surge if 1 / 3 <= share < 2 / 3 else 1.0)
 
     def marks(self, seconds: float) -> list[tuple[float, str]]:
-        """Give the moments at which something shifts, with what it is."""
+        """Return the times of the shifts, with labels."""
         if self.surge > 1:
             return [
                 (seconds / 3, f"{self.surge:g} times the rate"),
@@ -140,7 +140,7 @@ SCENARIOS: Final = {
 def write_files(
     scenario: DemoScenario, directory: Path, *, seconds: float, seed: int
 ) -> list[tuple[float, Path, int]]:
-    """Write everything that comes in.
+    """Write the input files of a run.
 
     Returns for each file: when it comes in, in seconds from the start; its path; its rows.
     """
@@ -170,7 +170,7 @@ def write_files(
 def _hot_keys(
     scenario: DemoScenario, keys: npt.NDArray[np.int32]
 ) -> Sequence[npt.NDArray[np.int32]]:
-    """Choose for each jump keys of one executor, each in a key group of its own."""
+    """Choose hot keys for each jump: of one executor, each in a key group of its own."""
     if not scenario.jumps:
         return ()
     names = [str(n) for n in range(scenario.executors)]
@@ -191,7 +191,7 @@ _SLOW: Final = "slow-executor"
 def _play(
     scenario: DemoScenario, seconds: float, folder: Path, audience: Audience, *, controlled: bool
 ) -> ScenarioRun:
-    """Run a scenario from start to end; whatever happens, no process is left behind."""
+    """Run a scenario from start to end; processes always end."""
     files = write_files(scenario, folder / "files", seconds=seconds, seed=_SEED)
     grows = controlled and scenario.most > scenario.executors
     workers = scenario.most if grows else scenario.executors
@@ -219,7 +219,7 @@ def _play(
 def _start_query(
     scenario: DemoScenario, spark: SparkSession, folder: Path, workers: int, *, controlled: bool
 ) -> Query:
-    """Start the query, on input that is still empty."""
+    """Start the query with an empty input directory."""
     (folder / "in").mkdir()
     flow = gw.Flow(scenario.name, num_key_groups=KEY_GROUPS)
     reader = spark.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", _FILES_PER_S)
@@ -240,7 +240,7 @@ def _start_query(
 
 
 def _control(scenario: DemoScenario) -> gw.Control:
-    """Return settings of the controller, within the executors that the scenario has."""
+    """Return controller settings within the scenario's executors."""
     return gw.Control(
         period="3 seconds",
         cadence=gw.Cadence(
@@ -257,7 +257,7 @@ def _control(scenario: DemoScenario) -> gw.Control:
 def slow_rows(
     slow_file: str, key: tuple[int], rows: KeyRows, state: list[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Count and sum up a key's rows, taking a set time for each.
+    """Count and sum up a key's rows, spending a set time on each.
 
     `slow_file`: names the executor that is slow, if there is one, and how many times slower it is.
     `key`, `rows`, `state`: as of any function for ``process``.
@@ -274,7 +274,7 @@ _LOOK_S = 0.2
 
 
 def _slowdown(slow_file: str) -> float:
-    """Say how many times slower this executor is, looking at the file now and then."""
+    """Return the slow-down factor of this executor, read from a file now and then."""
     looked_s, factor = _looked.get(slow_file, (0.0, 1.0))
     now_s = time.monotonic()
     if now_s - looked_s >= _LOOK_S:
@@ -288,7 +288,7 @@ def _slowdown(slow_file: str) -> float:
 
 
 def _warm_up(recorder: QueryRecorder, file: Path) -> None:
-    """Have one epoch before the clock starts: Spark starts its Python processes in it."""
+    """Run a first epoch before the clock starts, which starts Python workers."""
     recorder.let_in(file)
     while True:
         event = recorder.next_event(0.05, record=False)
@@ -297,7 +297,7 @@ def _warm_up(recorder: QueryRecorder, file: Path) -> None:
 
 
 def _slow_down(query: Query, scenario: DemoScenario, folder: Path) -> None:
-    """Tell the functions which executor is slow from now on, if the scenario has one."""
+    """Write which executor is slow from now on, if the scenario has one."""
     if scenario.slowdown > 1:
         file = folder / _SLOW
         hidden = file.with_suffix(".new")
@@ -312,7 +312,7 @@ def _feed(
     marks: list[tuple[float, str]],
     shift: Callable[[], None],
 ) -> None:
-    """Let the rows come in by the clock, and note what becomes of them, until all are committed.
+    """Feed rows by the clock, and record epochs until all rows are committed.
 
     `shift`: called at each of `marks`.
     """
@@ -341,14 +341,14 @@ def _feed(
 
 
 def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
-    """Time of the busiest executor per lane over the mean; 1 where nobody was busy."""
+    """Busiest executor's time per lane over the mean; 1 if none was busy."""
     busy = [e["busyMs"] / max(e["lanes"], 1) for e in executors.values() if not e["draining"]]
     mean = sum(busy) / len(busy) if busy else 0.0
     return max(busy) / mean if mean > 0 else 1.0
 
 
 def _compare_with_batch(spark: SparkSession, folder: Path) -> Comparison:
-    """Compare what the sink holds with a batch query over the same files."""
+    """Compare the sink's rows with a batch query over the same files."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
     rows = spark.read.schema(_COLUMNS).parquet(str(folder / "in"))
@@ -360,7 +360,7 @@ _RUNS = {"off": (False,), "on": (True,), "both": (False, True)}
 
 
 def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    """Play a scenario as it is asked for, tell what came of it, and return the exit status."""
+    """Run a scenario with and without controller, print figures, return the exit status."""
     from godwit.cli.plots import save, scenario_figure  # noqa: PLC0415  slow to import
 
     scenario = SCENARIOS[args.scenario]
@@ -385,7 +385,7 @@ def play_both(args: argparse.Namespace, work_dir: Path, console: Console) -> int
 
 
 def _figures(run: ScenarioRun) -> dict[str, float]:
-    """Sum a run up: times in seconds."""
+    """Sum up a run: times in seconds."""
     epochs = run.recording.epochs
     took_s = [epoch.duration_ms / 1e3 for epoch in epochs] or [0.0]
     return {
@@ -401,7 +401,7 @@ def _figures(run: ScenarioRun) -> dict[str, float]:
 
 
 def _measured(run: ScenarioRun) -> dict[str, Any]:
-    """Return everything that was measured as plain values for JSON."""
+    """Return all measurements as plain values for JSON."""
     return {
         "controlled": run.controlled,
         "figures": _figures(run),

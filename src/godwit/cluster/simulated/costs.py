@@ -31,7 +31,7 @@ __all__ = ["CostModel", "calibration"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """Milliseconds of what an epoch does, on a core of speed 1.
+    """Costs of an epoch's steps in milliseconds on a core of speed 1.
 
     Raises `InvalidProblemError` if a cost is negative, or the speed of reading is not positive.
     """

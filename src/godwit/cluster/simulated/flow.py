@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamFeed:
-    """Rows that a component gets from another one."""
+    """Rows from one component to another."""
 
     upstream: str  # the component that sends
     selectivity: float = 1.0  # rows sent for every row that it processes
@@ -90,7 +90,7 @@ class SimulatedComponent:
 def levels_of(
     components: Sequence[SimulatedComponent],
 ) -> tuple[tuple[SimulatedComponent, ...], ...]:
-    """Put components in levels: 1 if the source feeds them, else one more than what feeds them.
+    """Sort components into levels: 1 if the source feeds them, else one more than upstream.
 
     Raises `InvalidFlowError` if there is none, two have one name, one is fed by nobody there is, or
     they feed each other in a circle.
@@ -138,7 +138,7 @@ class Routed:
 
 
 def route(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
-    """Rows that key groups get on average, of those that each key group upstream sends."""
+    """Return the expected rows that key groups get from those of an upstream component."""
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
     mean: FloatArray = paired + sent.sum() * (1 - feed.paired) * share
@@ -154,7 +154,7 @@ def deal_out(
     share: FloatArray,  # shape ``(m,)``: where its keys are
     rng: np.random.Generator,  # draws what is left of a row, and where rows go that are not paired
 ) -> Routed:
-    """Send rows on."""
+    """Distribute the rows of upstream components over a component's key groups."""
     m, rows = assignment.num_key_groups, np.zeros(assignment.num_key_groups, np.int64)
     size, crossed_rows, crossed_bytes = np.zeros(m), np.zeros(m), 0.0
     pairs: dict[str, KeyGroupPairs] = {}
@@ -218,7 +218,7 @@ class ComponentWork:
 
     @property
     def used(self) -> BoolArray:
-        """Key groups whose state a lane has at hand: they process rows, or are loaded."""
+        """Mask of key groups whose state a lane uses: they process rows, or are loaded."""
         used: BoolArray = (self.processed > 0) | (self.runs & self.loads)
         return used
 
@@ -235,7 +235,7 @@ class EpochWork:
 
     @property
     def used(self) -> frozenset[str]:
-        """Executors that lanes run on: those that own anything."""
+        """Executors that own key groups, on which lanes run."""
         return frozenset(
             work.plan.assignment.executors[at]
             for work in self.components.values()
@@ -272,7 +272,7 @@ def outcome_of(
     changelog_bytes: int,
     snapshot_bytes: int,
 ) -> EpochOutcome:
-    """Say what a committed epoch did."""
+    """Build the outcome of a committed epoch."""
     traffic, loads, waited, reach = {}, {}, {}, {}
     for name, part in work.components.items():
         assignment = part.plan.assignment
@@ -319,7 +319,7 @@ def outcome_of(
 
 
 class SimulatedFlow:
-    """The components of a scenario, with their state and what waits."""
+    """Components of a scenario, with their state and wait buffers."""
 
     # called with a component, what feeds it, its assignment, its keys and a generator: which rows
     # go where. Whoever carries real rows puts something else in its place.
@@ -355,11 +355,11 @@ class SimulatedFlow:
 
     @property
     def spreads(self) -> Mapping[str, KeySpread]:
-        """Component → where its keys are."""
+        """Component → distribution of its keys over key groups."""
         return self._spread
 
     def have_run(self, assignments: Mapping[str, Assignment]) -> None:
-        """Let every key have state, and executors copies of the key groups that they own."""
+        """Give every key state, and executors copies of the key groups that they own."""
         for name, assignment in assignments.items():
             self.holdings[name].fill(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):
@@ -378,7 +378,7 @@ class SimulatedFlow:
         speeds: Mapping[str, float],  # executor → speed of each of its cores
         cores: Mapping[str, int],  # executor → their number
     ) -> EpochWork:
-        """Say what an epoch does, and how long it takes."""
+        """Compute the work of an attempt at an epoch, and its duration."""
         costs, works = self._costs, dict[str, ComponentWork]()
         usable = sum(cores[name] * speeds[name] for name in cores)
         took_ms = costs.fixed_ms + costs.source_row_ms * batch.rows / max(usable, 1e-9)
@@ -405,7 +405,7 @@ class SimulatedFlow:
         )
 
     def expected_ms(self, rows: float, phase: int) -> Mapping[str, FloatArray]:
-        """Component → milliseconds that its key groups cost, on a core of speed 1, on average.
+        """Component → expected milliseconds of its key groups on a core of speed 1.
 
         For an epoch of so many source rows, nothing suspended and nothing to bring forward.
         """
@@ -492,7 +492,7 @@ class SimulatedFlow:
         return ms
 
     def _astray(self, name: str, plan: EpochPlan, touched: BoolArray, copies: Copies) -> BoolArray:
-        """Key groups whose lane expects state and finds none: their rows wait."""
+        """Mask of key groups whose lane lacks the state it expects: their rows wait."""
         assignment, holdings = plan.assignment, self.holdings[name]
         astray = np.zeros(assignment.num_key_groups, np.bool_)
         if self._on_loss is LossPolicy.LOAD:
@@ -517,7 +517,7 @@ class SimulatedFlow:
     # -- a commit ---------------------------------------------------------------------------------
 
     def commit(self, work: EpochWork) -> tuple[EpochOutcome, FloatArray]:
-        """Make it so; return the outcome, and when the source rows came that were processed.
+        """Commit an epoch's work; return its outcome, and the arrivals of its source rows.
 
         These are counted once for every component that takes them from the source, in the form of
         `godwit.cluster.simulated.workload.RowArrivals.pieces`.
@@ -549,7 +549,7 @@ class SimulatedFlow:
         return outcome, np.concatenate(left)
 
     def _advance_copies(self, name: str, part: ComponentWork, written_before: FloatArray) -> None:
-        """Apply on next: lanes brought their copies forward to the version before this epoch."""
+        """Bring the lanes' copies forward to the version before this epoch."""
         assignment, used = part.plan.assignment, part.used
         for at, executor in enumerate(assignment.executors):
             here = np.flatnonzero(used & (assignment.executor_of == at))

@@ -26,7 +26,7 @@ _TOGETHER_S = 1e-9
 
 
 class Delays:
-    """Delays of many rows: stretches of evenly spread ones."""
+    """Distribution of rows' delays, as stretches of even spread."""
 
     def __init__(self, pieces: FloatArray) -> None:
         # shape ``(n, 3)``: count of rows, least and greatest delay in seconds
@@ -34,13 +34,13 @@ class Delays:
 
     @classmethod
     def of(cls, arrived: FloatArray, left_s: float) -> Delays:
-        """Delays of rows that left together; `arrived` as `RowArrivals.pieces` gives it."""
+        """Return the delays of rows committed together; `arrived`: `RowArrivals.pieces`."""
         count, first, last = arrived.T
         return cls(np.column_stack((count, left_s - last, left_s - first)))
 
     @classmethod
     def all_of(cls, several: list[Delays]) -> Delays:
-        """Put together."""
+        """Merge delays."""
         return cls(np.concatenate([np.empty((0, 3)), *(d.pieces for d in several)]))
 
     @property
@@ -91,7 +91,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """One committed epoch."""
+    """Figures of one committed epoch."""
 
     epoch: int
     began_s: float
@@ -118,25 +118,25 @@ class EpochRecord:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """A run so far."""
+    """Epochs and events of a run so far."""
 
     epochs: list[EpochRecord] = field(default_factory=list)  # those that were committed, in order
     events: list[Event] = field(default_factory=list)  # what people were told, in order
     aborted: int = 0  # attempts at epochs that came to nothing
 
     def column(self, name: str) -> FloatArray:
-        """One number of every epoch: any attribute or property of `EpochRecord`."""
+        """Return one figure of every epoch: an attribute or property of `EpochRecord`."""
         return np.array([getattr(record, name) for record in self.epochs], np.float64)
 
     def between(self, from_s: float, to_s: float) -> History:
-        """Epochs committed, and events that happened, from one time to another."""
+        """Return epochs and events between two times."""
         return History(
             epochs=[r for r in self.epochs if from_s <= r.ended_s < to_s],
             events=[e for e in self.events if from_s <= e.at_s < to_s],
         )
 
     def of_kind(self, *kinds: type[Event]) -> list[Any]:
-        """Events of some kinds."""
+        """Return events of some kinds."""
         return [event for event in self.events if isinstance(event, kinds)]
 
     def delays(self) -> Delays:
@@ -144,7 +144,7 @@ class History:
         return Delays.all_of([record.delays for record in self.epochs])
 
     def summary(self) -> dict[str, float]:
-        """Return what a table has of a run; means of load distance and executors are over time.
+        """Return the figures of a run; means of load distance and executors are over time.
 
         Raises `InvalidProblemError` if no epoch took any row.
         """

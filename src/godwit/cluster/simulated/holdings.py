@@ -1,4 +1,4 @@
-"""State: how much each key group has, which executor holds which version of it, and rows that wait.
+"""Simulated state: sizes per key group, copies on executors, and wait buffers.
 
 What is durable is a snapshot and the changelog after it; a copy on an executor is a committed
 version, brought forward by reading what it misses.  So one number per key group says how much
@@ -37,7 +37,7 @@ class Copy:
 
 @dataclass(slots=True, kw_only=True)
 class Holdings:
-    """State of one component."""
+    """State of one component: sizes, changelog and copies."""
 
     key_groups: int
     key_bytes: int  # state of one key
@@ -58,16 +58,16 @@ class Holdings:
 
     @property
     def state_bytes(self) -> FloatArray:
-        """Shape ``(m,)``: what an empty copy reads to come to the committed version."""
+        """Shape ``(m,)``: bytes that an empty copy reads to reach the committed version."""
         return self.snapshot_bytes + self.changelog_bytes
 
     @property
     def copied_bytes(self) -> FloatArray:
-        """Shape ``(m,)``: what an executor that holds a copy sends, every row once."""
+        """Shape ``(m,)``: bytes that a peer with a copy sends."""
         return self.keys * self.key_bytes
 
     def copy(self, executor: str) -> Copy:
-        """Return what an executor holds; nothing at first."""
+        """Return an executor's copies; empty at first."""
         found = self.copies.get(executor)
         if found is None:
             m = self.key_groups
@@ -76,25 +76,25 @@ class Holdings:
         return found
 
     def missing_bytes(self, executor: str) -> FloatArray:
-        """Shape ``(m,)``: what the executor reads to bring its copies to the committed version."""
+        """Shape ``(m,)``: bytes that an executor reads to reach the committed version."""
         copy = self.copy(executor)
         behind = self.written_bytes - copy.seen_bytes
         return np.where(copy.there, np.minimum(behind, self.state_bytes), self.state_bytes)
 
     def bring_forward(self, executor: str, key_groups: np.ndarray, seen_bytes: FloatArray) -> None:
-        """Let copies have seen that much of the changelog, or more if they had."""
+        """Bring copies forward to a position in the changelog."""
         copy = self.copy(executor)
         copy.there[key_groups] = True
         copy.seen_bytes[key_groups] = np.maximum(copy.seen_bytes[key_groups], seen_bytes)
 
     def drop(self, executor: str, key_groups: Iterable[int]) -> None:
-        """Forget copies."""
+        """Delete copies."""
         copy = self.copy(executor)
         copy.there[list(key_groups)] = False
         copy.seen_bytes[list(key_groups)] = 0
 
     def fill(self, keys: FloatArray) -> None:
-        """Let there be state from before the run: a snapshot of `keys` keys per key group."""
+        """Set state from before the run: a snapshot of `keys` keys per key group."""
         self.keys = keys.copy()
         self.snapshot_bytes = keys * self.key_bytes
 
@@ -141,7 +141,7 @@ class _Waiting:
 
 @dataclass(slots=True, kw_only=True)
 class WaitBuffers:
-    """Rows of one component."""
+    """Wait buffers of one component."""
 
     component: str
     key_groups: int
@@ -155,14 +155,14 @@ class WaitBuffers:
 
     @property
     def waiting(self) -> np.ndarray:
-        """Shape ``(m,)``: rows that wait."""
+        """Shape ``(m,)``: number of waiting rows."""
         waiting: np.ndarray = self.arrived - self.processed
         return waiting
 
     def commit(
         self, new: np.ndarray, runs: np.ndarray, consume: np.ndarray, arrived: FloatArray
     ) -> FloatArray:
-        """Take in an epoch's rows and process those of key groups that run.
+        """Add an epoch's rows, and remove those of key groups that process them.
 
         new: Shape ``(m,)``: rows that came.
         runs, consume: Shape ``(m,)``: which key groups run, and which of them process what waits

@@ -43,7 +43,7 @@ _PAUSE_S = 0.1  # while epochs are held, or nothing is due
 
 
 class Simulation:
-    """One run of a scenario; the world around its conductor and its controller."""
+    """One run of a scenario: cluster, clock and ports of the real conductor and controller."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Simulation:
         self._start_run()
 
     def _start_run(self) -> None:
-        """Start a run on what is durable."""
+        """Start a run from the durable state."""
         self._runs += 1
         self._warming = Warming(
             holdings=self.flow.holdings,
@@ -123,7 +123,7 @@ class Simulation:
         self._controller = None if self._make_controller is None else self._make_controller(self)
 
     def restart(self) -> None:
-        """Let the driver die and a new one start on what is durable: every local store is empty."""
+        """Restart the driver from the durable state; all local stores are empty."""
         for holdings in self.flow.holdings.values():
             holdings.copies.clear()
         self._copied_bytes = 0.0
@@ -132,15 +132,15 @@ class Simulation:
     # -- the conductor's ports --------------------------------------------------------------------
 
     def warm(self, order: StartWarming) -> None:
-        """See `godwit.migration.Ports`."""
+        """Queue an order to warm copies."""
         self._warming.order(order)
 
     def drop(self, order: DropCopies) -> None:
-        """See `godwit.migration.Ports`."""
+        """Queue an order to delete copies."""
         self._warming.order(order)
 
     def announce(self, event: events.Event) -> None:
-        """See `godwit.migration.Ports`."""
+        """Record an event."""
         self.history.events.append(event)
 
     def now_s(self) -> float:
@@ -150,14 +150,14 @@ class Simulation:
     # -- running ----------------------------------------------------------------------------------
 
     def run(self, until_s: float | None = None, *, settle_s: float = 0.0) -> History:
-        """Run until a time, by default as long as rows come and `settle_s` longer."""
+        """Run until a time, by default until rows end and `settle_s` longer."""
         end_s = self.scenario.duration_s + settle_s if until_s is None else until_s
         while self._now_s < end_s:
             self.step()
         return self.history
 
     def step(self) -> None:
-        """Carry out one epoch, or let a little time pass if none is due."""
+        """Run one epoch, or advance time if none is due."""
         self._let_pass(self._now_s)
         if self.conductor.view.holds:
             self.conductor.begin(self.next_epoch)
@@ -171,7 +171,7 @@ class Simulation:
             self._controller.step()
 
     def _offer(self) -> Batch | None:
-        """Take what the next epoch is to have; None if none is due.
+        """Return the next epoch's batch; None if no epoch is due.
 
         A batch that was offered to an attempt that failed is offered again, as it was.
         """
@@ -188,7 +188,7 @@ class Simulation:
         return self._offered
 
     def _wait(self) -> None:
-        """Let time pass: a little, or until something can happen if nothing is on its way."""
+        """Advance time a little, or to the next change if nothing is under way."""
         until_s = self._now_s + _PAUSE_S
         if self.conductor.view.awaits:
             self.conductor.let_time_pass()
@@ -200,11 +200,11 @@ class Simulation:
 
     @property
     def next_epoch(self) -> int:
-        """Number of the epoch after the last one that is committed."""
+        """Number of the epoch after the last committed one."""
         return self._committed + 1
 
     def wait_while_held(self) -> bool:
-        """Give the epoch up: the controller has its turn first."""
+        """Return False: the controller steps before the epoch is tried again."""
         return False
 
     def regroup(self, physical_plan: Any) -> None:
@@ -213,7 +213,7 @@ class Simulation:
     def plan(
         self, epoch: int, batch: Batch | None, plans: Mapping[str, EpochPlan], conductor: Conductor
     ) -> None:
-        """Work out what the epoch does and how long it takes."""
+        """Compute the epoch's work and duration."""
         assert batch is not None, "one without input has a batch without rows"
         speeds = {name: self.executors.speed(name) for name in self.executors.alive}
         self._work = self.flow.work(
@@ -221,14 +221,14 @@ class Simulation:
         )
 
     def run_stages(self) -> None:
-        """Let an attempt take its time, or until an executor dies that it runs on."""
+        """Advance time by the attempt's duration; fail if an executor that it uses dies."""
         work = self._work
         end_s = self._now_s + work.took_s
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
             self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
 
     def commit(self) -> None:
-        """Count what the epoch did, unless an executor that it ran on was lost meanwhile."""
+        """Commit the epoch's work, unless an executor that it used was lost."""
         work = self._work
         lost = work.used - self.executors.alive.keys()
         if lost:
@@ -241,14 +241,14 @@ class Simulation:
         self._durable = {name: part.plan.assignment for name, part in work.components.items()}
 
     def outcome(self, _copies: Copies) -> EpochOutcome:
-        """Return what the epoch did."""
+        """Return the outcome of the committed epoch."""
         return self._outcome
 
     def deliver(self) -> None:
         """Do nothing: there are no sinks."""
 
     def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
-        """Nothing else is told."""
+        """Return no further events."""
         return ()
 
     def committed(
@@ -257,7 +257,7 @@ class Simulation:
         plans: Mapping[str, EpochPlan],  # noqa: ARG002
         took_s: float,  # noqa: ARG002
     ) -> None:
-        """Keep the epoch in the history, and show it to the controller."""
+        """Add the epoch to the history, and let the controller observe it."""
         work = self._work
         self.history.epochs.append(self._record(work, self._began_s, self._left))
         if self._controller is not None:
@@ -276,7 +276,7 @@ class Simulation:
     # -- time -------------------------------------------------------------------------------------
 
     def _let_pass(self, until_s: float) -> None:
-        """Let the background go on up to a time, everything at its own moment."""
+        """Run background work up to a time, in order."""
         while True:
             at_s = min(until_s, self._warming.next_s())
             warmed = self._warming.advance(at_s, self._committed)
@@ -389,7 +389,7 @@ def controlled_by(
     *,
     run_planner: PlannerRunner | None = None,  # what the controller is to do
 ) -> Callable[[Simulation], Controller]:
-    """Return what makes the controller of a `Simulation`, for its `control`.
+    """Return a function that makes a `Simulation`'s controller, for its `control`.
 
     One that is made after the driver was restarted goes on from the events of the runs before.
     """

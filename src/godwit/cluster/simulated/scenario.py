@@ -1,4 +1,4 @@
-"""Scenarios: everything that a simulated run is given, as one value, and those that have a name.
+"""Scenarios: the whole input of a simulated run as one value, and those with names.
 
 Rates follow from the cluster: `load` is the share of the time that its cores are busy at the usual
 rate.  Work is what paper 5 §5.1 has: keys with Zipf frequencies, 1 ms a row.
@@ -26,7 +26,7 @@ __all__ = ["SCENARIOS", "Scenario", "Size", "scenario"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A cluster, a flow, the rows that come, and what things cost."""
+    """Input of a simulated run: cluster, flow, rows and costs."""
 
     cluster: SimulatedCluster  # where it runs
     components: tuple[SimulatedComponent, ...]  # what runs
@@ -81,7 +81,7 @@ class Size:
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """The executors there are at first."""
+        """The executors at the start."""
         return (Machine(cores=self.cores),) * self.executors
 
     def rate(self, *surges: Surge, steps: int = 1) -> Rate:
@@ -91,7 +91,7 @@ class Size:
 
     @property
     def max_rows(self) -> int:
-        """Rows that a micro-batch takes at most: what arrives in four seconds at the usual rate."""
+        """Limit of rows in a micro-batch: what arrives in four seconds at the usual rate."""
         return int(4 * self.rate().rows_per_s)
 
 
@@ -197,7 +197,7 @@ SCENARIOS: Mapping[str, Callable[[Size], Scenario]] = {
 
 
 def scenario(name: str, size: Size) -> Scenario:
-    """Make a scenario.
+    """Build a scenario by name.
 
     Raises `InvalidProblemError` if there is none of that name.
     """

@@ -1,4 +1,4 @@
-"""Transfers: links that are shared fairly, and copies that are warmed over them.
+"""Transfers over fairly shared links, and the warming of copies over them.
 
 Every place has an uplink and a downlink of some bandwidth.  Transfers that run at once get max-min
 fair rates (none can get more without another, no faster one, getting less), which is what TCP
@@ -66,7 +66,7 @@ class _Flow(Generic[Name]):
 
 
 class Links(Generic[Name]):
-    """Transfers under way.
+    """Links between executors, and the transfers under way.
 
     now_s: The time to begin with.
     """
@@ -79,7 +79,7 @@ class Links(Generic[Name]):
         self.now_s = now_s
 
     def connect(self, place: str, *, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
-        """Give a place its links.
+        """Add the up- and downlink of a place.
 
         Raises `InvalidProblemError` if one of them carries nothing.
         """
@@ -98,13 +98,13 @@ class Links(Generic[Name]):
         return bool(self._flows)
 
     def start(self, name: Name, source: str, destination: str, size_bytes: float) -> None:
-        """Begin a transfer, now."""
+        """Begin a transfer now."""
         ends = (self._link[source], self._link[destination] + 1)
         self._flows.append(_Flow(name=name, ends=ends, left_bytes=max(size_bytes, 0.0)))
         self._rates = None
 
     def stop(self, name: Name) -> None:
-        """Break a transfer off."""
+        """Cancel a transfer."""
         self._flows = [flow for flow in self._flows if flow.name != name]
         self._rates = None
 
@@ -116,7 +116,7 @@ class Links(Generic[Name]):
         return self.now_s + float((left / self._fair_rates()).min())
 
     def advance(self, until_s: float) -> list[Name]:
-        """Let time pass up to `until_s`, or to the next end if that comes first; return what ended.
+        """Advance time to `until_s`, or to the next end before it; return the transfers that ended.
 
         Those that end at the same time are returned together, in the order of their beginnings.
         """
@@ -147,7 +147,7 @@ _CHECKPOINT = "the checkpoint"
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    """An order that is carried out: a step (a transfer, or the reading) after the other."""
+    """An order under way: transfers from peers, then the checkpoint."""
 
     order: StartWarming
     began_s: float
@@ -166,7 +166,7 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class Warming:
-    """Background work of all executors, each of which carries out its orders as they were given.
+    """Background copies of all executors, each of which carries out its orders in turn.
 
     What an order has from peers comes first, one transfer after the other, each when its links are
     free (`godwit.migration.PeerLinks`); a peer that dies, or holds nothing, has sent nothing.  Then
@@ -191,13 +191,13 @@ class Warming:
         self._links.connect(_CHECKPOINT, up_bytes_per_s=rate, down_bytes_per_s=rate)
 
     def join(self, executor: str, machine: Machine) -> None:
-        """Take note of an executor with nothing on it."""
+        """Add an executor without copies."""
         rate = machine.bytes_per_s
         self._links.connect(executor, up_bytes_per_s=rate, down_bytes_per_s=rate)
         self._orders[executor] = deque()
 
     def leave(self, executor: str) -> None:
-        """Forget an executor; whatever it was doing is never answered, what it sent has failed."""
+        """Remove an executor: its orders are never answered, transfers from it have failed."""
         job = self._jobs.pop(executor, None)
         ordered = self._orders.pop(executor, ())
         for order in (*ordered, *([] if job is None else [job.order])):
@@ -212,7 +212,7 @@ class Warming:
                 self._end_transfer(other, f"executor {executor} was lost")
 
     def order(self, order: StartWarming | DropCopies) -> None:
-        """Take an order; one for an executor that is gone is forgotten."""
+        """Queue an order; one for an executor that is gone is forgotten."""
         if order.executor in self._orders:
             self._orders[order.executor].append(order)
             if isinstance(order, StartWarming) and order.peers:
@@ -221,7 +221,7 @@ class Warming:
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes that have come to executors so far, from wherever."""
+        """Bytes transferred to executors so far."""
         return self.read_bytes + self.sent_bytes
 
     def next_s(self) -> float:
@@ -231,7 +231,7 @@ class Warming:
         return min([self._links.next_end_s(), *(job.starts_s for job in self._jobs.values())])
 
     def advance(self, until_s: float, committed: int) -> list[tuple[StartWarming, Warmed]]:
-        """Let time pass up to `until_s` or to the next end; return what was warmed then."""
+        """Advance time to `until_s` or to the next end; return finished orders."""
         self._begin_orders()
         until_s = min(until_s, self.next_s())
         ended: list[tuple[StartWarming, Warmed]] = []
@@ -269,7 +269,7 @@ class Warming:
                 self._begin_step(job)
 
     def _begin_step(self, job: _Job) -> None:
-        """Begin the next transfer, or the reading where all have begun; nothing while none can."""
+        """Begin the next transfer of an order, or its reading of the checkpoint."""
         begun = self._peers.begin(job.order)
         if begun is not None:
             job.peer = begun if begun.key_groups else None
@@ -278,7 +278,7 @@ class Warming:
             job.starts_s = job.step_s + self.fixed_s
 
     def _start_step(self, executor: str, job: _Job, committed: int) -> None:
-        """Let a step's bytes flow."""
+        """Start the bytes of a step on the links."""
         job.starts_s = float("inf")
         holdings = self.holdings[job.order.component]
         if job.peer is None:

@@ -1,4 +1,4 @@
-"""Source rows: when they arrive, and which keys they have.
+"""Source rows: arrival times and keys.
 
 Invariant: the curve of arrivals depends on the workload and the seed alone, so two policies can be
 compared, and delays are exact.  Row number *r* (from 0) arrives where the curve passes *r*; between
@@ -67,7 +67,7 @@ class Rate:
             )
 
     def at(self, times_s: FloatArray) -> FloatArray:
-        """Rows per second at some times, without the noise."""
+        """Arrival rate at some times, without noise."""
         rate = np.full(len(times_s), self.rows_per_s, np.float64)
         for surge in self.surges:
             rate[(times_s >= surge.start_s) & (times_s < surge.end_s)] *= surge.factor
@@ -75,7 +75,7 @@ class Rate:
 
 
 class RowArrivals:
-    """The cumulative curve of arrivals over one run.
+    """Cumulative curve of arrivals over one run.
 
     rate: How many rows arrive.
     duration_s: Until when; none arrive later.
@@ -123,7 +123,7 @@ _ROWS = np.concatenate(([0.0], np.geomspace(1, 1e9, 55)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The keys of a workload, the same for every component."""
+    """Keys of a workload and their shifts; the same for every component."""
 
     number: int = 10_000  # how many there are
     # exponent of their frequencies: the key of rank r comes in proportion to r to the -zipf
@@ -146,7 +146,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
-    """Frequencies over the key groups of one component, while they stand still."""
+    """Key frequencies of one component between two shifts."""
 
     share: FloatArray  # shape ``(m,)``: share of the rows
     # shape ``(m, n)``: expected distinct keys among so many rows as `_ROWS` has
@@ -164,7 +164,7 @@ class Phase:
 
 @dataclass(slots=True, kw_only=True)
 class KeySpread:
-    """Keys of one component over its key groups, phase after phase."""
+    """Distribution of one component's keys over its key groups, by phase."""
 
     keys: Keys  # the workload's
     key_groups: int  # how many there are
@@ -183,7 +183,7 @@ class KeySpread:
         self.held = np.bincount(self._home, minlength=self.key_groups).astype(np.float64)
 
     def phase(self, number: int) -> Phase:
-        """Frequencies after `number` shifts."""
+        """Return the frequencies after `number` shifts."""
         if number not in self._phases:
             draw = np.random.default_rng([*self.seed, 1, number])
             self._phases[number] = self._made(draw.permutation(self._frequency))
@@ -222,16 +222,16 @@ class Batch:
 
 
 class SimulatedSource(Protocol):
-    """A source of a simulated run."""
+    """Port: source of a simulated run."""
 
     def until(self, time_s: float) -> int:
         """Return the number of rows that have arrived by `time_s`."""
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """Give rows ``first <= r < last``; asked for once."""
+        """Return rows ``first <= r < last``; called once for each."""
 
     def quiet(self, time_s: float, first: int) -> Batch:
-        """Give no rows: an epoch without input."""
+        """Return an empty batch, for an epoch without input."""
 
 
 class DrawnRows:
@@ -249,11 +249,11 @@ class DrawnRows:
         self._keys, self._spreads, self._rng = keys, spreads, rng
 
     def until(self, time_s: float) -> int:
-        """See `SimulatedSource`."""
+        """Return the number of rows that have arrived by `time_s`."""
         return self._arrivals.until(time_s)
 
     def batch(self, number: int, first: int, last: int) -> Batch:
-        """See `SimulatedSource`."""
+        """Return rows ``first <= r < last``; called once for each."""
         phase = self._keys.phase_at(self._arrivals.time_of(first))
         return Batch(
             number=number,
@@ -268,7 +268,7 @@ class DrawnRows:
         )
 
     def quiet(self, time_s: float, first: int) -> Batch:
-        """See `SimulatedSource`."""
+        """Return an empty batch, for an epoch without input."""
         return Batch(
             number=None,
             first=first,

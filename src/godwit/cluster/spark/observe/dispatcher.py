@@ -1,4 +1,4 @@
-"""Events on their way to listeners and journal: each on a thread of its own, in one order.
+"""Dispatch of events to listeners and recorders, on their own threads, in order.
 
 The problem: whoever makes an event holds locks and orders that a listener must not meet.  A
 listener may be slow, raise, wait for ever, migrate, or stop the query.
@@ -44,17 +44,17 @@ _logger = logging.getLogger("godwit")
 
 
 class Recorder(Protocol):
-    """Takes what happens, entry by entry: a journal, or metrics."""
+    """Port to a recorder of entries: the journal, or metrics."""
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take an entry: plain values of a kind (see `godwit.checkpoint.journal`)."""
+        """Add an entry: plain values of a kind (see `godwit.checkpoint.journal`)."""
 
     def flush(self) -> None:
-        """Make durable what has come, where that means anything; about once a second."""
+        """Make entries durable, where that applies; called about once a second."""
 
 
 class _Hearing:
-    """A listener on a thread of its own, and what it has not heard of yet."""
+    """A listener with its thread and its queue of events."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class _Hearing:
         self.thread.start()
 
     def put(self, item: Event | threading.Event | None) -> None:
-        """Add an event, a mark that is set when all before it was heard, or ``None``: the end."""
+        """Queue an event, a mark to be set when reached, or ``None`` for the end."""
         with self._changed:
             self._pending.append(item)
             dropped = self._pending.popleft() if len(self._pending) > _MAX_BEHIND else None
@@ -121,7 +121,7 @@ class _Hearing:
 
 
 class EventDispatcher:
-    """Keeps the latest events, and tells listeners and journal of them on their own threads."""
+    """Keeps the latest events, and dispatches them to listeners and recorders."""
 
     def __init__(self, name: str, names: UserNames | None = None) -> None:
         self._name, self._names = name, names
@@ -148,12 +148,12 @@ class EventDispatcher:
 
     @property
     def is_mine(self) -> bool:
-        """True if the thread that asks is one of these: a listener runs on it, or a recorder."""
+        """Return whether the calling thread is one of the dispatcher's."""
         current = threading.current_thread()
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
     def emit(self, event: Event) -> None:
-        """Note an event, by the names that users know; listeners hear of it soon."""
+        """Record an event under users' names, and queue it for listeners."""
         if self._names is not None:
             event = self._names.event(event)
         with self._order:
@@ -165,7 +165,7 @@ class EventDispatcher:
                 hearing.put(event)
 
     def add_listener(self, listener: Listener) -> None:
-        """Let `listener` hear of every event from now on.
+        """Add a listener for all later events.
 
         Raises `InvalidFlowError` if it cannot be called.
         """
@@ -182,7 +182,7 @@ class EventDispatcher:
                 self._hearings.append(_Hearing(listener, name, self._report))
 
     def keep(self, name: str, recorder: Recorder) -> None:
-        """Give every event, and whatever else is noted from now on, to a recorder too.
+        """Add a recorder for all later entries.
 
         What it raises is told, and it is given the next entry.  `name` is for the log.
         """
@@ -195,12 +195,12 @@ class EventDispatcher:
             self._queue.put(keep)
 
     def note(self, kind: str, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Have an entry of a kind recorded, after the events so far; `values` runs where it is."""
+        """Queue an entry for the recorders; `values` is called on their thread."""
         with self._order:
             self._put(lambda: self._record(kind, values))
 
     def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Ask for values about once a second (``None``: none now); record them when they change."""
+        """Call `ask` about once a second, and record its values (``None``: none) on changes."""
 
         def sample() -> bool:
             self._samples[kind] = ask
@@ -210,7 +210,7 @@ class EventDispatcher:
             self._queue.put(sample)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until listeners have heard of everything so far, and it is recorded.
+        """Wait until all events so far are dispatched and recorded.
 
         Says whether that is so.
 
@@ -234,7 +234,7 @@ class EventDispatcher:
         return not any(thread.is_alive() for thread in threads)
 
     def stop_recording(self, timeout_s: float) -> None:
-        """Record what has come so far, and nothing that comes later.
+        """Record everything so far, and nothing after it.
 
         Raises `TimeoutError` if that has not happened by then; what has not been written never is.
         """
@@ -246,7 +246,7 @@ class EventDispatcher:
             raise TimeoutError(message)
 
     def close(self) -> None:
-        """End the threads once listeners have heard of everything so far; returns at once."""
+        """End the threads after all events so far; returns at once."""
         with self._order:
             if not self._closed:
                 self._closed = True
@@ -267,7 +267,7 @@ class EventDispatcher:
             self._guard("recording").tell(error)
 
     def _flushed(self, *, last: bool = False) -> threading.Event:
-        """Have what has come written; the mark is set when it is."""
+        """Queue a flush; the returned mark is set when it is done."""
         mark = threading.Event()
 
         def flush() -> bool:

@@ -1,4 +1,4 @@
-"""A query's figures as Prometheus metrics, and the port where Prometheus reads them.
+"""Prometheus metrics of a query, and the server that exposes them.
 
 The metrics take exactly what the journal takes, on the same thread (`EventDispatcher.keep`), so
 nothing is measured twice and an epoch pays nothing for them.  Units are Prometheus' base units:
@@ -134,7 +134,7 @@ class Metrics:
         self._metrics["godwit_query"].info({"flow": flow})
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take an entry, as a journal does."""
+        """Update metrics from an entry."""
         match kind:
             case "progress":
                 self._progress(values)
@@ -146,7 +146,7 @@ class Metrics:
                 pass  # outcomes: their figures are in the progress
 
     def flush(self) -> None:
-        """Do nothing: what was taken is shown at once."""
+        """Do nothing: metrics are current."""
 
     def _progress(self, values: Mapping[str, Any]) -> None:
         """Update the metrics of epochs, rows and phases."""
@@ -235,7 +235,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A few connections at a time, each for some seconds."""
+    """HTTP server of bounded connections and times."""
 
     daemon_threads = True
     request_queue_size = 64  # of those that only wait to be accepted
@@ -272,11 +272,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log that a reader was given up, and not on standard error: that is no fault of ours."""
+        """Log a broken connection at debug level."""
         _logger.debug("A reader of metrics at %s was given up", client_address)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop serving, and end all connections."""
         self.shutdown()
         self.server_close()
         with self._changing:
@@ -284,14 +284,14 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(request)
 
     def _end(self, request: socket.socket) -> None:
-        """End a connection; its thread, which waits for it, closes it."""
+        """Shut a connection down; its thread closes it."""
         del self._since_s[request]
         with suppress(OSError):  # the other side was first
             request.shutdown(socket.SHUT_RDWR)
 
 
 class MetricsServer:
-    """Serves a query's metrics, in the format that the reader asks for.
+    """Serves a query's metrics in the format requested.
 
     Raises `InvalidFlowError` if the port is taken, or there is no such address.
     """
@@ -318,7 +318,7 @@ class MetricsServer:
         self.close()
 
     def close(self) -> None:
-        """Close the port; again does nothing."""
+        """Close the port; idempotent."""
         if self._open:
             self._open = False
             self._server.close()

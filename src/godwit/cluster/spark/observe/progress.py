@@ -79,7 +79,7 @@ def with_sources(progress: Iterable[dict[str, Any]], query: StreamingQuery) -> l
 
 
 def source_figures(sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return figures of each of Spark's ``StreamingQueryProgress.sources``.
+    """Return lag and rates of each source in Spark's progress.
 
     ``description``, ``inputRowsPerSecond``, ``processedRowsPerSecond`` (``None`` where Spark has no
     number), ``behind`` (offsets that the source has and no micro-batch has covered; ``None`` where
@@ -146,7 +146,7 @@ _BYTES_FIRST = 10.0
 
 
 class PendingFiles:
-    """Counts what file sources still have to give.
+    """Estimates the rows of files that file sources have not read yet.
 
     now_s: A clock that never runs backwards, in seconds.
     """
@@ -159,7 +159,7 @@ class PendingFiles:
         """Rows, bytes and files of the last micro-batches."""
 
     def rows_after(self, batch: BatchRef, rows: int) -> int | None:
-        """Count the rows that lie there and that a micro-batch, the last one, did not take.
+        """Estimate the rows in files that the last micro-batch did not read.
 
         batch: What Spark's logs say of it.
         rows: What it took.
@@ -196,7 +196,7 @@ class PendingFiles:
         return self._rows_of(pending_bytes, pending)
 
     def _postpone(self, error: Exception) -> None:
-        """Look again later, and tell of the first failure after a success."""
+        """Try again later; report the first failure after a success."""
         if not self._pause_s:
             _logger.warning(
                 "Files that lie in the sources' directories cannot be listed, so nobody knows how "
@@ -207,7 +207,7 @@ class PendingFiles:
         self._next_s = self._now_s() + self._pause_s
 
     def _rows_of(self, size_bytes: int, files: int) -> int:
-        """Say how many rows so many bytes in so many files are, by least squares."""
+        """Estimate rows from bytes and files, by least squares."""
         rows, sizes, counts = np.array(self._taken, np.float64).T
         scale = np.array([_BYTES_FIRST / max(sizes.mean(), 1.0), 1.0 / max(counts.mean(), 1.0)])
         weight = 1.0 / np.maximum(rows, 1.0)
@@ -223,7 +223,7 @@ def _files_only(batch: BatchRef) -> bool:
 
 
 def _entries(log: bytes) -> list[dict[str, Any]]:
-    """Files that one entry of a source's log names: its first line is the version."""
+    """Files in one entry of a source's log."""
     return [json.loads(line) for line in log.splitlines()[1:]]
 
 
@@ -238,7 +238,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class SparkProgress:
-    """Adds to the progress of one query's micro-batches."""
+    """Adds durations to Spark's progress of one query's micro-batches."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -246,7 +246,7 @@ class SparkProgress:
         self._refused = False
 
     def add(self, took_ms: Mapping[str, float]) -> None:
-        """Add durations (phase → milliseconds) to the micro-batch that the calling thread runs.
+        """Add durations (phase → milliseconds) to the running micro-batch.
 
         Where Spark has no such thing any more, that is logged once and the query goes on without.
         """

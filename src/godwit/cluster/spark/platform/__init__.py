@@ -1,1 +1,1 @@
-"""Executors and processes: found, added, removed, lost, and a local cluster of them."""
+"""Executors of an application: discovery, scaling, and a local cluster."""

@@ -1,4 +1,4 @@
-"""The executors of a running application, more and fewer of them.
+"""Adding executors to a running application, and giving them back.
 
 Problem: executors that are asked for may come at once, late or never; one that is to go may die
 first, and what runs on it when it goes has to be done again.
@@ -42,13 +42,13 @@ class Scheduler(Protocol):
 
     @property
     def most(self) -> int | None:
-        """Executors that this application can ever have; ``None`` where nothing says so."""
+        """Maximum number of executors of this application; ``None`` if unknown."""
 
     def request(self, total: int) -> bool:
-        """Say how many executors the application is to have; returns whether that was taken."""
+        """Request a total number of executors; return whether that was accepted."""
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        """End executors. Nothing runs there from the call on; returns whether that was taken."""
+        """End executors, on which nothing may run any more; return whether that was accepted."""
 
 
 class SparkScheduler:
@@ -63,7 +63,7 @@ class SparkScheduler:
 
     @property
     def refusal(self) -> str:
-        """See `Scheduler.refusal`."""
+        """Reason why executors can never be added or removed, with a remedy; empty if they can."""
         if self._jsc.isLocal() and not self._master.startswith("local-cluster"):
             return (
                 f"{self._master} is one process, whose executors are its cores. Run on a cluster, "
@@ -80,7 +80,7 @@ class SparkScheduler:
 
     @property
     def most(self) -> int | None:
-        """See `Scheduler.most`."""
+        """Maximum number of executors of this application; ``None`` if unknown."""
         cores, each = (
             self._setting("spark.cores.max", ""),
             self._setting("spark.executor.cores", ""),
@@ -90,12 +90,12 @@ class SparkScheduler:
         return int(cores) // int(each)
 
     def request(self, total: int) -> bool:
-        """See `Scheduler.request`."""
+        """Request a total number of executors; return whether that was accepted."""
         jvm: Any = self._spark._jvm  # noqa: SLF001  executors have no public Python API
         return bool(self._jsc.requestTotalExecutors(total, 0, jvm.scala.Predef.Map().empty()))
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        """See `Scheduler.give_back`."""
+        """End executors; return whether that was accepted."""
         taken = [bool(self._jsc.killExecutor(executor)) for executor in executors]
         return all(taken)
 
@@ -116,7 +116,7 @@ _REST_S = 1.0
 
 
 def owns_nothing(executor: str, view: ProtocolView) -> bool:
-    """Return whether no key group is at an executor, or on its way there."""
+    """Return whether no key group is on an executor, or moves to it."""
     return not any(
         (executor in c.assignment.executors and len(c.assignment.key_groups(executor)))
         or any(transfer.destination == executor for transfer in c.transfers)
@@ -160,7 +160,7 @@ class SparkExecutorPool:
 
     @property
     def view(self) -> PoolView:
-        """See `godwit.adapt.interfaces.ExecutorPool.view`."""
+        """State of the pool, as a value."""
         with self._changed:
             return PoolView(
                 pending=self._pending(),
@@ -171,18 +171,18 @@ class SparkExecutorPool:
 
     @property
     def returned(self) -> frozenset[str]:
-        """Executors that were given back, be they gone by now or not."""
+        """Executors that were given back, gone or not."""
         return self._returned
 
     @property
     def staying(self) -> tuple[str, ...]:
-        """Executors that are there, neither draining nor being given back."""
+        """Executors that are neither draining nor being given back."""
         view = self._conducting.view
         staying = view.executors.keys() - view.draining - self._returned
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
 
     def add(self, count: int, patience_s: float | None = None) -> None:
-        """Ask the cluster for `count` more executors, and wait for them as long as ever, or so.
+        """Request `count` more executors, and wait for them for a while in the background.
 
         Raises `ScalingError` if executors cannot be added here, or not so many.
         """
@@ -204,7 +204,7 @@ class SparkExecutorPool:
         self._conducting.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Give executors back, which own no key group any more; done between the next two epochs.
+        """Give empty executors back, between the next two epochs.
 
         Raises `InvalidPlanError` if one of them is not there, or owns key groups; `ScalingError` if
         executors cannot be removed here, or none would be left.
@@ -234,7 +234,7 @@ class SparkExecutorPool:
             self._wake()
 
     def keep(self, executor: str) -> None:
-        """Do not give an executor back after all, unless that is done already."""
+        """Cancel giving an executor back, unless it is done already."""
         with self._changed:
             if executor in self._leaving and self._total is not None:
                 self._leaving = tuple(name for name in self._leaving if name != executor)
@@ -242,14 +242,14 @@ class SparkExecutorPool:
                 self._wake()
 
     def withdraw(self) -> None:
-        """Ask for no more executors than there are; one that comes all the same is used."""
+        """Withdraw requests for executors that have not come; late ones are used."""
         with self._changed:
             if self._pending():
                 self._total = self._there()
                 self._wake()
 
     def insist_on_scaling(self) -> None:
-        """Make sure that executors can be added and removed at all.
+        """Refuse a cluster on which executors cannot be added or removed.
 
         Raises `ScalingError` says why not, and what to do.
         """
@@ -258,7 +258,7 @@ class SparkExecutorPool:
             raise ScalingError(f"Executors can be neither added nor removed: {why}.", remedy=remedy)
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Stop the pool's thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -268,7 +268,7 @@ class SparkExecutorPool:
     # -- under the lock -----------------------------------------------------------------------
 
     def _there(self) -> int:
-        """Return the number of executors that are there and are to stay."""
+        """Return the number of executors that are there and stay."""
         leaving = self._returned.union(self._leaving)
         return len(self._conducting.view.executors.keys() - leaving)
 
@@ -305,7 +305,7 @@ class SparkExecutorPool:
             return not self._closed
 
     def look(self) -> None:
-        """Do what is due: ask the cluster, give back what is empty, wait no longer than it pays."""
+        """Act on what is due: requests, executors to give back, requests to give up."""
         self._give_back()
         with self._changed:
             total, told = self._total, self._told

@@ -1,4 +1,4 @@
-"""The executors of the application: who is there, what they are called, who comes and goes.
+"""Executors of the application: discovery, names, rehearsal, watching.
 
 In a cluster an executor's name is Spark's executor id.  In ``local[n]`` there is one process; there
 each core counts as an executor of its own, with a local store of its own, so that a flow behaves
@@ -121,7 +121,7 @@ def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int)
 
 
 def insist_on_placement(spark: SparkContext) -> None:
-    """Let Spark wait for the executor a lane prefers, unless the user has said how long.
+    """Set Spark's locality wait so that lanes run on their executors, unless the user set it.
 
     A lane that runs elsewhere finds no state there, which costs more than waiting for a busy core.
     The wait is bounded, since Spark may also wait for an executor that dies between the planning
@@ -160,7 +160,7 @@ def wait_for(
 
 
 def rehearse(executor: Executor, source: Any, spark: SparkContext) -> None:
-    """Let every core of an executor play an epoch without lanes; blocks until they have.
+    """Run a trial epoch without lanes on every core of an executor; blocks.
 
     The JVM of an executor that has just joined has compiled nothing and its Python has not started:
     the first epoch that used it would wait five to ten seconds.  So the partitions of the last
@@ -192,7 +192,7 @@ _logger = logging.getLogger("godwit")
 
 
 class ExecutorWatch:
-    """Looks which executors there are, and tells the conductor of those that came or went.
+    """Watches the executors, and reports those that came or went to the conductor.
 
     Those that come count once they have rehearsed an epoch: that takes seconds, and keeps the tasks
     of epochs away meanwhile.  Where there is no other executor, they count at once.
@@ -221,7 +221,7 @@ class ExecutorWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._stopping.set()
         self._thread.join(timeout=5)
 

@@ -1,4 +1,4 @@
-"""The Python of the executors: the driver's own where they share its machine, checked everywhere.
+"""Python of the executors: the driver's own on the same machine, and checked everywhere.
 
 PySpark starts ``python3`` from the executors' PATH unless ``PYSPARK_PYTHON`` says otherwise, which
 is another Python than the driver's as soon as somebody runs ``.venv/bin/python job.py`` without
@@ -29,7 +29,7 @@ _checked: set[tuple[str, str]] = set()
 
 
 def insist_on_python(spark: SparkContext) -> None:
-    """Let executors on this machine run this Python, and make sure that theirs can run Godwit.
+    """Use this Python on local executors, and check that executors' Python can run Godwit.
 
     Runs a task for every executor that is there, once for each application: it also starts their
     Python processes, all at the same time, before an epoch waits for one after the other.
@@ -91,7 +91,7 @@ _REMEDY = (
 
 
 def _reason(error: Exception) -> str:
-    """Find the line that matters in what Spark says."""
+    """Return the relevant line of Spark's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for mark in ("PYTHON_VERSION_MISMATCH", "Cannot run program", "Error:", "Exception:"):
         for line in lines:

@@ -149,7 +149,7 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Stop sessions, executors, workers and the master; a second call does nothing."""
+        """Stop sessions, executors, workers and the master; idempotent."""
         with undisturbed():
             for session in self._sessions:
                 with suppress(Exception):  # what is left of it goes with its executors
@@ -223,7 +223,7 @@ class LocalCluster:
         return session
 
     def _start_driver(self, conf: Mapping[str, str]) -> None:
-        """Start the JVM of this process, unless there is one."""
+        """Start the JVM of this process unless there is one."""
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
 
         os.environ |= _environment()
@@ -475,7 +475,7 @@ def option_in(arguments: list[bytes], name: bytes) -> str:
 
 @contextmanager
 def standard_error_to(log: Path) -> Iterator[None]:
-    """Let a JVM that starts meanwhile write to `log` what it would write to the terminal."""
+    """Context that redirects the standard error of a JVM started in it to `log`."""
     before = os.dup(2)
     try:
         with log.open("ab") as output:
@@ -488,7 +488,7 @@ def standard_error_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back: a second one must not leave processes behind."""
+    """Context that delays Ctrl-C, so that no processes are left behind."""
     held: list[int] = []
     try:
         before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))

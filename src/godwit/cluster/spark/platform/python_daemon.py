@@ -1,4 +1,4 @@
-"""PySpark's Python daemon with everything loaded that workers need, before it forks them.
+"""PySpark's Python daemon, with everything imported that workers need before it forks them.
 
 An executor forks a Python process for every core from one daemon.  Loading Arrow and Godwit takes
 each of them most of a second of a core, in the very first epochs; loaded before the fork it takes

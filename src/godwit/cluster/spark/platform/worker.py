@@ -1,4 +1,4 @@
-"""Settings of a Python worker process that make its tasks start sooner."""
+"""Settings of Python workers that shorten the start of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _tasks: dict[str, int] = {}  # program → tasks that have run
 
 
 def freeze_loaded_objects(program: str) -> None:
-    """Take everything there is now out of later garbage collections; call it in every task.
+    """Exclude all present objects from later garbage collections; called in every task.
 
     After every task PySpark's worker searches all its objects for reference cycles before it takes
     the next one, usually the next stage of the same epoch, which waits: with PySpark, Arrow and
