@@ -237,4 +237,5 @@ def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[Upstream
 
 
 def _name_of(group: tuple[str, ...]) -> str:
+    """Name of the component of some operators."""
     return "+".join(group)

@@ -303,6 +303,7 @@ class Controller:
         return self._resizing.act(change)
 
     def _announce(self, kind: type[events.Event], **values: Any) -> None:
+        """Announce an event through the conductor."""
         self._migrations.announce(kind, **values)
 
     def _announce_load(self, period: PeriodStatistics, planned: list[Planned]) -> None:

@@ -275,6 +275,7 @@ def _read(answer: Any, problem: Problem, name: str) -> Solution:
 
 
 def _failed(name: str, reason: str) -> PlannerFailedError:
+    """Return the error that a planner gave no plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
         remedy="The stream goes on with the assignment it has.",

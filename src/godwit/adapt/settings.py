@@ -374,6 +374,7 @@ class Control:
 
 
 def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
+    """Refuse a setting that is no finite number of at least `least`."""
     what = f"The setting {name} of the controller"
     insist_on_number(what, value, least=least, error=InvalidControlError, whole=whole)
     if value == float("inf"):
@@ -383,6 +384,7 @@ def _check_number(name: str, value: Any, *, least: float, whole: bool) -> None:
 
 
 def _check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a setting of another type."""
     if not isinstance(value, kind):
         raise InvalidControlError(
             f"The setting {name} of the controller is {value!r}.",

@@ -454,6 +454,7 @@ class SplitOrCombine:
         return self._layouts[at]
 
     def _forget(self, name: str) -> None:
+        """Forget the evaluations of an aggregate."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         self._hysteresis.forget(name)

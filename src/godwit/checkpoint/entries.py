@@ -270,6 +270,7 @@ def ranges(segment: SegmentRef) -> Iterator[tuple[int, int, int]]:
 
 
 def _mismatch(what: str, columns: Columns, flow: int, expected: Columns) -> CheckpointMismatchError:
+    """Return the error that a file's columns are not those of its flow version."""
     return CheckpointMismatchError(
         f"{what} the columns {_listed(columns)}, but flow version {flow}, which wrote them, has "
         f"{_listed(expected)}.",

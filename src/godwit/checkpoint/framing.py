@@ -390,6 +390,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 
 
 def _other_format(version: int, path: str) -> CheckpointMismatchError:
+    """Return the error that a file has a format that cannot be read."""
     return CheckpointMismatchError(
         f"The file {path!r} has format {version} of a checkpoint, and this version of Godwit reads "
         f"formats {' and '.join(map(str, sorted(READABLE_FORMATS)))}.",

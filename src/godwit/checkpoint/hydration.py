@@ -183,6 +183,7 @@ class Hydration:
 
 
 def _size(parts: Sequence[Changes]) -> int:
+    """Count the entries in some changes."""
     return sum(len(part.hashes) for part in parts)
 
 

@@ -55,6 +55,7 @@ class _Segment:
         self.dirty = False
 
     def add(self, entry: bytes) -> None:
+        """Append an entry."""
         self.entries.append(entry)
         self.size_bytes += len(entry)
         self.dirty = True
@@ -139,6 +140,7 @@ class JournalWriter:
             self._numbers.append(segment.number)
 
     def _warn(self, what: str, error: Exception) -> None:
+        """Log that the journal could not be written."""
         with suppress(Exception):  # a log handler of the user's
             _logger.warning("The journal of %s: %s: %s", self._storage.uri, what, error)
 

@@ -396,6 +396,7 @@ def write_entry(storage: CheckpointStorage, path: str, entry: bytes) -> None:
 
 
 def _write(storage: CheckpointStorage, layout: OffsetLayout) -> None:
+    """Write the layout."""
     storage.write_atomic(OFFSETS, encode_record(layout))
 
 

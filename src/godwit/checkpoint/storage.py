@@ -787,6 +787,7 @@ class RemoteStorage(CheckpointStorage):
         """See `CheckpointStorage.lock`: there are none."""
 
     def _full(self, path: str) -> str:
+        """Path in the file system."""
         return f"{self._root}/{path}" if path else self._root
 
     def _put(self, path: str, data: bytes) -> None:

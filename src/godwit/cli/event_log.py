@@ -546,4 +546,5 @@ def _summed(accumulables: list[_Accumulable], name: str) -> int:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, or an empty one in place of anything else."""
     return value if isinstance(value, Mapping) else {}

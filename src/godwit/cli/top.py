@@ -80,6 +80,7 @@ def add_top_command(subparsers: Any) -> None:
 
 
 def _seconds(text: str) -> float:
+    """Parse the argument of an interval."""
     value = float(text)
     if not 0.1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600")
@@ -499,6 +500,7 @@ def _sources(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, or an empty one in place of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -516,6 +518,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _count(value: Any) -> int:
+    """Return a value as a whole number; 0 if it is none."""
     return max(0, int(_number(value)))
 
 

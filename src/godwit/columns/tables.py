@@ -41,6 +41,7 @@ def table_of(source: str, given: Any, schema: pa.Schema, needed: Iterable[str] =
 def _table_of_rows(
     source: str, rows: Sequence[Any], schema: pa.Schema, needed: set[str]
 ) -> pa.Table:
+    """Convert dicts or tuples to a table."""
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for number, row in enumerate(rows):
         if isinstance(row, Mapping):
@@ -66,6 +67,7 @@ def _table_of_rows(
 def _check_columns(
     source: str, columns: Iterable[Any], schema: pa.Schema, needed: set[str], what: str
 ) -> None:
+    """Refuse columns that are missing or unknown."""
     names = set(columns)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
@@ -87,6 +89,7 @@ def _check_columns(
 
 
 def _array(source: str, field: pa.Field, values: list[Any]) -> pa.Array:
+    """Convert values to a column; an error names the first that does not fit."""
     read = _reader(field.type)
     try:
         return pa.array([read(value) for value in values], field.type)
@@ -124,6 +127,7 @@ def _reader(dtype: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _example(dtype: pa.DataType) -> str:
+    """Return an example of a value of a type, for messages."""
     if pa.types.is_timestamp(dtype):
         return '"2024-05-01 08:00" or a datetime'
     if pa.types.is_floating(dtype):
@@ -136,6 +140,7 @@ def _example(dtype: pa.DataType) -> str:
 
 
 def _cast(source: str, table: pa.Table, schema: pa.Schema, needed: set[str]) -> pa.Table:
+    """Convert a table to the source's schema."""
     _check_columns(source, table.column_names, schema, needed, f"The table of source {source!r}")
     columns = []
     for field in schema:

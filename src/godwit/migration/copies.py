@@ -56,9 +56,11 @@ class _Column:
         return column
 
     def get(self, key_group: int) -> int:
+        """Return the number of a key group; `_ABSENT` if there is none."""
         return int(self.numbers[key_group]) if key_group < len(self.numbers) else _ABSENT
 
     def forget(self, key_groups: Iterable[int]) -> None:
+        """Remove the numbers of key groups."""
         gone = np.fromiter(key_groups, np.int64)
         self.numbers[gone[gone < len(self.numbers)]] = _ABSENT
 

@@ -368,6 +368,7 @@ class Regroupings:
         )
 
     def _end(self, request: Regrouping, reason: str = "") -> None:
+        """End the regrouping in progress; with a reason, it was cancelled."""
         self._request = None
         self.ended[request.id] = EndRegrouping(id=request.id, done=not reason, reason=reason)
         forget_oldest(self.ended)

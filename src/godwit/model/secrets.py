@@ -215,4 +215,5 @@ def _is_confidential(name: str) -> bool:
 
 
 def _each_once(texts: Iterable[str]) -> tuple[str, ...]:
+    """Remove duplicates and empty texts."""
     return tuple(dict.fromkeys(text for text in texts if text))

@@ -95,6 +95,7 @@ class Emitted:
         )
 
     def _column(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
+        """Convert the values of one column; an error names the key and the value."""
         try:
             if self.zone != UTC and has_instants(field.type):
                 values = tuple(in_zone(value, field.type, self.zone) for value in values)

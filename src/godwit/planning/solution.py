@@ -407,6 +407,7 @@ def validate_solution(solution: Solution) -> None:
 
 
 def _illegal(method: str, faults: list[str]) -> InvalidPlanError:
+    """Return the error that a planner's assignment is invalid."""
     return InvalidPlanError(
         f"The plan of {method!r} cannot be carried out: {'; '.join(faults)}.",
         remedy="This is a fault of the planner; please report it with the problem's JSON.",

@@ -446,6 +446,7 @@ class ParquetSink(TargetSink):
                 files.write_empty()
 
     def _is_delivered(self, epoch: int) -> bool:
+        """Return whether an epoch's directory is complete."""
         return exists(self._fs, f"{self._root}/epoch={epoch}/_SUCCESS")
 
     def _is_settled(self, epoch: int) -> bool:

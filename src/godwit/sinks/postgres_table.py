@@ -315,6 +315,7 @@ class TargetTable:
 
     @property
     def _name(self) -> str:
+        """The table's name, quoted, as text."""
         return self.identifier.as_string()
 
     def _create_statement(self, connection: Connection) -> sql.Composed:

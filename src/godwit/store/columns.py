@@ -283,6 +283,7 @@ class _FixedColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  keys are like state
+        """Return one place per row for the data, and one for null marks."""
         width = 1 if pa.types.is_boolean(dtype) else dtype.bit_width // 8
         if width in (1, 2, 4, 8):
             data = Section(np.dtype(f"u{width}"), "row")
@@ -293,6 +294,7 @@ class _FixedColumn(Column):
         return [data, Section(_BYTE, "row")]
 
     def encode(self, array: pa.Array) -> Encoded:
+        """View the values as unsigned integers of their width."""
         if array.type != self.dtype:
             array = array.cast(self.dtype)
         nulls = null_bytes(array) if array.null_count else None
@@ -311,6 +313,7 @@ class _FixedColumn(Column):
         return Encoded(values, nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
+        """Build an Arrow array from the stored integers."""
         values = encoded.values
         count = len(values)
         if self._is_boolean:
@@ -366,6 +369,7 @@ class _VariableColumn(Column):
 
     @staticmethod
     def sections(dtype: pa.DataType, *, key: bool) -> list[Section]:  # noqa: ARG004  all types alike
+        """Return offsets, heap and null marks; for state columns also each row's entry."""
         # One more than entries; entry 0 of a state column, which stays empty, is not counted.
         per: Per = "row" if key else "entry"
         offsets = Section(np.dtype(np.uint64), per, more=1 if key else 2)
@@ -373,6 +377,7 @@ class _VariableColumn(Column):
         return [offsets, Section(_BYTE, "byte"), Section(_BYTE, "row"), *refs]
 
     def encode(self, array: pa.Array) -> Encoded:
+        """Convert to large binary without nulls."""
         if array.type != self.dtype:
             array = array.cast(self.dtype)
         nulls = None
@@ -382,6 +387,7 @@ class _VariableColumn(Column):
         return Encoded(_as_large_binary(array), nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
+        """Build an Arrow array of the column's type."""
         values = encoded.values
         _, offsets, heap = values.buffers()
         heap = pa.py_buffer(b"") if heap is None else heap
@@ -416,6 +422,7 @@ class _VariableColumn(Column):
         return self._entries.take(as_arrow(which))
 
     def _entries_of(self, rows: Rows) -> Rows:
+        """Entry of each row on the heap."""
         if self._refs is None:
             return np.maximum(rows, 0)
         return self._refs.take(rows).astype(np.int64)
@@ -433,6 +440,7 @@ class _VariableColumn(Column):
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
+        """Append entries, and let rows refer to them; the old ones become garbage."""
         assert self._refs is not None
         first = self._words[ENTRIES] + 1  # entry 0 stays empty
         self._words[LIVE] -= int(self.lengths(rows).sum())

@@ -461,6 +461,7 @@ class KeyHasher:
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:
+    """Multiply the halves of words, each added to a secret number."""
     high = words >> _HALF
     high += multipliers[1 + 2 * word]
     low = words & _LOW
@@ -470,6 +471,7 @@ def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64A
 
 
 def _mix(sums: UInt64Array) -> None:
+    """Mix the bits of sums, in place."""
     sums ^= sums >> np.uint64(33)
     sums *= np.uint64(0xFF51_AFD7_ED55_8CCD)
     sums ^= sums >> np.uint64(33)
@@ -479,6 +481,7 @@ def _mix(sums: UInt64Array) -> None:
 
 @lru_cache(maxsize=256)
 def _multipliers(secret: tuple[int, int], column: int, words: int) -> UInt64Array:
+    """Draw the secret multipliers of a column."""
     seed = np.random.SeedSequence([*secret, column])
     drawn = np.random.Generator(np.random.Philox(seed)).integers(
         0, 2**64 - 1, 1 + 2 * words, np.uint64, endpoint=True

@@ -129,6 +129,7 @@ class StateTable:
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
+        """Mask of some key groups."""
         mask = np.zeros(self.num_key_groups, np.bool_)
         mask[key_groups] = True
         return mask

@@ -308,6 +308,7 @@ class MsgpackCodec:
         return operator.eq
 
     def _read(self, blobs: Sequence[bytes | memoryview]) -> list[Any]:
+        """Decode states of the native form, all at once."""
         return self._decode_list(_as_array(blobs))
 
     def _encode_one(self, state: Any) -> bytes:
@@ -387,6 +388,7 @@ def _check_same(state: Any, read: Any) -> None:
 
 
 def _msgpack_codec(state_type: Any, described: Described, native: bool) -> MsgpackCodec:
+    """Return the codec of a described type."""
     return MsgpackCodec(state_type, described, native=native)
 
 

@@ -84,6 +84,7 @@ class _BuiltIn:
         return f"gw.{self.name}({', '.join([*map(repr, self.columns[:1]), *self.shown])})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
+        """Bind to the columns' types, or refuse them."""
         arguments = ", ".join(repr(column) for column in self.columns)
         call = f"{self.name}({arguments})"
         fields = [pa.field(name, column_type(inputs, name, call)) for name in self.columns]

@@ -53,9 +53,11 @@ class _Extreme(BuiltIn):
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return null states."""
         return self.states(pa.nulls(count, self.output))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the states: they are the results."""
         return states.column(0)
 
 
@@ -64,6 +66,7 @@ class _PrimitiveExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Replace each group's value by a more extreme one of its rows."""
         values, mask = _comparable(columns[0]), mask_of(columns[0])
         if mask is not None:
             groups, values = groups[mask], values[mask]
@@ -74,6 +77,7 @@ class _PrimitiveExtreme(_Extreme):
         return self._column(extremes, seen)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the more extreme value of each pair."""
         extremes, seen = self._identity_where_null(left.column(0))
         others, others_seen = self._identity_where_null(right.column(0))
         with np.errstate(invalid="ignore"):
@@ -98,6 +102,7 @@ class _PrimitiveExtreme(_Extreme):
         return values, mask.copy()
 
     def _column(self, values: npt.NDArray[Any], seen: BoolArray) -> pa.RecordBatch:
+        """Build states from values and their mask."""
         return self.states(column_of(values, None if seen.all() else seen, self.output))
 
 
@@ -106,6 +111,7 @@ class _ComparedExtreme(_Extreme):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Find each group's extreme by comparing pairs in rounds."""
         column, mask = columns[0], mask_of(columns[0])
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
         order, starts = rows_by_group(groups[rows], states.num_rows)
@@ -124,6 +130,7 @@ class _ComparedExtreme(_Extreme):
         return self._better(states.column(0), found)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the more extreme value of each pair."""
         return self._better(left.column(0), right.column(0))
 
     def _beats(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
@@ -167,11 +174,13 @@ class _ExtremeBy(BuiltIn):
     largest: bool
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return null states."""
         return self.states(*(pa.nulls(count, field.type) for field in self.state))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Replace each group's row by a better one of its rows."""
         value, by = columns[0], columns[-1]
         mask = mask_of(by)
         rows = np.arange(len(by)) if mask is None else np.flatnonzero(mask)
@@ -184,6 +193,7 @@ class _ExtremeBy(BuiltIn):
         return self.merge(states, self.states(value.take(taken), by.take(taken)))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the better row of each pair; the earlier one of equal rows."""
         count = left.num_rows
         earlier, later = left.column(1), right.column(1)
         ranks = self._ranks(pa.concat_arrays([earlier, later]))
@@ -195,6 +205,7 @@ class _ExtremeBy(BuiltIn):
         return self.states(*(pc.if_else(newer, one, other) for one, other in pairs))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the values of the chosen rows."""
         return states.column(0)
 
     def _ranks(self, by: pa.Array) -> IntArray:
@@ -231,11 +242,13 @@ class _Position(BuiltIn):
     ignore_nulls: bool
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return states of no row."""
         return self._states(pa.nulls(count, self.output), np.zeros(count, np.bool_))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Take the first or last row of each group."""
         column = columns[0]
         mask = mask_of(column) if self.ignore_nulls else None
         rows = np.arange(len(column)) if mask is None else np.flatnonzero(mask)
@@ -247,6 +260,7 @@ class _Position(BuiltIn):
         return self.merge(states, self._states(column.take(pa.array(chosen, mask=~seen)), seen))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Take the earlier or later of two values."""
         preferred = self._seen(right) if self.last else self._seen(left)
         holder, other = (right, left) if self.last else (left, right)
         return self.states(
@@ -257,6 +271,7 @@ class _Position(BuiltIn):
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the values."""
         return states.column(0)
 
     def _seen(self, states: pa.RecordBatch) -> pa.Array:
@@ -264,6 +279,7 @@ class _Position(BuiltIn):
         return states.column(0).is_valid() if self.ignore_nulls else states.column(1)
 
     def _states(self, values: pa.Array, seen: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+        """Build states from values and the mask of rows seen."""
         if self.ignore_nulls:
             return self.states(values)
         return self.states(values, column_of(seen, None, pa.bool_()))

@@ -116,12 +116,14 @@ class PackedRows(BuiltIn):
         """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return states without rows."""
         nothing = [pa.nulls(0, column.dtype) for column in self.layout]
         return self.states(pack(np.zeros(count + 1, np.int64), nothing, self.layout))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Append rows to their groups, and keep those that `stay`."""
         rows = list(columns)
         mask = None if self.layout[-1].nullable else mask_of(rows[-1])
         if mask is not None:
@@ -130,9 +132,11 @@ class PackedRows(BuiltIn):
         return self._joined(states.num_rows, self._rows(states), (groups, rows))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Join the rows of each pair, and keep those that `stay`."""
         return self._joined(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the rows as lists."""
         starts, columns = unpack(states.column(0), self.layout)
         values = columns[0]
         if len(columns) > 1:
@@ -164,6 +168,7 @@ class _CollectList(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
+        """Keep the first `limit` rows."""
         return first_of_each(*rows_by_group(groups, count), self.limit)
 
 
@@ -175,6 +180,7 @@ class _CollectSet(PackedRows):
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Append rows, with equal floats made identical."""
         (column,) = columns
         if pa.types.is_floating(column.type):
             column = canonical_floats(column)  # equal ones are one value
@@ -183,6 +189,7 @@ class _CollectSet(PackedRows):
     def stay(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
+        """Keep the first row of each of the first `limit` values."""
         codes = columns[0].dictionary_encode().indices.to_numpy().astype(np.int64)
         rows = np.sort(_first_of_equal(groups, codes))  # back in order of arrival
         order, starts = first_of_each(*rows_by_group(groups[rows], count), self.limit)
@@ -197,12 +204,14 @@ class _CountDistinct(_CollectSet):
     idempotent = True
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the number of values."""
         starts, _ = unpack(states.column(0), self.layout)
         return pa.array(np.diff(starts), pa.int64())
 
     def stay(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
+        """Keep one row of each value, in order of values."""
         rows = _first_of_equal(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 
@@ -215,6 +224,7 @@ class _TopK(PackedRows):
     def stay(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
+        """Keep the `limit` rows with the largest values."""
         order = order_by(groups, descending_ranks(columns[-1]))
         return first_of_each(order, starts_of(groups, count), self.limit)
 
@@ -240,9 +250,11 @@ class _Rows(PackedRows):
         columns: list[pa.Array],  # noqa: ARG002
         count: int,
     ) -> tuple[IntArray, IntArray]:
+        """Keep all rows."""
         return rows_by_group(groups, count)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the packed rows."""
         return states.column(0)
 
 

@@ -83,6 +83,7 @@ class _Column(Condition):
         return f"`{self.name}`"
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Return the column."""
         return rows[self.name]
 
 
@@ -96,6 +97,7 @@ class _Literal(Condition):
         return str(self.value).lower()
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Repeat the value for every row."""
         length = len(next(iter(rows.values())))
         return pa.repeat(pa.scalar(self.value), length)
 
@@ -142,6 +144,7 @@ class _Comparison(Condition):
         return self.left, self.right
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Compare the operands, a literal being converted to the other's type."""
         left, right = self.left, self.right
         one = None if isinstance(left, _Literal) else left.evaluate(rows)
         other = None if isinstance(right, _Literal) else right.evaluate(rows)
@@ -198,6 +201,7 @@ class _IsNull(Condition):
         return (self.operand,)
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Return where the operand is null."""
         return self.operand.evaluate(rows).is_null()
 
 
@@ -212,6 +216,7 @@ class _Not(Condition):
         return (self.operand,)
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Negate the operand; null stays null."""
         return pc.invert(_truth(self.operand, rows))
 
 
@@ -228,6 +233,7 @@ class _Both(Condition):
         return self.left, self.right
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """Join the operands by three-valued logic."""
         join = pc.and_kleene if self.word == "and" else pc.or_kleene
         return join(_truth(self.left, rows), _truth(self.right, rows))
 
@@ -499,11 +505,13 @@ class _Filtered(BuiltIn):
         return self.aggregate.idempotent
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return the aggregate's new states."""
         return self.aggregate.create(count)
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Update the aggregate with the rows for which the condition holds."""
         holds = self.condition.evaluate(dict(zip(self.columns, columns, strict=True)))
         rows = np.flatnonzero(values_of(holds.fill_null(False)))
         taken = columns[: self.own]
@@ -513,9 +521,11 @@ class _Filtered(BuiltIn):
         return self.aggregate.update(states, groups, *taken)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge the aggregate's states."""
         return self.aggregate.merge(left, right)
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the aggregate's results."""
         return self.aggregate.finish(states)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:

@@ -81,11 +81,13 @@ class _ApproxDistinct(BuiltIn):
         return 1 << self.precision
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return empty sketches."""
         return self.states(_binary(np.empty(0, np.uint8), np.zeros(count + 1, np.int64)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Add the hashes of values to the sketches of their groups."""
         column, mask = columns[0], mask_of(columns[0])
         hashes = hash_keys(pa.record_batch([column], names=["value"]), seed=_SEED)
         if mask is not None:
@@ -99,9 +101,11 @@ class _ApproxDistinct(BuiltIn):
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge sketches by the maximum of each register."""
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Estimate the number of distinct values of each sketch."""
         sketches = self._read(states)
         held = np.bincount(sketches.groups, minlength=states.num_rows)
         fine = float(1 << _FINE)

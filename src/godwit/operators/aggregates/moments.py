@@ -49,11 +49,13 @@ class _Moments(BuiltIn):
     root: bool
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return moments of no values."""
         return self._states((np.zeros(count, np.int64), np.zeros(count), np.zeros(count)))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Merge the moments of new values into those of their groups."""
         column = columns[0]
         mask = mask_of(column)
         if pa.types.is_decimal128(column.type):
@@ -64,9 +66,11 @@ class _Moments(BuiltIn):
         return self._states(_merged(_moments_of(states), _moments(groups, values, len(states))))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Merge moments pair by pair."""
         return self._states(_merged(_moments_of(left), _moments_of(right)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return variance or standard deviation; null without enough values."""
         count, _, m2 = _moments_of(states)
         enough = count >= (1 if self.population else 2)
         divisor = np.where(enough, count if self.population else count - 1, 1)
@@ -76,6 +80,7 @@ class _Moments(BuiltIn):
         return column_of(result, None if enough.all() else enough, self.output)
 
     def _states(self, moments: Moments) -> pa.RecordBatch:
+        """Build states from count, mean and sum of squared deviations."""
         count, mean, m2 = moments
         return self.states(
             column_of(count, None, pa.int64()),

@@ -72,12 +72,14 @@ class _Percentile(BuiltIn):
     error: float
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return empty sketches."""
         nothing = [pa.nulls(0, column.dtype) for column in _LAYOUT]
         return self.states(pack(np.zeros(count + 1, np.int64), nothing, _LAYOUT))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Count values in the buckets of their groups."""
         column, mask = columns[0].cast(pa.float64(), safe=False), mask_of(columns[0])
         values = values_of(column)
         if mask is not None:
@@ -86,9 +88,11 @@ class _Percentile(BuiltIn):
         return self._union(states.num_rows, [self._read(states), rows])
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Add up the buckets of each pair."""
         return self._union(left.num_rows, [self._read(left), self._read(right)])
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the middle of the bucket that holds the percentile."""
         starts, (buckets, counts) = unpack(states.column(0), _LAYOUT)
         seen = np.concatenate(([0], np.cumsum(values_of(counts))))
         before, total = seen[starts[:-1]], np.diff(seen[starts])

@@ -144,17 +144,21 @@ class _Sum(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return null sums."""
         return self.states(pa.nulls(count, self.state.field(0).type))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Add values to the sums of their groups."""
         return self.states(_add(states.column(0), groups, columns[0]))
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Add sums pair by pair."""
         return self.states(_merge(left.column(0), right.column(0)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the sums."""
         return states.column(0)
 
 
@@ -163,12 +167,14 @@ class _Mean(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return null sums and counts of 0."""
         counts = column_of(np.zeros(count, np.int64), None, pa.int64())
         return self.states(pa.nulls(count, self.state.field(0).type), counts)
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Add values and their counts to those of their groups."""
         mask = mask_of(columns[0])
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
@@ -178,12 +184,14 @@ class _Mean(BuiltIn):
         )
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Add sums and counts pair by pair."""
         return self._states(
             _merge(left.column(0), right.column(0)),
             values_of(left.column(1)) + values_of(right.column(1)),
         )
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Divide sums by counts; null without values."""
         sums, counts = states.column(0), values_of(states.column(1))
         if pa.types.is_decimal128(self.output):
             return self._decimal_means(sums, counts)
@@ -209,6 +217,7 @@ class _Mean(BuiltIn):
         return pa.Array.from_buffers(self.output, len(counts), [bitmap, pa.py_buffer(means)])
 
     def _states(self, sums: pa.Array, counts: IntArray) -> pa.RecordBatch:
+        """Build states from sums and counts."""
         return self.states(sums, column_of(counts, None, pa.int64()))
 
 
@@ -250,23 +259,28 @@ class _Count(BuiltIn):
     commutative = True
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return counts of 0."""
         return self._states(np.zeros(count, np.int64))
 
     def update(
         self, states: pa.RecordBatch, groups: IntArray, *columns: pa.Array
     ) -> pa.RecordBatch:
+        """Count the rows of each group."""
         mask = mask_of(columns[0]) if columns else None
         seen = groups if mask is None else groups[mask]
         counts = np.bincount(seen, minlength=states.num_rows)
         return self._states(values_of(states.column(0)) + counts)
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+        """Add counts pair by pair."""
         return self._states(values_of(left.column(0)) + values_of(right.column(0)))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the counts."""
         return states.column(0)
 
     def _states(self, counts: IntArray) -> pa.RecordBatch:
+        """Build states from counts."""
         return self.states(column_of(counts, None, pa.int64()))
 
 

@@ -319,6 +319,7 @@ class ListCells(Cells):
         return written
 
     def _more(self, moments: list[int], expires: int) -> tuple[Any, ...]:
+        """Return a page's columns of expiry times, if there is a time-to-live."""
         packed = b""
         if any(moment < END for moment in moments):
             packed = np.array(moments, "<i8").tobytes()

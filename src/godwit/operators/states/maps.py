@@ -221,6 +221,7 @@ class MapCells(Cells):
     # -- looking up ----------------------------------------------------------------------------
 
     def _map(self, group: int) -> _Map:
+        """Return a key's map, as far as it is loaded."""
         of_key = self._maps.get(group)
         if of_key is None:
             of_key = self._maps[group] = _Map()
@@ -317,6 +318,7 @@ class MapCells(Cells):
         return self.look_up(groups, pa.array(np.full(len(groups), _ITEM_ENTRY)), *columns)
 
     def _take(self, groups: list[int], items: Any, looked: Looked) -> None:
+        """Cache items that were looked up; expired ones count as absent."""
         moments, clock = looked.moments(self.stored.expires_at), self.lane.clock
         for row, (group, item) in enumerate(zip(groups, items, strict=True)):
             of_key = self._map(group)

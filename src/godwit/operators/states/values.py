@@ -103,6 +103,7 @@ class ValueCells(Cells):
         return cell
 
     def _look(self, group: int) -> None:
+        """Look up the value of a key, and of the keys after it."""
         groups = self._ahead.keys(group)
         looked = self.look_up(np.arange(groups.start, groups.stop))
         moments = looked.moments(self.stored.expires_at)

@@ -304,6 +304,7 @@ class RowWindowsOperator(KeyedOperator):
         )
 
     def _open(self, count: IntArray, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """Build state columns: rows so far, and the open pane's partials."""
         columns = [column_of(count, None, pa.int64()), *partials.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 

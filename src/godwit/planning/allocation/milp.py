@@ -481,6 +481,7 @@ def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float) -> Solut
 
 
 def _contradiction(problem: Problem) -> str:
+    """Return the reason why no plan is within the limits."""
     if problem.limits.target_executors is not None and problem.draining.any():
         return "no plan within the limits empties the draining executors"
     return "the limits contradict each other"

@@ -354,6 +354,7 @@ class AllocationSearch(Placement):
         )
 
     def _apply(self, step: _Step) -> None:
+        """Carry out a move or an exchange."""
         self.put(step.unit, step.executor)
         if step.other >= 0:
             self.put(step.other, step.other_executor)

@@ -260,6 +260,7 @@ class _Gains:
 
     @classmethod
     def of(cls, line: Line, first: int, stop: int, width: int) -> _Gains:
+        """Compute the gains for a block of cuts."""
         m = len(line.reach) - 1
         x = np.arange(first, stop)
         y = x + np.arange(1, width + 1)[:, None]

@@ -138,7 +138,7 @@ _WAIT = "spark.locality.wait.process"
 def wait_for(
     spark: SparkContext, minimum: int, timeout_s: float = 60.0, *, spare_slots: int = 0
 ) -> tuple[Executor, ...]:
-    """Executors, once there are at least `minimum`.
+    """Wait until there are at least `minimum` executors, and return them.
 
     Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds;
     `InvalidFlowError` if those that have leave too few task slots free.

@@ -205,6 +205,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def _left(began_s: float, timeout_s: float | None) -> float | None:
+    """Seconds left of a time-out; ``None`` without one."""
     return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
 
@@ -243,12 +244,15 @@ class QuietEpochs:
         return not self._thread.is_alive()
 
     def _is_busy(self) -> bool:
+        """Return whether an epoch runs or is about to."""
         return self._gate.busy or self._run.pending
 
     def _ended_well(self) -> bool:
+        """Return whether epochs can still run."""
         return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
 
     def _work(self) -> None:
+        """Run epochs without input while they are due; the body of a thread."""
         try:
             self._run.use_this_thread()
             self._watch()
@@ -257,6 +261,7 @@ class QuietEpochs:
         self._ending.finish()
 
     def _watch(self) -> None:
+        """Look periodically, and run an epoch when one is due and Spark is quiet."""
         quiet = 0
         while self._goes_on():
             due = self._run.due
@@ -307,9 +312,11 @@ class QuietEpochs:
             return False
 
     def _is_stopped(self) -> bool:
+        """Return whether the query was stopped, and did not end by itself."""
         return not self._spark_query.isActive and not self._input_has_ended()
 
     def _is_quiet(self) -> bool:
+        """Return whether Spark has no micro-batch to run."""
         if not self._spark_query.isActive:
             return self._spark_query.exception() is None
         status = self._spark_query.status

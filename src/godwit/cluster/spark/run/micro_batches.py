@@ -190,6 +190,7 @@ class MicroBatches:
 
     @staticmethod
     def _mismatch(message: str) -> CheckpointMismatchError:
+        """Return the error that Spark's log and the checkpoint do not belong together."""
         return CheckpointMismatchError(
             message,
             remedy="The directory 'spark' and the rest of the checkpoint belong together: restore "
