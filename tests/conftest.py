@@ -18,6 +18,7 @@ from godwit.cluster.spark.platform.local_cluster import FRUGAL
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.kafka_broker import kafka, kafka_server
 from tests.postgres_server import postgres, postgres_server
 from tests.support.class_archive import use_archive
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["postgres", "postgres_server", "spark"]
+__all__ = ["kafka", "kafka_server", "postgres", "postgres_server", "spark"]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
+    from godwit.sources import message_formats as formats
 
 __all__ = [
     "Adaptation",
@@ -137,6 +138,7 @@ __all__ = [
     "events",
     "first",
     "fixed",
+    "formats",
     "hopping",
     "last",
     "latency",
@@ -186,6 +188,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
         """Import at its first use what needs Spark, or what few flows need."""
         if name == "testing":
             return import_module("godwit.testing")
+        if name == "formats":
+            return import_module("godwit.sources.message_formats")
         if name not in _LOADED_LATER:
             raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
         value = getattr(import_module(_LOADED_LATER[name]), name)

@@ -8,6 +8,7 @@ source                rows                                          position
 ====================  ============================================  =======================
 `parquet`, `arrow`    files that turn up in a directory             which files were read
 `csv`, `json`         the same, of lines of text                    which files were read
+`kafka`               messages of topics                            offsets of partitions
 `memory`              what a program adds, for tests                a number of rows
 `rate`                numbered rows, any number a second            a number of rows
 `nexmark`             bids, auctions and persons of the benchmark   a number of rows
@@ -35,12 +36,15 @@ from godwit.sources.text_formats import CsvFormat, JsonFormat
 if TYPE_CHECKING:
     import datetime as dt
     import os
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+    from typing import Any, Literal
 
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
+    from godwit.model.durations import DurationOrSeconds
+    from godwit.sources.kafka_source import KafkaSource, Start
+    from godwit.sources.message_formats import MessageFormat
 
 __all__ = [
     "Lag",
@@ -51,6 +55,7 @@ __all__ = [
     "arrow",
     "csv",
     "json",
+    "kafka",
     "memory",
     "nexmark",
     "parquet",
@@ -333,4 +338,91 @@ def nexmark(
         num_rows=num_rows,
         start=start,
         seed=seed,
+    )
+
+
+@user_call
+def kafka(
+    servers: str | Sequence[str],
+    topics: str | Sequence[str],
+    *,
+    value: Literal["bytes", "text", "json"] | MessageFormat = "bytes",
+    schema: SchemaLike | None = None,
+    include: Sequence[str] | Mapping[str, str] = (),
+    start: Start = "earliest",
+    max_rows_per_epoch: int | None = None,
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    on_data_loss: Literal["refuse", "skip"] = "refuse",
+    on_bad: Literal["refuse", "skip"] = "refuse",
+    group: str | None = None,
+    timeout: DurationOrSeconds = "30 seconds",
+    config: Mapping[str, Any] | None = None,
+) -> KafkaSource:
+    """Messages of Kafka's topics, read by the executors without a JVM package.
+
+    Parameters
+    ----------
+    servers
+        Where the cluster is found: ``"host:port"``, or a list of them.
+    topics
+        A topic, or a list of topics. Partitions that are added later are read from their beginning.
+    value
+        Format of the values: ``"json"`` with `schema`, ``"text"``, ``"bytes"``, or one of
+        ``gw.formats`` such as ``gw.formats.avro(...)``.
+    schema
+        Columns of JSON values, as in ``"plane string, delay double"``.
+    include
+        More columns, of ``"key"``, ``"headers"``, ``"timestamp"``, ``"topic"``, ``"partition"`` and
+        ``"offset"``; a mapping gives them other names, ``{"timestamp": "arrived_at"}``.
+    start
+        Where a new query begins: ``"earliest"``, ``"latest"``, a datetime (the first message that
+        is no older), or offsets by partition, ``{0: 120, 1: 80}``, which of several topics are
+        ``{"flights": {0: 120}}``; partitions that are not named begin with their earliest.
+    max_rows_per_epoch
+        How many offsets an epoch reads at most, shared among the partitions; by default all.
+    isolation
+        Whether messages of transactions that were aborted, or are open, are left out.
+    on_data_loss
+        Where retention has deleted messages that are yet to be read: refuse to go on, or go on
+        without them and warn how many offsets there were.
+    on_bad
+        A message that cannot be read: refuse its epoch, or leave it out and warn.
+    group
+        Consumer group that offsets are reported to after each commit, for lag monitors. A query
+        goes on from its checkpoint, whatever the group says.
+    timeout
+        How long the cluster may be away, or not answer, before that is an error.
+    config
+        More settings of librdkafka, as in ``{"security.protocol": "ssl"}``. Passwords in it are
+        never shown.
+
+    Raises
+    ------
+    SourceError
+        If confluent-kafka is not installed.
+    InvalidFlowError
+        If an option is wrong.
+    """
+    try:
+        from godwit.sources.kafka_source import KafkaSource  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise SourceError(
+            f"The Kafka source needs confluent-kafka, which cannot be imported: {error}.",
+            remedy="pip install 'godwit-streams[kafka]'",
+            package="confluent-kafka",
+        ) from error
+    return KafkaSource(
+        servers,
+        topics,
+        value=value,
+        schema=schema,
+        include=include,
+        start=start,
+        max_rows_per_epoch=max_rows_per_epoch,
+        isolation=isolation,
+        on_data_loss=on_data_loss,
+        on_bad=on_bad,
+        group=group,
+        timeout=timeout,
+        config=config,
     )

@@ -46,12 +46,16 @@ class Split:
         What it is called in errors and plans, such as a file and its row groups.
     payload
         What `Source.read` needs to find the rows; anything that can be pickled.
+    exact
+        Whether it has `rows` rows exactly; ``False``: that many at most, as between two offsets of
+        a log that has gaps.
     """
 
     rows: int | None
     size_bytes: int | None
     what: str
     payload: Any
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,330 @@
+"""A Kafka cluster as source and sink see it: settings without secrets, errors, topics and offsets.
+
+librdkafka connects in the background and tries for ever; the reason why it cannot comes beside the
+call that waits, not through it.  So `ErrorLog` listens to a client, and `KafkaSettings.waiting`
+tells a call that ran out of time why.  Wrong credentials end the wait at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import type_name
+from godwit.model.secrets import Secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+__all__ = [
+    "ClusterAdmin",
+    "ErrorLog",
+    "KafkaFailedError",
+    "KafkaSettings",
+    "Place",
+    "TopicState",
+    "check_settings",
+]
+
+T = TypeVar("T")
+
+_LOGGER: Final = logging.getLogger("godwit")
+
+_SECRET: Final = re.compile(r"password|secret|token|\.pem$|credential|jaas", re.IGNORECASE)
+_REFUSED: Final = frozenset(  # errors that waiting does not mend
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001  names of the library
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+    }
+)
+_STALE: Final = frozenset(  # answers of brokers that know a change of topics, or leaders, not yet
+    {
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
+_NO_ID: Final = "A" * 22  # what brokers before 2.8 say for a topic's id
+_OFTEN_S: Final = 0.1
+
+
+class KafkaFailedError(Exception):
+    """The cluster did not do what was asked; the text has no secrets in it."""
+
+    def __init__(self, text: str, *, code: int | None = None, refused: bool = False) -> None:
+        super().__init__(text)
+        self.code = code  # of `KafkaError`
+        self.refused = refused  # whether credentials or certificates are why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KafkaFailedError, (str(self),), {"code": self.code, "refused": self.refused}
+
+
+class ErrorLog:
+    """The last errors that a client met in the background; given to it as its ``error_cb``."""
+
+    def __init__(self) -> None:
+        self._errors: deque[tuple[float, KafkaError]] = deque(maxlen=8)
+
+    def __call__(self, error: KafkaError) -> None:
+        """Take note of an error, from any thread."""
+        self._errors.append((time.monotonic(), error))
+
+    def since(self, start_s: float) -> list[KafkaError]:
+        """Return those that came after a moment, oldest first."""
+        return [error for at_s, error in list(self._errors) if at_s >= start_s]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """How clients connect; picklable, and shown without secrets."""
+
+    servers: str
+    timeout_s: float
+    config: Mapping[str, Any] = field(repr=False)  # of librdkafka, the user's
+
+    @property
+    def secrets(self) -> Secrets:
+        """Values of the settings that are confidential."""
+        return Secrets.of_values({n: v for n, v in self.config.items() if _SECRET.search(n)})
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells clients of different settings apart; secrets are in it."""
+        return (self.servers, *(f"{n}={_stable(v)}" for n, v in sorted(self.config.items())))
+
+    def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:
+        """Return the settings of one client; ours win, dots for underscores."""
+        named = {name.replace("_", "."): value for name, value in ours.items()}
+        return {
+            "client.id": "godwit",
+            "logger": _LOGGER,
+            **self.config,
+            "bootstrap.servers": self.servers,
+            "error_cb": log,
+            **named,
+        }
+
+    def text_of(self, error: BaseException | KafkaError) -> str:
+        """Text of an error of the library, without secrets."""
+        if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
+            error = error.args[0]
+        if isinstance(error, KafkaError):
+            return self.secrets.hide(f"{error.str()} ({error.name()})")
+        return self.secrets.hide(str(error))
+
+    def failed(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
+        """Return our error for one of the library, with what the client met meanwhile."""
+        code = error.args[0].code() if _is_kafka(error) else None
+        told = [self.text_of(error)]
+        for met in log.since(start_s):
+            if (text := self.text_of(met)) not in told:
+                told.append(text)
+        refused = code in _REFUSED or any(e.code() in _REFUSED for e in log.since(start_s))
+        return KafkaFailedError("; ".join(told[:3]), code=code, refused=refused)
+
+    def waiting(
+        self, future: Future[T], log: ErrorLog, start_s: float, poll: Callable[[float], object]
+    ) -> T:
+        """Wait for an answer of the cluster; raise `KafkaFailedError` if there is none.
+
+        `poll` lets the client tell `log` what it meets.
+        """
+        while True:
+            try:
+                return future.result(_OFTEN_S)
+            except TimeoutError as error:
+                poll(0)
+                met = [e for e in log.since(start_s) if e.code() in _REFUSED]
+                if met:
+                    raise self.failed(KafkaException(met[0]), log, start_s) from None
+                if time.monotonic() - start_s > self.timeout_s + 5:
+                    raise self.failed(error, log, start_s) from None
+            except KafkaException as error:
+                raise self.failed(error, log, start_s) from None
+
+
+def _is_kafka(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)
+
+
+def _stable(value: object) -> str:
+    """Return a text of a setting's value that is the same in every process."""
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    return str(value)
+
+
+_OURS: Final = {
+    "bootstrap.servers": "servers",
+    "metadata.broker.list": "servers",
+    "isolation.level": "isolation",
+    "group.id": "group",
+    "enable.auto.commit": None,
+    "enable.auto.offset.store": None,
+    "enable.partition.eof": None,
+    "auto.offset.reset": "start",
+    "error_cb": None,
+    "transactional.id": None,
+    "enable.idempotence": None,
+    "transaction.timeout.ms": "transaction_timeout",
+}
+"""Settings that are Godwit's → the option for them; ``None`` if there is none."""
+
+
+def check_settings(
+    where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
+) -> KafkaSettings:
+    """Check what a user says of a cluster."""
+    names = [servers] if isinstance(servers, str) else list(servers)
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InvalidFlowError(
+            f"{where} was given no servers.", remedy='Give "host:port", or a list of them.'
+        )
+    if config is not None and not isinstance(config, dict):
+        raise InvalidFlowError(
+            f"{where}: config is of type {type_name(config)}.",
+            remedy='Give a dict of librdkafka\'s settings, as in {"security.protocol": "ssl"}.',
+        )
+    for name in config or {}:
+        if name in _OURS:
+            option = _OURS[name]
+            raise InvalidFlowError(
+                f"{where}: config has {name!r}, which Godwit decides.",
+                remedy=f"Use the option {option}=..." if option else "Leave it out.",
+            )
+    return KafkaSettings(
+        servers=",".join(name.strip() for name in names),
+        config=dict(config or {}),
+        timeout_s=timeout_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic as it is now."""
+
+    id: str  # empty where the cluster gives topics none
+    num_partitions: int
+
+
+class ClusterAdmin:
+    """Questions to a cluster, each answered within the settings' time or by an error."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self.log = ErrorLog()
+        try:
+            self._admin = AdminClient(settings.client(self.log))
+        except (KafkaException, ValueError, TypeError) as error:
+            raise settings.failed(error, self.log, time.monotonic()) from None
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
+        """Look topics up; ``None`` for one that is not there. Creates none."""
+        start_s = time.monotonic()
+        asked = self._admin.describe_topics(
+            TopicCollection(list(names)), request_timeout=self._settings.timeout_s
+        )
+        return {name: self._topic(future, start_s) for name, future in asked.items()}
+
+    def _topic(self, future: Future[Any], start_s: float) -> TopicState | None:
+        try:
+            topic = self._waiting(future, start_s)
+        except KafkaFailedError as error:
+            if error.code in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+                return None
+            raise
+        found = str(topic.topic_id)
+        return TopicState(id="" if found == _NO_ID else found, num_partitions=len(topic.partitions))
+
+    def offsets(
+        self, places: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
+    ) -> dict[tuple[str, int], int]:
+        """Look offsets up, by topic and partition; -1 where no message is as late as asked.
+
+        With `committed`, the end is where messages of transactions that are open begin.
+        """
+        if not places:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        start_s = time.monotonic()
+        found: dict[tuple[str, int], int] = {}
+        while len(found) < len(places):
+            asked = self._admin.list_offsets(
+                {Place(*p): spec for p, spec in places.items() if p not in found},
+                isolation_level=level,
+                request_timeout=self._settings.timeout_s,
+            )
+            stale = None
+            for place, future in asked.items():
+                try:
+                    answer: Any = self._waiting(future, start_s)
+                except KafkaFailedError as error:
+                    if error.code not in _STALE:
+                        raise
+                    stale = error
+                else:
+                    found[place.topic, place.partition] = answer.offset
+            if stale is not None:
+                if time.monotonic() - start_s > self._settings.timeout_s:
+                    raise stale
+                self._refresh({topic for topic, _ in places})
+        return found
+
+    def ends(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
+        """Look up where partitions end."""
+        return self.offsets({p: OffsetSpec.latest() for p in places}, committed=committed)
+
+    def beginnings(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:
+        """Look up the first offsets that partitions still have."""
+        return self.offsets({p: OffsetSpec.earliest() for p in places}, committed=False)
+
+    def at_time(self, places: Iterable[tuple[str, int]], time_ms: int) -> dict[Any, int]:
+        """Look up the first messages that are no older than a time; -1 where there are none."""
+        spec = OffsetSpec.for_timestamp(time_ms)
+        return self.offsets(dict.fromkeys(places, spec), committed=False)
+
+    def topic_setting(self, topic: str, name: str) -> str | None:
+        """Look up a setting of a topic; ``None`` where the cluster does not tell."""
+        from confluent_kafka.admin import ConfigResource, ResourceType  # noqa: PLC0415
+
+        asked = self._admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, topic)], request_timeout=self._settings.timeout_s
+        )
+        try:
+            (future,) = asked.values()
+            settings: Any = self._waiting(future, time.monotonic())
+        except KafkaFailedError:  # who may write need not be allowed to ask
+            return None
+        value = settings[name].value if name in settings else None
+        return None if value is None else str(value)
+
+    def _refresh(self, topics: Iterable[str]) -> None:
+        """Have the client look at topics again, whose partitions or leaders have changed."""
+        time.sleep(_OFTEN_S)
+        for topic in topics:
+            try:
+                self._admin.list_topics(topic, timeout=self._settings.timeout_s)
+            except KafkaException as error:
+                raise self._settings.failed(error, self.log, time.monotonic()) from None
+
+    def _waiting(self, future: Future[T], start_s: float) -> T:
+        return self._settings.waiting(future, self.log, start_s, self._admin.poll)

@@ -1,0 +1,299 @@
+"""Ranges of offsets, read by consumers that this process keeps between epochs.
+
+A new consumer costs about a second until its first message, a kept one milliseconds.  So consumers
+stay, one for each configuration and task at a time, in no group, and are told what to read.  One
+that has read up to where the next range begins goes on without being told: its next messages are
+here already.
+
+Offsets have gaps: transactions end with records of their own, aborted ones and compaction leave
+none.  So a range is done when a message beyond it was seen or the partition's end was reached at or
+beyond it, not when rows were counted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from godwit.sources.kafka_client import ErrorLog, KafkaSettings, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from confluent_kafka import Message
+
+__all__ = [
+    "OffsetRange",
+    "OffsetsLostError",
+    "RangeReader",
+    "close_idle",
+    "close_readers",
+    "leased_reader",
+]
+
+_Place: TypeAlias = tuple[str, int]  # topic and partition
+
+BATCH: Final = 4_096  # messages at a time: enough for whole columns, few enough for a core's cache
+FEW: Final = 10_000  # up to so many offsets, all ranges are read at once
+IDLE_S: Final = 300.0
+_LOST: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001  library's names
+)
+_OFFSET = methodcaller("offset")
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Messages of a partition between two offsets."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+    @property
+    def place(self) -> _Place:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] {self.begin} to {self.end}"
+
+
+class OffsetsLostError(Exception):
+    """A partition does not have the offsets that are to be read."""
+
+    def __init__(self, place: _Place, offset: int) -> None:
+        super().__init__(place, offset)
+        self.place, self.offset = place, offset
+
+
+class RangeReader:
+    """A consumer, and what it has of messages that nobody asked for yet."""
+
+    def __init__(self, settings: KafkaSettings, isolation: str) -> None:
+        self._settings = settings
+        self._log = ErrorLog()
+        # Of use where a setting of the user's does not say otherwise. A partition that is told
+        # while an empty one is waited for is fetched when that wait ends.
+        config = {"fetch.wait.max.ms": 100, "check.crcs": True}
+        ours = settings.client(
+            self._log,
+            group_id="godwit",  # which the library insists on; it is never joined
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            isolation_level=isolation,
+        )
+        try:
+            self._consumer = Consumer({**config, **ours})
+        except (KafkaException, ValueError, TypeError) as error:
+            raise settings.failed(error, self._log, time.monotonic()) from None
+        self._at: dict[_Place, int] = {}  # what is assigned → next offset that is to be returned
+        self._seen: dict[_Place, int] = {}  # up to where all messages were returned or are held
+        self._held: dict[_Place, list[Message]] = {}
+        self._topics: set[str] = set()  # whose leaders the consumer knows
+        self.idle_since_s = time.monotonic()
+
+    def continues(self, ranges: Sequence[OffsetRange]) -> int:
+        """Count the ranges that begin where this reader is."""
+        return sum(self._at.get(r.place) == r.begin for r in ranges)
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, list[Message]]]:
+        """Yield the messages of each range in turn, in batches.
+
+        Raises `KafkaFailedError` if none comes for the settings' time, `OffsetsLostError` if the
+        partition does not have them.
+        """
+        few = sum(r.end - r.begin for r in ranges) <= FEW
+        waves = [list(ranges)] if few else [[r] for r in ranges]
+        for wave in waves:
+            complete = False
+            try:
+                self._assign(wave)
+                for r in wave:
+                    yield from self._range(r)
+                complete = few
+            except KafkaException as error:
+                raise self._settings.failed(error, self._log, time.monotonic()) from None
+            finally:
+                if not complete:  # do not fetch what nobody may ask for
+                    self._forget()
+
+    def _assign(self, ranges: Sequence[OffsetRange]) -> None:
+        """Have messages of these ranges fetched, if they are not."""
+        if all(self._at.get(r.place) == r.begin for r in ranges):
+            return
+        if any(self._at.get(r.place, r.begin) != r.begin for r in ranges):
+            self._at = {}  # somewhere else: what was read before says nothing about what will be
+        for topic in {r.topic for r in ranges} - self._topics:
+            # Left to itself, a new consumer looks for leaders once a second.
+            self._consumer.list_topics(topic, timeout=self._settings.timeout_s)
+            self._topics.add(topic)
+        self._at |= {r.place: r.begin for r in ranges}
+        self._seen = dict(self._at)
+        self._held = {place: [] for place in self._at}
+        self._consumer.assign([Place(*place, offset) for place, offset in self._at.items()])
+
+    def _forget(self) -> None:
+        self._at, self._seen, self._held = {}, {}, {}
+        self._consumer.unassign()
+
+    def _range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
+        start_s = progress_s = time.monotonic()
+        while (seen := self._seen[r.place]) < r.end:
+            held = self._held[r.place]
+            if len(held) >= BATCH:
+                self._held[r.place] = []
+                yield r, held
+                progress_s = time.monotonic()
+            self._take()
+            if self._seen[r.place] > seen:
+                progress_s = time.monotonic()
+            else:
+                self._check(r, start_s, progress_s)
+        held = self._held[r.place]
+        cut = len(held)
+        if held and (held[-1].offset() or 0) >= r.end:
+            cut = bisect_left(held, r.end, key=_OFFSET)
+        self._held[r.place] = held[cut:]
+        self._at[r.place] = r.end
+        if cut:
+            yield r, held[:cut]
+
+    def _take(self) -> None:
+        """Take what has been fetched; wait a little if there is nothing."""
+        messages = self._consumer.consume(BATCH, 0)
+        if not messages:
+            first = self._consumer.poll(0.1)
+            if first is None:
+                return
+            messages = [first, *self._consumer.consume(BATCH - 1, 0)]
+        if len(self._at) == 1 and not any(m.error() for m in messages):
+            (place,) = self._at
+            self._held[place] += messages
+            self._seen[place] = max(self._seen[place], _OFFSET(messages[-1]) + 1)
+            return
+        for message in messages:
+            self._take_one(message)
+
+    def _take_one(self, message: Message) -> None:
+        place = (message.topic() or "", message.partition() or 0)
+        offset: Any = message.offset()
+        error = message.error()
+        if error is None:
+            if place in self._held and offset >= self._seen[place]:
+                self._held[place].append(message)
+                self._seen[place] = offset + 1
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if place in self._seen:
+                self._seen[place] = max(self._seen[place], offset)
+        elif error.code() in _LOST:
+            raise OffsetsLostError(place, self._seen.get(place, offset))
+        else:
+            raise KafkaException(error)
+
+    def _check(self, r: OffsetRange, start_s: float, progress_s: float) -> None:
+        """Raise if waiting is of no use any more."""
+        now_s = time.monotonic()
+        waited = KafkaException(
+            KafkaError(
+                KafkaError._TIMED_OUT,  # noqa: SLF001
+                f"no message of {r} came for {self._settings.timeout_s:g} s",
+            )
+        )
+        failed = self._settings.failed(waited, self._log, start_s)
+        if failed.refused or now_s - progress_s > self._settings.timeout_s:
+            raise failed
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._held = {}
+        with contextlib.suppress(KafkaException, RuntimeError):
+            self._consumer.close()
+
+
+_Key: TypeAlias = tuple[str, ...]
+
+_kept: dict[_Key, list[RangeReader]] = {}
+_inherited: list[object] = []  # of the process that this one was forked from: not to be touched
+_owner = os.getpid()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def leased_reader(
+    settings: KafkaSettings, isolation: str, ranges: Sequence[OffsetRange]
+) -> Iterator[RangeReader]:
+    """Take a reader for as long as a split is read: a kept one, or a new one."""
+    key = (*settings.key, isolation)
+    with _lock:
+        kept = _readers(key)
+        reader = max(kept, key=lambda one: one.continues(ranges), default=None)
+        if reader is not None:
+            kept.remove(reader)
+    if reader is None:
+        reader = RangeReader(settings, isolation)
+    try:
+        yield reader
+    except BaseException as error:
+        if not isinstance(error, GeneratorExit):
+            reader.close()  # its connection may be why
+            raise
+        _keep(key, reader)
+        raise
+    _keep(key, reader)
+
+
+def _keep(key: _Key, reader: RangeReader) -> None:
+    reader.idle_since_s = time.monotonic()
+    with _lock:
+        _readers(key).append(reader)
+    close_idle()
+
+
+def _readers(key: _Key) -> list[RangeReader]:
+    """Return the kept readers; none of them is another process's."""
+    global _owner
+    if _owner != os.getpid():
+        _inherited.append(dict(_kept))
+        _kept.clear()
+        _owner = os.getpid()
+    return _kept.setdefault(key, [])
+
+
+def close_idle(idle_s: float = IDLE_S) -> None:
+    """Close the kept readers that were of no use for a while."""
+    before_s = time.monotonic() - idle_s
+    _close(lambda _, reader: reader.idle_since_s <= before_s)
+
+
+def close_readers(settings: KafkaSettings | None = None) -> None:
+    """Close the kept readers of some settings, or all."""
+    prefix = settings.key if settings else ()
+    _close(lambda key, _: key[: len(prefix)] == prefix)
+
+
+def _close(which: Any) -> None:
+    closing: list[RangeReader] = []
+    with _lock:
+        if _owner != os.getpid():
+            return
+        for key, readers in _kept.items():
+            closing += (gone := [r for r in readers if which(key, r)])
+            _kept[key] = [r for r in readers if r not in gone]
+    for reader in closing:
+        reader.close()
+
+
+atexit.register(close_readers)

@@ -1,0 +1,666 @@
+"""Rows from topics of Kafka: `gw.sources.kafka`.
+
+A position holds, for every topic, the next offset of each partition and the topic's id.  An epoch's
+end is where the partitions end on the driver's asking; under ``read_committed`` that is before the
+first message of a transaction that is still open, so that what lies in between never changes: the
+same offsets give the same rows, or an error where they are gone.
+
+Nobody else's bookkeeping counts: consumers are in no group (`godwit.sources.kafka_reader`), and
+what is reported to one is for lag monitors alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaException
+
+from godwit.columns.types import plain_schema
+from godwit.model.durations import seconds
+from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.naming import insist_on_number, listing
+from godwit.model.wording import counted
+from godwit.sources.kafka_client import (
+    ClusterAdmin,
+    ErrorLog,
+    KafkaFailedError,
+    Place,
+    TopicState,
+    check_settings,
+)
+from godwit.sources.kafka_reader import OffsetRange, OffsetsLostError, close_readers, leased_reader
+from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka import Message
+
+    from godwit.columns.types import SchemaLike
+    from godwit.model.durations import DurationOrSeconds
+    from godwit.sources.source import Position
+
+__all__ = ["KafkaSource", "Start"]
+
+Offsets: TypeAlias = "Mapping[int, int]"
+Start: TypeAlias = "Literal['earliest', 'latest'] | Offsets | Mapping[str, Offsets] | dt.datetime"
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_EXTRA: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "headers": _HEADERS,
+    "timestamp": pa.timestamp("us", "UTC"),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+_FEW: Final = 10_000  # rows that are not worth a second split
+_TOPICS_S: Final = 1.0  # between two looks at the topics themselves
+_GUESSED_BYTES: Final = 256  # of a message, before any was read
+_logger = logging.getLogger("godwit")
+
+
+class KafkaSource(Source):
+    """Topics of a Kafka cluster, read from one position to the next."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topics: str | Sequence[str],
+        *,
+        value: str | MessageFormat,
+        schema: SchemaLike | None,
+        include: Sequence[str] | Mapping[str, str],
+        start: Start,
+        max_rows_per_epoch: int | None,
+        isolation: str,
+        on_data_loss: str,
+        on_bad: str,
+        group: str | None,
+        timeout: DurationOrSeconds,
+        config: Mapping[str, Any] | None,
+    ) -> None:
+        self._topics = _topic_names(topics)
+        self._where = f"The Kafka source of {listing(self._topics)}"
+        self._settings = check_settings(
+            self._where, servers, config, seconds(timeout, "The timeout of a Kafka source")
+        )
+        self._format = self._format_of(value, schema)
+        self._extra = self._extra_columns(include)
+        self._start = self._checked_start(start)
+        if max_rows_per_epoch is not None:
+            insist_on_number("max_rows_per_epoch", max_rows_per_epoch, least=1, error=SourceError)
+        self._max_rows = max_rows_per_epoch
+        self._isolation = self._choice("isolation", isolation, "read_committed", "read_uncommitted")
+        self._skips_lost = self._choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
+        self._skips_bad = self._choice("on_bad", on_bad, "refuse", "skip") == "skip"
+        self._group = group
+        assert self._format.schema is not None
+        value_schema = plain_schema(self._format.schema)
+        self._schema = pa.schema(
+            [*value_schema, *(pa.field(n, _EXTRA[what]) for n, what in self._extra.items())]
+        )
+        self._value_names = frozenset(value_schema.names)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Set what belongs to this copy alone."""
+        self._admin: ClusterAdmin | None = None
+        self._reporter: Consumer | None = None
+        self._states: dict[str, TopicState] = {}
+        self._looked_s = -1.0
+        self._bytes_per_row = float(_GUESSED_BYTES)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave connections behind."""
+        ours = vars(self).copy()
+        for name in ("_admin", "_reporter", "_states", "_looked_s", "_bytes_per_row"):
+            del ours[name]
+        return ours
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._prepare()
+
+    def __repr__(self) -> str:
+        return f"gw.sources.kafka({self._settings.servers!r}, {list(self._topics)!r})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Source.schema`."""
+        return self._schema
+
+    @property
+    def identity(self) -> str:
+        """The topics' names; the ids in a position tell other topics of these names."""
+        return f"Kafka {' '.join(self._topics)}"
+
+    @property
+    def arrival_time(self) -> str | None:  # type: ignore[override]
+        """The column of the broker's timestamps, if it is included."""
+        return next((n for n, what in self._extra.items() if what == "timestamp"), None)
+
+    def open(self, position: Position | None) -> None:
+        """Find the topics; refuse a position of other ones."""
+        with self._explaining("cannot be opened"):
+            self._admin = ClusterAdmin(self._settings)
+            self._states = {}
+            self._look(position)
+
+    def start(self) -> Position:
+        """Look up where a new query begins."""
+        with self._explaining("cannot tell where it begins"):
+            return self._starting_position()
+
+    def end(self, position: Position) -> Position:
+        """Look up where the partitions end now."""
+        return self._next_position(position, None, None)
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """Look up where the partitions end, and share the limit among them."""
+        limits = [most for most in (limit, self._max_rows) if most is not None]
+        return self._next_position(position, min(limits, default=None), until)
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Cut ranges of offsets; refuse those that are gone."""
+        ranges = [
+            OffsetRange(topic, partition, _next(begin, topic, partition), stop)
+            for topic, state in end.items()
+            for partition, stop in enumerate(state["next"])
+            if stop > _next(begin, topic, partition)
+        ]
+        if self._admin is not None:
+            ranges = self._still_there(ranges)
+        total = sum(r.end - r.begin for r in ranges)
+        if not total:
+            return []
+        rows = total if total <= _FEW else -(-total // max(1, parallelism))
+        return [self._split(part) for part in _cut(ranges, rows)]
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read ranges of offsets with a consumer that stays."""
+        ranges: tuple[OffsetRange, ...] = split.payload
+        count = size = 0
+        try:
+            with leased_reader(self._settings, self._isolation, ranges) as reader:
+                for r, messages in reader.read(ranges):
+                    count += len(messages)
+                    size += sum(map(len, messages))
+                    yield self._rows(r, messages, columns)
+        except KafkaFailedError as error:
+            raise self._failed(f"cannot read {split.what}", error) from None
+        except OffsetsLostError as error:
+            topic, partition = error.place
+            raise self._error(
+                f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
+                "more, which is yet to be read",
+                'Raise the topic\'s retention. To go on without what is lost: on_data_loss="skip".',
+                topic=topic,
+                partition=partition,
+                offset=error.offset,
+            ) from None
+        if count:
+            self._bytes_per_row = size / count
+
+    def lag(self, position: Position) -> Lag:
+        """Count the offsets that were not read."""
+        with self._explaining("cannot tell how far it is behind"):
+            ends = self._ends(position)
+        rows = sum(max(0, end - _next(position, *place)) for place, end in ends.items())
+        return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
+
+    def committed(self, position: Position) -> None:
+        """Report offsets to the group, for lag monitors."""
+        if self._group is None:
+            return
+        places = [
+            Place(topic, partition, offset)
+            for topic, state in position.items()
+            for partition, offset in enumerate(state["next"])
+        ]
+        try:
+            if self._reporter is None:
+                log = ErrorLog()
+                ours = self._settings.client(log, group_id=self._group, enable_auto_commit=False)
+                self._reporter = Consumer({**ours, "on_commit": self._reported})
+            self._reporter.commit(offsets=places, asynchronous=True)
+            self._reporter.poll(0)
+        except (KafkaException, ValueError, RuntimeError) as error:
+            self._not_reported(error)
+
+    def _reported(self, error: Any, places: object) -> None:
+        del places
+        if error is not None:
+            self._not_reported(KafkaException(error))
+
+    def _not_reported(self, error: Exception) -> None:
+        """Warn: nothing depends on it."""
+        _logger.warning(
+            "%s: offsets were not reported to group %r: %s",
+            self._where,
+            self._group,
+            self._settings.text_of(error),
+        )
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        """Return the next offsets by topic."""
+        return {topic: list(state["next"]) for topic, state in position.items()}
+
+    def close(self) -> None:
+        """Close the consumers that this process kept."""
+        if self._reporter is not None:
+            self._reporter.close()
+            self._reporter = None
+        if self._admin is not None:
+            self._admin = None
+            close_readers(self._settings)
+
+    # Positions
+
+    def _next_position(
+        self, position: Position, limit: int | None, until: Position | None
+    ) -> Position:
+        with self._explaining("cannot tell how far it reaches"):
+            self._look(position)
+            ends = self._ends(position)
+            if until is not None:
+                ends = {p: min(end, _next(until, *p)) for p, end in ends.items()}
+            begins = {place: _next(position, *place) for place in ends}
+            # Of a partition that says nothing new, an epoch's end is its begin.
+            available = {place: max(0, ends[place] - begins[place]) for place in ends}
+            shares = dict(zip(available, fair_shares([*available.values()], limit), strict=True))
+        after: dict[str, Any] = {}
+        for topic in self._topics:
+            known = position.get(topic, {"id": self._states[topic].id, "next": []})
+            offsets = list(known["next"])
+            for partition in range(self._states[topic].num_partitions):
+                share = shares.get((topic, partition), 0)
+                if partition < len(offsets):
+                    offsets[partition] += share
+                elif share:  # new ones before it have nothing yet
+                    offsets += [0] * (partition - len(offsets)) + [share]
+            after[topic] = {"id": known["id"], "next": offsets}
+        return after
+
+    def _starting_position(self) -> Position:
+        self._look(None)
+        assert self._admin is not None
+        places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
+        if self._start == "latest":
+            offsets = self._admin.ends(places, committed=self._committed)
+        elif isinstance(self._start, dt.datetime):
+            time_ms = int(self._start.timestamp() * 1000)
+            offsets = self._admin.at_time(places, time_ms)
+            late = [place for place, offset in offsets.items() if offset < 0]
+            offsets |= self._admin.ends(late, committed=self._committed)
+        else:
+            offsets = self._admin.beginnings(places)
+            if isinstance(self._start, Mapping):
+                offsets |= self._stated_offsets(self._start, offsets)
+        return {
+            topic: {
+                "id": state.id,
+                "next": [offsets[topic, p] for p in range(state.num_partitions)],
+            }
+            for topic, state in self._states.items()
+        }
+
+    def _stated_offsets(
+        self, start: Mapping[Any, Any], first: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], int]:
+        """Check the offsets that the user begins with."""
+        assert self._admin is not None
+        by_topic = start if isinstance(next(iter(start)), str) else {self._topics[0]: start}
+        stated = {(t, p): o for t, offsets in by_topic.items() for p, o in offsets.items()}
+        ends = self._admin.ends(first, committed=False)
+        for (topic, partition), offset in stated.items():
+            place = (topic, partition)
+            if place not in first:
+                raise self._error(
+                    f"is to begin in partition {partition} of topic {topic!r}, which is not there",
+                    f"There are partitions 0 to {self._states[topic].num_partitions - 1}."
+                    if topic in self._states
+                    else f"Its topics are {listing(self._topics)}.",
+                )
+            if not first[place] <= offset <= ends[place]:
+                raise self._error(
+                    f"is to begin with offset {offset} of partition {partition} of topic "
+                    f"{topic!r}, which has offsets {first[place]} to {ends[place]}",
+                    "Give one of these offsets.",
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                )
+        return stated
+
+    @property
+    def _committed(self) -> bool:
+        return self._isolation == "read_committed"
+
+    def _ends(self, position: Position) -> dict[tuple[str, int], int]:
+        """Look up where partitions end, none before the position."""
+        assert self._admin is not None
+        places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
+        ends = self._admin.ends(places, committed=self._committed)
+        before = [place for place in places if ends[place] < _next(position, *place)]
+        if before:
+            # Where open transactions begin may be before offsets that the user began with.
+            for place, end in self._admin.ends(before, committed=False).items():
+                begin = _next(position, *place)
+                if end < begin:
+                    raise self._made_anew(
+                        place[0],
+                        f"partition {place[1]} ends at {end}, and the query has read up to {begin}",
+                    )
+                ends[place] = begin
+        return ends
+
+    def _look(self, position: Position | None) -> None:
+        """Look at the topics, now and then: partitions are added, topics deleted and made anew."""
+        now_s = time.monotonic()
+        assert self._admin is not None
+        if not self._states or now_s - self._looked_s >= _TOPICS_S:
+            found = self._admin.topics(self._topics)
+            for topic, state in found.items():
+                if state is None:
+                    raise self._error(
+                        f"has no topic {topic!r}: the cluster does not know it",
+                        "Check its name, and that its user may describe it; or create it.",
+                        topic=topic,
+                    )
+            self._states = {topic: state for topic in self._topics if (state := found[topic])}
+            self._looked_s = now_s
+        for topic, state in self._states.items():
+            known = None if position is None else position.get(topic)
+            if known is None:
+                continue
+            if known["id"] and state.id and known["id"] != state.id:
+                raise self._made_anew(topic, f"its id is {state.id}, and was {known['id']}")
+            if len(known["next"]) > state.num_partitions:
+                raise self._made_anew(
+                    topic,
+                    f"it has {counted(state.num_partitions, 'partition')}, and the query has read "
+                    f"{len(known['next'])}",
+                )
+
+    def _made_anew(self, topic: str, how: str) -> SourceError:
+        return self._error(
+            f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
+            f"{how}. It was deleted and made anew, or lost its end",
+            "Offsets begin again there, so rows would be lost or doubled: start with a new "
+            "checkpoint, or read the topic by another name.",
+            topic=topic,
+        )
+
+    def _still_there(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """Refuse or leave out offsets that retention has overtaken."""
+        assert self._admin is not None
+        with self._explaining("cannot tell what its topics still have"):
+            first = self._admin.beginnings([r.place for r in ranges])
+        kept = []
+        for r in ranges:
+            begin = first[r.place]
+            if begin <= r.begin:
+                kept.append(r)
+                continue
+            lost = min(begin, r.end) - r.begin
+            what = (
+                f"partition {r.partition} of topic {r.topic!r} begins with offset {begin}, and "
+                f"{counted(lost, 'offset')} from {r.begin} are yet to be read"
+            )
+            if not self._skips_lost:
+                raise self._error(
+                    f"{what}: retention has overtaken the query",
+                    'Raise the topic\'s retention. To go on without them: on_data_loss="skip".',
+                    topic=r.topic,
+                    partition=r.partition,
+                    offset=r.begin,
+                )
+            _logger.warning("%s: %s; they are left out.", self._where, what)
+            if begin < r.end:
+                kept.append(OffsetRange(r.topic, r.partition, begin, r.end))
+        return kept
+
+    def _split(self, ranges: tuple[OffsetRange, ...]) -> Split:
+        rows = sum(r.end - r.begin for r in ranges)
+        more = f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
+        return Split(
+            rows=rows,
+            exact=False,
+            size_bytes=round(rows * self._bytes_per_row),
+            what=", ".join(map(str, ranges[:3])) + more,
+            payload=ranges,
+        )
+
+    # Rows
+
+    def _rows(
+        self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Make columns of messages."""
+        names = [name for name in columns if name in self._value_names]
+        values = [message.value() for message in messages]
+        decoded = self._format.decode(values, names)
+        if decoded.bad:
+            messages = self._without_bad(r, messages, decoded.bad)
+        found = dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
+        for name in columns:
+            if name in self._extra and name not in found:
+                found[name] = _extra_column(self._extra[name], r, messages)
+        schema = pa.schema([self._schema.field(name) for name in columns])
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
+        return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
+
+    def _without_bad(
+        self, r: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
+    ) -> list[Message]:
+        """Refuse messages that cannot be read, or leave them out."""
+        at, reason = bad[0]
+        offset = messages[at].offset()
+        what = (
+            f"the message at offset {offset} of partition {r.partition} of topic {r.topic!r} "
+            f"cannot be read ({self._settings.secrets.hide(reason)})"
+        )
+        if not self._skips_bad:
+            raise self._error(
+                what,
+                "Give the format that the topic has (value=...). To leave such messages out: "
+                'on_bad="skip".',
+                topic=r.topic,
+                partition=r.partition,
+                offset=offset,
+            )
+        more = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
+        _logger.warning(
+            "%s: %s%s; %s left out.", self._where, what, more, counted(len(bad), "message")
+        )
+        gone = {position for position, _ in bad}
+        return [m for position, m in enumerate(messages) if position not in gone]
+
+    # What the user gives, and errors
+
+    def _format_of(self, value: str | MessageFormat, schema: SchemaLike | None) -> MessageFormat:
+        chosen = as_format(value, self._where)
+        if schema is not None:
+            if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
+                raise InvalidFlowError(
+                    f"{self._where}: schema= means nothing beside value={value!r}.",
+                    remedy="Leave it out; the format has its columns.",
+                )
+            from godwit.sources.message_formats import json  # noqa: PLC0415
+
+            chosen = json(schema)
+        if chosen.schema is None:
+            raise InvalidFlowError(
+                f"{self._where}: the columns of its JSON are not known.",
+                remedy='Name them, as in schema="plane string, delay double".',
+            )
+        return chosen
+
+    def _extra_columns(self, include: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+        """Return name of column → what it has of a message."""
+        given = [include] if isinstance(include, str) else include
+        named = dict(given) if isinstance(given, Mapping) else {what: what for what in given}
+        unknown = [what for what in named if what not in _EXTRA]
+        if unknown:
+            raise InvalidFlowError(
+                f"{self._where}: include names {unknown[0]!r}, which messages do not have.",
+                remedy=f"They have {listing(list(_EXTRA))}.",
+            )
+        columns = {name: what for what, name in named.items()}
+        assert self._format.schema is not None
+        twice = [name for name in columns if name in self._format.schema.names]
+        if twice or len(columns) < len(named):
+            raise InvalidFlowError(
+                f"{self._where}: two columns are called {(twice or list(columns))[0]!r}.",
+                remedy='Name it otherwise, as in include={"timestamp": "arrived_at"}.',
+            )
+        return columns
+
+    def _checked_start(self, start: Any) -> Start:
+        if isinstance(start, Mapping) and start:
+            by_topic = all(isinstance(topic, str) for topic in start)
+            parts = list(start.values()) if by_topic else [start]
+            if (by_topic or len(self._topics) == 1) and all(map(_are_offsets, parts)):
+                return start
+        elif start in ("earliest", "latest") or isinstance(start, dt.datetime):
+            return start  # type: ignore[no-any-return]
+        raise InvalidFlowError(
+            f"{self._where}: start={start!r} is no place to begin.",
+            remedy='Give "earliest", "latest", a datetime, offsets by partition, {0: 120}, or of '
+            'several topics {"flights": {0: 120}}.',
+        )
+
+    def _choice(self, option: str, value: str, *known: str) -> str:
+        if value not in known:
+            raise InvalidFlowError(
+                f"{self._where}: {option}={value!r} is not known.",
+                remedy=f"Give {listing([repr(k) for k in known])}.",
+            )
+        return value
+
+    def _explaining(self, what: str) -> _Explaining:
+        return _Explaining(self, what)
+
+    def _failed(self, what: str, error: KafkaFailedError) -> SourceError:
+        remedy = (
+            "Check the credentials and certificates in config."
+            if error.refused
+            else f"Check that {self._settings.servers} can be reached from here, and the "
+            "protocol; timeout= says how long to wait."
+        )
+        return self._error(f"{what}: {error}", remedy)
+
+    def _error(self, what: str, remedy: str, **context: Any) -> SourceError:
+        return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
+
+
+class _Explaining:
+    """Turns errors of the cluster into a `SourceError`."""
+
+    def __init__(self, source: KafkaSource, what: str) -> None:
+        self._source, self._what = source, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaFailedError):
+            raise self._source._failed(self._what, error) from None  # noqa: SLF001  of its own
+
+
+def fair_shares(available: Sequence[int], limit: int | None) -> list[int]:
+    """Share a limit among partitions: the same for each, and what one does not need for the others.
+
+    Where it is too small to be shared further, those that have most left get one each.
+
+    Examples
+    --------
+    >>> fair_shares([1, 10, 10], 9), fair_shares([5, 7], 1), fair_shares([5, 7], None)
+    ([1, 4, 4], [0, 1], [5, 7])
+    """
+    if limit is None or sum(available) <= limit:
+        return list(available)
+    have = np.asarray(available, np.int64)
+    shares = np.zeros_like(have)
+    left = limit
+    while left >= (needy := np.flatnonzero(have > shares)).size:
+        extra = np.minimum(have[needy] - shares[needy], left // needy.size)
+        shares[needy] += extra
+        left -= int(extra.sum())
+    most = np.argsort(shares[needy] - have[needy], kind="stable")[:left]
+    shares[needy[most]] += 1
+    return [int(share) for share in shares]
+
+
+def _cut(ranges: Sequence[OffsetRange], rows: int) -> Iterator[tuple[OffsetRange, ...]]:
+    """Cut ranges into parts of so many offsets."""
+    part: list[OffsetRange] = []
+    room = rows
+    for r in ranges:
+        begin = r.begin
+        while begin < r.end:
+            stop = min(r.end, begin + room)
+            part.append(OffsetRange(r.topic, r.partition, begin, stop))
+            room -= stop - begin
+            begin = stop
+            if room == 0:
+                yield tuple(part)
+                part, room = [], rows
+    if part:
+        yield tuple(part)
+
+
+def _next(position: Position, topic: str, partition: int) -> int:
+    """Return the next offset of a partition; 0 of one that the position does not know."""
+    offsets = position[topic]["next"] if topic in position else ()
+    return int(offsets[partition]) if partition < len(offsets) else 0
+
+
+def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Array:
+    """Make a column of what messages have beside their values."""
+    dtype = _EXTRA[what]
+    if what == "key":
+        return pa.array([m.key() for m in messages], dtype)
+    if what == "headers":
+        return pa.array([m.headers() or [] for m in messages], dtype)
+    if what == "offset":
+        return pa.array([m.offset() for m in messages], dtype)
+    if what == "topic":
+        return pa.repeat(pa.scalar(r.topic, dtype), len(messages))
+    if what == "partition":
+        return pa.repeat(pa.scalar(r.partition, dtype), len(messages))
+    times = np.array([m.timestamp() for m in messages], np.int64).reshape(-1, 2)
+    return pa.array(times[:, 1] * 1000, dtype, mask=times[:, 0] == 0)
+
+
+def _topic_names(topics: object) -> tuple[str, ...]:
+    names = (topics,) if isinstance(topics, str) else tuple(topics)  # type: ignore[arg-type]
+    if (
+        not names
+        or len(set(names)) < len(names)
+        or not all(isinstance(n, str) and n for n in names)
+    ):
+        raise InvalidFlowError(
+            f"A Kafka source was given topics {topics!r}.",
+            remedy="Give the name of a topic, or a list of names, each once.",
+        )
+    return names
+
+
+def _are_offsets(offsets: object) -> bool:
+    return isinstance(offsets, Mapping) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0
+        for pair in offsets.items()
+        for n in pair
+    )

@@ -1,0 +1,364 @@
+"""Formats of messages: the bytes of a broker's message, to and from the columns of a row.
+
+A format is given whole batches of messages and makes whole columns of them.  A batch that holds a
+message which cannot be read is read again one by one, so that each of those is known by its
+position and its reason, and none takes others with it.
+
+A message without a value (a tombstone) becomes a row whose columns are null.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from godwit.columns.types import SchemaLike, to_schema
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_call
+from godwit.model.naming import listing, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "BytesMessages",
+    "Decoded",
+    "JsonMessages",
+    "MessageFormat",
+    "TextMessages",
+    "UnwritableError",
+    "Value",
+    "as_format",
+    "json",
+    "raw",
+    "text",
+]
+
+Value: TypeAlias = bytes | None
+"""A message's value; ``None`` for a tombstone."""
+
+
+class UnwritableError(Exception):
+    """Rows that a format cannot write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A batch of messages as rows."""
+
+    rows: pa.RecordBatch  # those that could be read, in their order
+    bad: tuple[tuple[int, str], ...]  # of each of the others: its position, and why
+
+
+class MessageFormat(ABC):
+    """A format of messages; picklable, and made with configuration only."""
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (
+        *(pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError, EOFError),
+    )  # errors that a message which cannot be read raises
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema | None:
+        """Columns of the rows; ``None`` where the format was not told, and can only write."""
+
+    @abstractmethod
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Read messages as some of the columns; raise one of `failures` if one is not readable."""
+
+    @abstractmethod
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Write each row as a message; raise `UnwritableError` if one cannot be."""
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:  # noqa: B027  many take any
+        """Raise `InvalidFlowError` if rows of such columns can never be written."""
+
+    def decode(self, values: Sequence[Value], names: Sequence[str]) -> Decoded:
+        """Read messages as the columns `names`."""
+        if self.schema is None:
+            msg = "the format has no schema"
+            raise AssertionError(msg)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        try:
+            return Decoded(rows=_batch(self.columns(values, schema), schema, len(values)), bad=())
+        except self.failures:
+            return self._decode_each(values, schema)
+
+    def _decode_each(self, values: Sequence[Value], schema: pa.Schema) -> Decoded:
+        """Find the messages that cannot be read."""
+        readable: list[pa.RecordBatch] = []
+        bad: list[tuple[int, str]] = []
+        for position, value in enumerate(values):
+            try:
+                readable.append(_batch(self.columns([value], schema), schema, 1))
+            except self.failures as error:
+                bad.append((position, _in_words(error)))
+        none = _batch([pa.array([], field.type) for field in schema], schema, 0)
+        return Decoded(rows=pa.concat_batches([none, *readable]), bad=tuple(bad))
+
+
+def _batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    if not columns:  # rows without columns, which are counted all the same
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
+
+
+@dataclass(frozen=True, slots=True)
+class BytesMessages(MessageFormat):
+    """Values as they are, in one column ``value`` of bytes."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """One column of bytes."""
+        return pa.schema([("value", pa.binary())])
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Take the bytes."""
+        return [pa.array(values, pa.binary()) for _ in schema]
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Take the only column."""
+        return _only_column(rows.column(0))
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Refuse rows that are not one column of bytes or text."""
+        _check_only_column(schema, where, "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TextMessages(MessageFormat):
+    """Values as text in UTF-8, in one column ``value``."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """One column of text."""
+        return pa.schema([("value", pa.string())])
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Read UTF-8."""
+        return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Take the only column."""
+        return _only_column(rows.column(0))
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Refuse rows that are not one column of bytes or text."""
+        _check_only_column(schema, where, "text")
+
+
+def _only_column(column: pa.Array) -> list[Value]:
+    values: list[Value] = column.cast(pa.large_binary()).to_pylist()
+    return values
+
+
+def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
+    if len(schema) == 1 and _is_text_or_bytes(schema.field(0).type):
+        return
+    raise InvalidFlowError(
+        f"{where} is to write values as {kind}, which takes one column of text or bytes; the rows "
+        f"have {', '.join(f'{f.name} {f.type}' for f in schema) or 'none'}.",
+        remedy='Make one column in a map before the sink, or use value="json".',
+    )
+
+
+def _is_text_or_bytes(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_binary(dtype)
+        or pa.types.is_large_binary(dtype)
+        or pa.types.is_fixed_size_binary(dtype)
+    )
+
+
+class JsonMessages(MessageFormat):
+    """Values as JSON objects, one field for each column.
+
+    A field that a message lacks is null, and one that the schema lacks is left out.
+    """
+
+    def __init__(self, schema: pa.Schema | None) -> None:
+        if schema is not None:
+            _row_type(schema)  # refuses types that JSON has no form for
+        self._schema = schema
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Columns to read."""
+        return self._schema
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Read all messages in one go, as an array of objects."""
+        if not len(values):
+            return [pa.array([], field.type) for field in schema]
+        if None in values:
+            values = [b"{}" if value is None else value for value in values]
+        decoder = _decoder(schema)
+        rows = decoder.decode(b"[%b]" % b",".join(values))  # type: ignore[arg-type]
+        if len(rows) != len(values):
+            msg = f"{len(rows)} objects in {len(values)} messages"
+            raise ValueError(msg)
+        if not len(schema):
+            return []
+        columns = pa.array(list(map(msgspec.structs.astuple, rows)), _tuple_type(schema))
+        return [columns.field(position) for position in range(len(schema))]
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Write each row as an object."""
+        if not rows.num_columns:
+            return [b"{}"] * rows.num_rows
+        encode = msgspec.json.Encoder().encode
+        try:
+            columns = [_json_values(column) for column in rows.columns]
+            return [encode(row) for row in map(_row_type(rows.schema), *columns)]
+        except (ArithmeticError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise UnwritableError(_in_words(error)) from error
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Refuse types that JSON has no form for."""
+        del where
+        _row_type(schema)
+
+
+@lru_cache(maxsize=64)
+def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
+    return msgspec.json.Decoder(list[_row_type(schema)])  # type: ignore[misc]
+
+
+@lru_cache(maxsize=64)
+def _row_type(schema: pa.Schema) -> Any:
+    """Class of the objects of a schema; columns of any name are fields of plain ones."""
+    fields = [(f"f{i}", _json_type(field) | None, None) for i, field in enumerate(schema)]
+    names = {f"f{i}": field.name for i, field in enumerate(schema)}
+    return msgspec.defstruct("Row", fields, rename=names, gc=False)
+
+
+@lru_cache(maxsize=64)
+def _tuple_type(schema: pa.Schema) -> pa.DataType:
+    return pa.struct([pa.field(str(i), field.type) for i, field in enumerate(schema)])
+
+
+_JSON_TYPES: Final = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
+    (pa.types.is_floating, float),
+    (pa.types.is_string, str),
+    (pa.types.is_large_string, str),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_large_binary, bytes),
+    (pa.types.is_timestamp, dt.datetime),
+    (pa.types.is_date, dt.date),
+    (pa.types.is_time, dt.time),
+    (pa.types.is_duration, dt.timedelta),
+    (pa.types.is_decimal, Decimal),
+)
+
+
+def _json_type(field: pa.Field) -> Any:
+    """Python type that a column's values have in JSON."""
+    dtype = field.type
+    for matches, python in _JSON_TYPES:
+        if matches(dtype):
+            return python
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        item = _json_type(dtype.value_field)
+        return list[item | None]  # type: ignore[valid-type]
+    if pa.types.is_struct(dtype):
+        inner = {part.name: _json_type(part) | None for part in dtype}
+        return TypedDict("Inner", inner, total=False)  # type: ignore[operator]
+    if pa.types.is_map(dtype):
+        key, item = _json_type(dtype.key_field), _json_type(dtype.item_field)
+        return dict[key, item | None]  # type: ignore[valid-type]
+    raise InvalidFlowError(
+        f"Column {field.name!r} of type {dtype} has no form in JSON.",
+        remedy="Cast it in a map, or use another format.",
+    )
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    """Values of a column as msgspec writes them."""
+    if not _has_maps(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    return [_with_dicts(value, column.type) for value in column.to_pylist()]
+
+
+def _has_maps(dtype: pa.DataType) -> bool:
+    if pa.types.is_map(dtype):
+        return True
+    return any(_has_maps(dtype.field(i).type) for i in range(dtype.num_fields))
+
+
+def _with_dicts(value: Any, dtype: pa.DataType) -> Any:
+    """Make dicts of a value's maps, which Arrow gives as pairs."""
+    if value is None:
+        return None
+    if pa.types.is_map(dtype):
+        return {key: _with_dicts(item, dtype.item_type) for key, item in value}
+    if pa.types.is_struct(dtype):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in dtype}
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return [_with_dicts(item, dtype.value_type) for item in value]
+    return value
+
+
+@user_call
+def json(schema: SchemaLike | None = None) -> JsonMessages:
+    """JSON objects, one field for each column.
+
+    Times are ISO 8601 text, bytes are Base64, decimals are text or numbers. A field that a message
+    lacks is null; fields that `schema` does not name are left out. A number that is no number
+    (``NaN``) has no form in JSON, and is written as null.
+
+    Parameters
+    ----------
+    schema
+        Columns to read, as in ``"plane string, delay double"``; not needed to write.
+    """
+    return JsonMessages(None if schema is None else to_schema(schema, where="The JSON format"))
+
+
+@user_call
+def raw() -> BytesMessages:
+    """Values as they are, in a column ``value`` of bytes; to write, the rows' only column."""
+    return BytesMessages()
+
+
+@user_call
+def text() -> TextMessages:
+    """Values as text in UTF-8, in a column ``value``; to write, the rows' only column."""
+    return TextMessages()
+
+
+_BY_NAME: Final[dict[str, MessageFormat]] = {
+    "bytes": BytesMessages(),
+    "text": TextMessages(),
+    "json": JsonMessages(None),
+}
+
+
+def as_format(value: object, where: str) -> MessageFormat:
+    """Return the format that a user gave, by itself or by its name."""
+    if isinstance(value, MessageFormat):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]  # they hold nothing
+    raise InvalidFlowError(
+        f"{where}: {value!r} is no format of messages."
+        if isinstance(value, str)
+        else f"{where}: a value of type {type_name(value)} is no format of messages.",
+        remedy=f"Give {listing(sorted(map(repr, _BY_NAME)))}, or a format such as "
+        'gw.formats.json("plane string, delay double").',
+    )

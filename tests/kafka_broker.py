@@ -1,0 +1,201 @@
+"""A broker of Kafka's protocol for tests: ``noida-db`` in a process of its own, or any cluster.
+
+``GODWIT_KAFKA=host:port`` runs the same tests against a cluster that is there; topics are made for
+each test and deleted after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["KafkaBroker", "kafka", "kafka_server"]
+
+_START_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class KafkaBroker:
+    """A running broker, and what a test does with it beside the code that is tested."""
+
+    servers: str
+    pid: int | None = None  # of its process, if it is the tests' own
+    topics: list[str] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _admin: Any = None
+
+    def topic(self, partitions: int = 1, **config: str) -> str:
+        """Make a topic."""
+        from confluent_kafka.admin import NewTopic
+
+        name = f"godwit-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
+        _done(self.admin().create_topics([NewTopic(name, partitions, 1, config=config)]))
+        self.topics.append(name)
+        return name
+
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.servers})
+        return self._admin
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        from confluent_kafka.admin import NewPartitions
+
+        _done(self.admin().create_partitions([NewPartitions(topic, count)]))
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete records, as retention does."""
+        from confluent_kafka import TopicPartition
+
+        _done(self.admin().delete_records([TopicPartition(topic, partition, offset)]))
+
+    def delete(self, *topics: str) -> None:
+        _done(self.admin().delete_topics(list(topics)))
+
+    def producer(self, transactional_id: str | None = None, **config: Any) -> Any:
+        """Make a producer; of a transactional one, `init_transactions` was called."""
+        from confluent_kafka import Producer
+
+        settings = {"bootstrap.servers": self.servers, "linger.ms": 1, **config}
+        if transactional_id is None:
+            return Producer(settings)
+        made = Producer({**settings, "transactional.id": transactional_id})
+        made.init_transactions(30)
+        return made
+
+    def put(self, topic: str, *values: bytes | None, partition: int = 0, **message: Any) -> None:
+        """Write messages, without a transaction."""
+        producer = self.producer()
+        for value in values:
+            producer.produce(topic, value, partition=partition, **message)
+        assert producer.flush(30) == 0
+
+    def read(self, topic: str, *, committed: bool = True) -> list[Any]:
+        """Read all messages of a topic, by partition and offset."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "tests",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+            }
+        )
+        try:
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            messages, ended = [], set[int | None]()
+            deadline = time.monotonic() + 60
+            while len(ended) < len(partitions):
+                assert time.monotonic() < deadline, "the broker does not answer"
+                message = consumer.poll(1)
+                if message is None:
+                    continue
+                if message.error() is None:
+                    messages.append(message)
+                else:
+                    ended.add(message.partition())
+            return sorted(messages, key=lambda m: (m.partition(), m.offset()))
+        finally:
+            consumer.close()
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Return what readers of committed messages see."""
+        return [message.value() for message in self.read(topic)]
+
+
+def _done(futures: Any) -> list[Any]:
+    return [future.result(30) for future in futures.values()]
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaBroker]:
+    """Yield a broker that lives as long as the test session."""
+    pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
+    if servers := os.environ.get("GODWIT_KAFKA"):
+        yield KafkaBroker(servers)
+        return
+    command = _command()
+    if command is None:
+        pytest.skip("Kafka tests need a broker: pip install noida-db, or GODWIT_KAFKA=host:port.")
+    directory = Path(tempfile.mkdtemp(prefix="godwit-kafka-"))
+    try:
+        port, data = _free_port(), f"{directory}/data"
+        arguments = [
+            "--only",
+            "kafka",
+            "--kafka-port",
+            str(port),
+            "--data-dir",
+            data,
+        ]
+        with (directory / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "start", *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        try:
+            _wait_until_it_answers(process, port, directory / "log")
+            yield KafkaBroker(f"127.0.0.1:{port}", pid=process.pid)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def kafka(kafka_server: KafkaBroker) -> Iterator[KafkaBroker]:
+    """Yield the broker; topics that the test makes are deleted after it."""
+    broker = KafkaBroker(kafka_server.servers, pid=kafka_server.pid)
+    yield broker
+    if broker.topics and os.environ.get("GODWIT_KAFKA"):
+        broker.delete(*broker.topics)
+
+
+def _command() -> list[str] | None:
+    beside = Path(sys.executable).with_name("noida-db")
+    if beside.exists():
+        return [str(beside)]
+    found = shutil.which("noida-db")
+    return None if found is None else [found]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1):
+                return
+        except OSError:
+            time.sleep(0.05)
+    pytest.fail(f"The broker did not start: {log.read_text()}")
