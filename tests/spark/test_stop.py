@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.streams import Inbox, drain, rows_of
 
 import godwit as gw
+from godwit.cluster.spark.run import lifecycle
 from godwit.cluster.spark.stages import stages
 from godwit.model import events
 from godwit.model.errors import StopTimeoutError
@@ -88,7 +89,7 @@ def test_between_two_epochs(inbox: Inbox, tmp_path: Path, monkeypatch: pytest.Mo
     stop = StreamingQuery.stop
 
     def late(self: StreamingQuery) -> None:
-        time.sleep(2.0)  # by now Spark wants to begin the next epoch
+        time.sleep(1.0)  # by now Spark wants to begin the next epoch
         stop(self)
 
     monkeypatch.setattr(StreamingQuery, "stop", late)
@@ -167,7 +168,10 @@ def endless(key: tuple[str], rows: Any, state: dict[str, int]) -> Iterable[tuple
     yield key[0], len(list(rows))
 
 
-def test_during_an_epoch_that_does_not_end(inbox: Inbox, tmp_path: Path) -> None:
+def test_during_an_epoch_that_does_not_end(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_GRACE_S", 0.5)
     inbox.put([("a", 1)])
     flow = gw.Flow("endless", num_key_groups=4)
     stream = flow.source("rows", inbox.stream()).key_by("k")
@@ -238,7 +242,11 @@ def test_from_the_thread_that_carries_out_the_epoch(inbox: Inbox, tmp_path: Path
     assert resumes(inbox, tmp_path / "ck", 6)
 
 
-def test_from_a_thread_that_an_epoch_waits_for(inbox: Inbox, tmp_path: Path) -> None:
+def test_from_a_thread_that_an_epoch_waits_for(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_GRACE_S", 0.5)
+    monkeypatch.setattr(lifecycle, "_SPARK_S", 1.0)
     inbox.put([("a", 1)])
     returned = threading.Event()
 

@@ -90,14 +90,11 @@ def native_epochs(
     return {number: rows for number, rows in found.items() if rows}
 
 
-MINUTE, HOPPING = gw.tumbling("1 minute"), gw.hopping("2 minutes", every="30 seconds")
-HOUR, SESSION = gw.tumbling("1 hour", start="7 minutes"), gw.session("20 seconds")
+FROM_A_START, SESSION = gw.tumbling("1 minute", start="7 seconds"), gw.session("20 seconds")
+HOPPING = gw.hopping("2 minutes", every="30 seconds")
 WINDOWS: dict[str, tuple[Any, Any, tuple[str, ...], Any]] = {
-    "tumbling": (MINUTE, F.window, ("1 minute",), "append"),
-    "tumbling_update": (MINUTE, F.window, ("1 minute",), "update"),
+    "tumbling": (FROM_A_START, F.window, ("1 minute", "1 minute", "7 seconds"), "update"),
     "hopping": (HOPPING, F.window, ("2 minutes", "30 seconds"), "append"),
-    "hopping_update": (HOPPING, F.window, ("2 minutes", "30 seconds"), "update"),
-    "from_a_start_update": (HOUR, F.window, ("1 hour", "1 hour", "7 minutes"), "update"),
     "session": (SESSION, F.session_window, ("20 seconds",), "append"),
 }
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.flow import chaos_flow
 
+from godwit.cluster.spark.platform.local_cluster import FRUGAL
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outputs import StagedOutput
 
@@ -39,7 +40,7 @@ def session(directory: Path) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", FRUGAL)
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))

@@ -134,12 +134,12 @@ def test_an_executor_that_goes_before_it_has_rehearsed_was_never_there(cluster: 
 
 
 def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(monkeypatch)
+    cluster.may_end.set()
     monkeypatch.setattr(executor_watch, "_LOOK_S", 0.001)
     cluster.watch.close()
-    cluster.watch = watch = ExecutorWatch(
+    cluster.watch = ExecutorWatch(
         cast("Any", cluster),
         conducting=cluster.watch._conducting,
         lost=cluster.watch._lost,
@@ -152,7 +152,6 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     cluster.there[:] = ["2"]
     eventually(lambda: cluster.executors.keys() == {"2"})
     assert cluster.failures == [("watching executors", "KeyError: 'x'")]
-    watch.close()
 
 
 def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:
