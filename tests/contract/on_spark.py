@@ -54,6 +54,8 @@ class OnSpark:
         Undone when the scenario is over.
     deep, policy, again
         As in the scenario.
+    own
+        Rows come from a source of Godwit's own, and not from Spark's micro-batches.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class OnSpark:
         deep: bool,
         policy: Policy,
         again: bool = False,
+        own: bool = False,
     ) -> None:
         self._directory, self._deep, self._policy = directory, deep, policy
         self._again = again
+        self._spark, self._own = spark, gw.sources.memory(COLUMNS) if own else None
         self._inbox = Inbox(spark=spark, directory=directory / "in", columns=COLUMNS)
         self._sinks = {
             name: gw.sinks.memory()
@@ -106,18 +110,23 @@ class OnSpark:
         flow = gw.Flow("contract", num_key_groups=NUM_KEY_GROUPS)
         build(
             flow,
-            self._inbox.stream(),
+            self._inbox.stream() if self._own is None else self._own,
             deep=self._deep,
             again=self._again,
             sink=self._sinks.__getitem__,
         )
         self._query = flow.start(
             checkpoint=self._directory / "ck",
+            session=self._spark,
             lanes=gw.Lanes(local_dir=self._directory / "local"),
             policy=self._policy,
             executors=len(executors),
             name=f"{self._directory.name} {len(self._before)}",
         )
+        if self._own is not None:
+            # No log says that the rows of an epoch that died are one by themselves: whatever is
+            # added by then would come with them.
+            self._until(lambda: self._covered() >= self._put, "what is there to be processed")
 
     def stop(self) -> None:
         """See `Realization.stop`."""
@@ -139,21 +148,27 @@ class OnSpark:
                 raise _DiedError
 
         setattr(self._query._run.loop, "at_step", at_step)  # noqa: B010  a method of the class
-        self._inbox.put(rows)
-        self._put += 1
+        if self._own is None:
+            self._inbox.put(rows)
+            self._put += 1
+        else:
+            self._own.add([dict(zip(("k", "number"), row, strict=True)) for row in rows])
+            self._put += len(rows)
         if misfortune is None:
             self._until(lambda: self._covered() >= self._put, f"epoch {self._put}")
             return
         self._until(lambda: self._query.exception() is not None, "the driver to die")
 
     def _covered(self) -> int:
-        """Micro-batches that are committed."""
+        """Micro-batches that are committed; rows, of a source of Godwit's own."""
         failure = self._query.exception()
         if failure is not None:
             raise failure
         latest = self._query._run.log.latest
         last = None if latest is None else latest.last_batch
-        return 0 if last is None else last.number + 1
+        if last is None:
+            return 0
+        return last.number + 1 if self._own is None else int(last.positions["rows"])
 
     def quiet(self) -> None:
         """See `Realization.quiet`: it happens by itself."""

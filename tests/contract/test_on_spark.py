@@ -17,24 +17,34 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+SCENARIOS = (
+    "a live migration on two levels",
+    "a stop_the_world migration while no row arrives",
+    "an executor joins and is given key groups",
+    "an executor is drained and leaves",
+    "the rows of a lost executor wait and the others go on",
+    "rows that wait at the first level feed the second when they are drained",
+    "a lost executor's state is loaded at once",
+    "local stores vanish again and again on two levels",
+    "the driver dies when an epoch is staged",
+    "the driver dies when an epoch is committed",
+    "operators in a row are fused while the stream runs",
+)
+OVER_OWN_SOURCES = (
+    "a live migration on two levels",
+    "the rows of a lost executor wait and the others go on",
+    "the driver dies when an epoch is staged",
+    "the driver dies when an epoch is committed",
+)
+"""Those in which it matters who calls for epochs."""
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "a live migration on two levels",
-        "a stop_the_world migration while no row arrives",
-        "an executor joins and is given key groups",
-        "an executor is drained and leaves",
-        "the rows of a lost executor wait and the others go on",
-        "rows that wait at the first level feed the second when they are drained",
-        "a lost executor's state is loaded at once",
-        "local stores vanish again and again on two levels",
-        "the driver dies when an epoch is staged",
-        "the driver dies when an epoch is committed",
-        "operators in a row are fused while the stream runs",
-    ],
+    ("name", "own"),
+    [*((name, False) for name in SCENARIOS), *((name, True) for name in OVER_OWN_SOURCES)],
 )
 def test_whatever_happens_each_row_is_processed_once_and_in_order(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, own: bool
 ) -> None:
     played = scenario(name)
     realization = OnSpark(
@@ -44,5 +54,6 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(
         deep=played.deep,
         again=played.again,
         policy=played.policy,
+        own=own,
     )
     play(played, realization)

@@ -362,9 +362,11 @@ def copy_checkpoint(
     origins = log.identity.origins
     if log.latest is not None:
         records = (load_record(target, commit_path(e), CommitRecord) for e in log.retained_epochs)
-        batches = [record.batch for record in records if record.batch is not None]
+        batches = [r.batch for r in records if r.batch is not None and r.batch.of_spark]
+        last = log.latest.last_batch
+        last = None if last is None or not last.of_spark else last
         spark_id = None if same_query else str(UUID(query_id))
-        copied.update(copy_spark_log(source, target, batches, log.latest.last_batch, spark_id))
+        copied.update(copy_spark_log(source, target, batches, last, spark_id))
         origin = log.identity.origin_of(log.latest_epoch)
         origins = tuple(dict.fromkeys((*origins, replace(origin, epoch=log.latest_epoch))))
     identity = replace(log.identity, query_id=query_id, history=uuid4().hex, origins=origins)

@@ -199,6 +199,11 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
     positions: dict[str, Any] = msgspec.field(default_factory=dict)
     identities: dict[str, str] = msgspec.field(default_factory=dict)
 
+    @property
+    def of_spark(self) -> bool:
+        """True if Spark's log has to say which rows they are."""
+        return self.digest not in {PLAYED, POSITIONS}
+
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """Changelog segment: rows that one lane wrote for one operator in one epoch."""

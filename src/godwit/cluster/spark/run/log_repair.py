@@ -59,6 +59,10 @@ def plan_log_repair(
     records: Its committed records that are still there, in order of epochs.
     """
     batches = [batch for record in records if (batch := record.last_batch) is not None]
+    if any(not batch.of_spark for batch in batches):
+        batches = [batch for batch in batches if batch.of_spark]
+        if not batches:
+            return ()
     if not batches:
         done = [entry.path for entry in storage.list(f"{SPARK}/commits")] if records else []
         problem = "Its micro-batch was done, and no record is left that says where Spark stood."
