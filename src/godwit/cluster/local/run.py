@@ -27,7 +27,7 @@ from godwit.engine.copies import (
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.executor import local_store_root
 from godwit.engine.lane.lane import lane_flow, local_store
-from godwit.engine.lane.source_side import SourceSide
+from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.recovery import recover_flow, run_started
 from godwit.engine.source_positions import SourcePositions
@@ -256,7 +256,9 @@ class LocalRun:
             sources=self.sources.sources,
             splits=rows.splits,
         )
-        return run_lanes(self._lanes, instruction, boxes)
+        reports = run_lanes(self._lanes, instruction, boxes)
+        insist_on_same_rows(reports, rows.splits)
+        return reports
 
     def deliver(self, record: CommitRecord) -> None:
         """Give out what a record names; nothing here, where sinks are not open."""

@@ -64,7 +64,8 @@ def add_splits(
     splits: Sequence[NumberedSplit],
 ) -> None:
     """Do what the source side does to splits of own sources: read them, combine, split by lane."""
-    for place, payload in ship_splits(side, shipments(flow, instruction), sources, splits):
+    routes = shipments(flow, instruction)
+    for place, payload in ship_splits(side, routes, sources, splits, places=len(boxes)):
         boxes[place].append(payload)
 
 

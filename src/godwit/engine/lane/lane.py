@@ -33,16 +33,19 @@ from godwit.engine.lane.packing import hot_keys_of, hot_schema
 from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
 from godwit.engine.lane.wire import (
     ARRIVALS,
+    DIGEST,
     HOT,
     LEFT_OUT,
     PARTIAL,
     ROWS,
     Header,
     Shipment,
+    digests_in,
     hand_over,
     insist_on_staying,
     pairs_sent,
     ship,
+    ship_digest,
     unpack_arrivals,
     unpack_rows,
 )
@@ -157,12 +160,17 @@ def run_lane(
     for the lanes of later levels; only when it returns the report is everything written.
     """
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
+    digests: list[tuple[Header, bytes]] = []
     for payload in payloads:
         header = Header.of(payload)
-        by_operator.setdefault(header.operator, []).append((header, payload))
+        if header.kind == DIGEST:
+            digests.append((header, payload))
+        else:
+            by_operator.setdefault(header.operator, []).append((header, payload))
     lane = _Lane(flow, instruction, level, place)
     try:
         yield from lane.run(by_operator)
+        yield from lane.pass_digest_on(digests_in(digests))
     except GodwitError as error:
         lane.report.error = error
     return lane.finish()
@@ -203,6 +211,18 @@ class _Lane:
             output = self._process(member, own, arrived, store)
             if output is not None:
                 yield from self._pass_on(member, output)
+
+    def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
+        """Report what the senders had read, and tell the lanes of the next level."""
+        self.report.digests.update(digests)
+        if digests and self.level < self.instruction.levels:
+            joined = hash(tuple(sorted(digests.items()))) % 2**64  # of integers: no seed
+            yield from ship_digest(
+                joined,
+                (self.level, self.place),
+                level=self.level + 1,
+                places=len(self.instruction.places),
+            )
 
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]

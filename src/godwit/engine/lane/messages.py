@@ -170,6 +170,9 @@ class LaneReport:
     rows_out: int = 0  # rows emitted
     passed_on: list[PassedOn] = field(default_factory=list)  # to operators downstream
     took_ms: dict[str, float] = field(default_factory=dict)  # phase → milliseconds
+    # level 0 and number of a split, or level and place of a lane → digest of what it had read when
+    # it sent rows here
+    digests: dict[tuple[int, int], int] = field(default_factory=dict)
     # why it could not be done, if the reason is in the flow and trying again would not help
     error: GodwitError | None = None
 

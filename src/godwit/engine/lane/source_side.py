@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.engine.lane.wire import ship, ship_arrivals
+from godwit.columns.digest import RowsDigest
+from godwit.engine.lane.wire import ship, ship_arrivals, ship_digest
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import error_line, listing, type_name
 from godwit.operators.windows.event_time import Arrivals
@@ -25,6 +26,7 @@ from godwit.plan.compiled import SourceInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from godwit.engine.lane.messages import LaneReport
     from godwit.engine.lane.wire import Blob, Shipment
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.maps import ArrowMap
@@ -34,6 +36,7 @@ __all__ = [
     "LaneInput",
     "NumberedSplit",
     "SourceSide",
+    "insist_on_same_rows",
     "read_split",
     "ship_input",
     "ship_splits",
@@ -188,15 +191,52 @@ def ship_splits(
     shipments: Sequence[Shipment],  # route of rows to each operator in this epoch
     sources: Mapping[str, Source],
     splits: Iterable[NumberedSplit],
+    *,
+    # lanes that are told which rows were read; none, where a split is read once for all of them
+    places: int = 0,
 ) -> Iterator[Blob]:
-    """Read splits, and send their rows to the operators that read them."""
+    """Read splits, and send their rows to the operators that read them.
+
+    A split whose payloads are lost with an executor is read again, while some lanes have rows of
+    the first time: see `insist_on_same_rows`.
+    """
     for numbered in splits:
         name, columns = numbered.source, side.columns[numbered.source]
-        chunks = count()
+        chunks, digest = count(), RowsDigest()
         for table in _gathered(read_split(name, sources[name], numbered.split, columns)):
+            if places:
+                for batch in table.to_batches():
+                    digest.update(batch)
             for lane_input, rows in side.inputs(name, table):
                 shipment = shipments[lane_input.index]
                 yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
+        yield from ship_digest(digest.value, (0, numbered.number), level=1, places=places)
+
+
+def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
+    """Refuse an epoch whose lanes have rows of several reads of a split that were not the same.
+
+    `splits` are those of the epoch. Raises `SourceError`, which names source and split.
+    """
+    read: dict[tuple[int, int], int] = {}
+    differ = {
+        sender
+        for report in reports
+        for sender, digest in report.digests.items()
+        if read.setdefault(sender, digest) != digest
+    }
+    if not differ:
+        return
+    others = next((s for s in splits if (0, s.number) in differ), None)
+    which = "One of the splits" if others is None else f"The split {others.split.what}"
+    names = dict.fromkeys([split.source for split in splits] if others is None else [others.source])
+    raise SourceError(
+        f"{which} of source {listing(list(names))} gave other rows when it was read again, after "
+        "an executor was lost; nothing of this epoch is committed.",
+        remedy="The same split must give the same rows, or raise: see that nobody changes what it "
+        "reads. Of a source of your own, see gw.testing.check_source.",
+        source=others.source if others is not None else listing(list(names)),
+    )
 
 
 def read_split(

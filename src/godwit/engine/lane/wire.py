@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARRIVALS",
+    "DIGEST",
     "HOT",
     "LEFT_OUT",
     "PARTIAL",
@@ -46,12 +47,14 @@ __all__ = [
     "Header",
     "Payload",
     "Shipment",
+    "digests_in",
     "due_at",
     "hand_over",
     "insist_on_staying",
     "pairs_sent",
     "ship",
     "ship_arrivals",
+    "ship_digest",
     "unpack_arrivals",
     "unpack_rows",
 ]
@@ -63,12 +66,14 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """Rows or arrivals for an operator: as bytes where they crossed an exchange."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT = range(5)
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST = range(6)
 """Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
-were sent, keys that had many rows. 0xFF is left to whatever carries payloads."""
+were sent, keys that had many rows, what a sender has read. 0xFF is left to whatever carries
+payloads."""
 _LEVEL = 1  # where the header has it
 _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
+_DIGEST = struct.Struct("<Q")
 _MAX_CHUNK_ROWS = 1_000_000
 
 
@@ -76,7 +81,7 @@ _MAX_CHUNK_ROWS = 1_000_000
 class Header:
     """Kind, destination and origin of a payload."""
 
-    kind: int  # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS` or `HOT`
+    kind: int  # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT` or `DIGEST`
     level: int  # level of the component it is for
     operator: int  # index of the operator it is for
     # who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
@@ -127,6 +132,28 @@ def unpack_rows(payload: Payload, schema: pa.Schema) -> pa.RecordBatch:
     if isinstance(payload, pa.RecordBatch):
         return payload
     return pa.ipc.read_record_batch(pa.py_buffer(payload)[_HEADER.size :], schema)
+
+
+def ship_digest(
+    digest: int,  # of what the sender has read, 64 bits
+    sender: tuple[int, int],  # level 0 and number of a split, or level and place of a lane
+    *,
+    level: int,  # whose lanes are told
+    places: int,  # how many of these there are
+) -> Iterator[Blob]:
+    """Tell every lane of a level which rows a sender has read; see `digests_in`."""
+    payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
+    yield from ((place, payload) for place in range(places))
+
+
+def digests_in(
+    payloads: Iterable[tuple[Header, bytes]],
+) -> dict[tuple[int, int], int]:
+    """Return sender → digest of what it had read when it sent payloads to this lane."""
+    return {
+        header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
+        for header, payload in payloads
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

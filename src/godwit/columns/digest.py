@@ -1,0 +1,143 @@
+"""A digest of rows, to tell whether two reads of the same thing gave the same rows.
+
+Invariant: it depends on the values, their order and nothing else.  How the rows are cut into
+batches, where buffers begin, and what lies in the slots of nulls makes no difference; a value that
+differs, or two rows that have changed places, do (but for one case in about 2³²).
+
+Numbers are added up, each times an odd number that grows with its row; bytes are summed by
+Adler-32.  Both can go on from one batch to the next, and cost about what reading the memory costs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.arrays import (
+    blob_bytes,
+    boundaries_of,
+    mask_of,
+    numpy_type,
+    values_of,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["RowsDigest"]
+
+_WORD = 2**64
+_BYTES = (
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_large_string,
+    pa.types.is_large_binary,
+)
+
+
+class RowsDigest:
+    """Digest of rows that come batch by batch; all batches have the same columns."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sums: list[_Sum] = []
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Go on with the rows that follow."""
+        self.rows += batch.num_rows
+        parts = [part for column in batch.columns for part in _parts(column)]
+        if not self._sums:
+            self._sums = [_Sum() for _ in parts]
+        for total, part in zip(self._sums, parts, strict=True):
+            total.add(part)
+
+    @property
+    def value(self) -> int:
+        """The digest of the rows so far, of 64 bits."""
+        packed = [struct.pack("<Q", self.rows), *(total.packed() for total in self._sums)]
+        digest = hashlib.blake2b(b"".join(packed), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+class _Sum:
+    """Sum of one sequence of numbers or bytes."""
+
+    def __init__(self) -> None:
+        self._count = self._total = 0
+        self._adler = 1
+
+    def add(self, part: npt.NDArray[Any] | int) -> None:
+        """Go on with numbers of 64 bits, with bytes, or with so many zeros."""
+        if isinstance(part, int):
+            self._count += part
+        elif part.dtype == np.uint8:
+            self._adler = zlib.adler32(part.data, self._adler)
+        elif len(part):
+            # Each number times 2 * (its place in the whole sequence) + 1.
+            shifted = 2 * self._count * int(part.sum(dtype=np.uint64))
+            self._total += shifted + int(np.dot(part, _odd(len(part))))
+            self._total %= _WORD
+            self._count += len(part)
+
+    def packed(self) -> bytes:
+        """Return the sum as bytes."""
+        return struct.pack("<QI", self._total, self._adler)
+
+
+@lru_cache(maxsize=4)
+def _odd(count: int) -> npt.NDArray[np.uint64]:
+    """Return the first odd numbers."""
+    return np.arange(1, 2 * count + 1, 2, dtype=np.uint64)
+
+
+def _parts(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
+    """Take a column apart into numbers and bytes: as many parts, whatever the rows are."""
+    mask = mask_of(array)
+    yield len(array) if mask is None else (~mask).astype(np.uint64)
+    dtype = array.type
+    if pa.types.is_null(dtype):
+        return
+    if numpy_type(dtype) is not None:
+        yield _words(values_of(array), mask)
+    elif pa.types.is_decimal128(dtype):
+        for words in words_of(array):
+            yield _words(words, mask)
+    elif any(is_type(dtype) for is_type in _BYTES):
+        there = array if mask is None else array.drop_null()
+        boundaries = boundaries_of(there)
+        yield _words(np.diff(boundaries_of(array)), mask)
+        yield blob_bytes(there)[boundaries[0] : boundaries[-1]]
+    elif pa.types.is_struct(dtype):
+        for child in array.flatten():
+            yield from _parts(child)
+    elif pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        lengths = pc.list_value_length(array).fill_null(0)
+        yield _words(values_of(lengths), mask)
+        yield from _parts(array.flatten())
+    else:
+        yield np.frombuffer(_text(array.to_pylist()), np.uint8)
+
+
+def _words(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.uint64]:
+    """Return values of up to 64 bits as integers, zero where null.
+
+    `mask` is true where a value is there.
+    """
+    if values.dtype.kind == "f":
+        values = values.view(f"u{values.dtype.itemsize}")
+    words = values.astype(np.uint64) if values.itemsize < 8 else values.view(np.uint64)
+    return words if mask is None else np.where(mask, words, np.uint64(0))
+
+
+def _text(values: Iterable[Any]) -> bytes:
+    """Write values of a rare type, one after the other."""
+    return "".join(f"{value!r};" for value in values).encode()
