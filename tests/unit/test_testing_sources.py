@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -12,10 +14,13 @@ from tests.support.number_source import Numbers
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.records import PLAYED, POSITIONS
+from godwit.checkpoint.framing import decode_record, encode_commit
+from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef, CommitRecord
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cli.main import main
 from godwit.model.errors import (
     CheckpointMismatchError,
+    CorruptCheckpointError,
     InvalidFlowError,
     InvalidInputError,
     SourceError,
@@ -25,8 +30,6 @@ from godwit.model.events import BackgroundFailed, FlowChanged
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from godwit.checkpoint.records import BatchRef
 
 DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -370,3 +373,75 @@ def test_explain_says_what_a_source_reads(capsys: pytest.CaptureFixture[str]) ->
     flow.explain()
     text = " ".join(capsys.readouterr().out.split())
     assert "source 'numbers' (numbers numbers), after 1 map on the source side" in text
+
+
+def given_rows(checkpoint: Path) -> None:
+    stream = gw.testing.stream("key string, number long")
+    gw.testing.run(sums(stream), {"numbers": [{"key": "a", "number": 1}]}, checkpoint=checkpoint)
+
+
+def test_sources_do_not_go_on_where_dataframes_were_read(tmp_path: Path) -> None:
+    given_rows(tmp_path)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
+    text = str(caught.value)
+    assert "reads sources of Godwit's own ('numbers')" in text
+    assert "of a flow that read DataFrames" in text
+
+
+def test_dataframes_do_not_go_on_where_sources_were_read(tmp_path: Path) -> None:
+    gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
+    with pytest.raises(CheckpointMismatchError, match=r"reads DataFrames \('numbers'\)"):
+        given_rows(tmp_path)
+
+
+def test_inspect_shows_how_far_sources_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert 'source numbers numbers numbers, read up to {"next":5}' in told
+    assert main(["checkpoint", "inspect", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sources"] == {
+        "numbers": {"reads": "numbers numbers", "position": {"next": 5}}
+    }
+
+
+def test_a_long_position_is_shortened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Numbers(0)
+    source.start = lambda: {"next": 0, "files": bytes(30_000)}  # type: ignore[method-assign]
+    source.latest = lambda position, **_: position  # type: ignore[method-assign]
+    source.end = lambda position: position  # type: ignore[method-assign]
+    gw.testing.run(sums(source), checkpoint=tmp_path)
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert len(told) < 5000
+    assert "39.1 KiB" in told
+
+
+def test_a_position_counts_elsewhere_if_a_user_says_so(tmp_path: Path) -> None:
+    gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
+    moved = Numbers(8, name="moved")
+    with pytest.raises(CheckpointMismatchError, match="keep-offsets PATH numbers"):
+        gw.testing.run(sums(moved), checkpoint=tmp_path)
+    assert main(["checkpoint", "keep-offsets", str(tmp_path), "numbers"]) == 0
+    played = gw.testing.run(sums(moved), checkpoint=tmp_path)
+    assert [outcome.rows_in for outcome in played.epochs] == [3]
+    assert last_batch(tmp_path).identities == {"numbers": "numbers moved"}
+    rows = {r["key"]: (r["n"], r["total"]) for r in played.state("totals").to_pylist()}
+    assert rows == expected(moved)
+    with pytest.raises(CheckpointMismatchError, match="reads numbers numbers"):
+        gw.testing.run(sums(Numbers(8)), checkpoint=tmp_path)
+
+
+def test_records_without_positions_are_read_and_odd_ones_are_refused() -> None:
+    old = msgspec.msgpack.encode({"number": 3, "digest": "x"})
+    batch = msgspec.msgpack.decode(old, type=BatchRef)
+    assert (batch.positions, batch.identities) == ({}, {})
+    for positions in ({"a": 1}, {"a": dt.datetime(2024, 5, 1, tzinfo=dt.UTC)}):
+        identities = {"b": "x"} if positions == {"a": 1} else {"a": "x"}
+        odd = BatchRef(number=0, digest="x", positions=positions, identities=identities)
+        record = CommitRecord(epoch=0, run_id="r", batch=odd)
+        with pytest.raises(CorruptCheckpointError, match="position"):
+            decode_record(encode_commit(record)[0], CommitRecord, path="commits/000000000000.rec")

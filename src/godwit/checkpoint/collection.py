@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
+import msgspec
 from msgspec.structs import replace
 
 from godwit.checkpoint.commit_log import CommitLog
@@ -239,6 +240,8 @@ class CheckpointSummary:
     # first epoch
     plan: int
     components: Mapping[str, tuple[str, ...]]
+    # source of Godwit's own → what it reads, and how far it is read, as JSON
+    positions: Mapping[str, tuple[str, str]]
     states: tuple[StateSummary, ...]  # by operator and state
     # files, file_bytes: number and size of all files
     files: int
@@ -272,12 +275,21 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
             if plan is not None
             for c in plan.components
         },
+        positions=dict(_positions(log)),
         states=tuple(_state_summary(log, state) for state in log.chains.states),
         files=len(files),
         file_bytes=sum(entry.size_bytes for entry in files),
         unneeded_files=len(unneeded),
         unneeded_bytes=sum(entry.size_bytes for entry in unneeded),
     )
+
+
+def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield what each of Godwit's own sources reads, and how far it is read."""
+    batch = None if log.latest is None else log.latest.last_batch
+    if batch is not None:
+        for name, position in batch.positions.items():
+            yield name, (batch.identities[name], msgspec.json.encode(position).decode())
 
 
 def _pending(log: CommitLog) -> Iterator[str]:

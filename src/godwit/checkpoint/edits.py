@@ -7,6 +7,9 @@ that run commits an epoch, nothing has changed.  An edit of an operator is one o
 A state that today's program cannot read ends every epoch that has a row of its key.  It is removed
 as a function would remove it: by changelog segments, in an epoch of their own without input, which
 everything that reads the checkpoint knows already.  What the key had counts until that epoch.
+
+A source of Godwit's own may go on from its position though it reads something else: an epoch of its
+own forgets what it read.
 """
 
 from __future__ import annotations
@@ -23,7 +26,13 @@ from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
 from godwit.checkpoint.evolution import edited
 from godwit.checkpoint.framing import encode_record
-from godwit.checkpoint.records import EditRecord, SegmentRef, StateId, edit_path
+from godwit.checkpoint.records import (
+    ANY_IDENTITY,
+    EditRecord,
+    SegmentRef,
+    StateId,
+    edit_path,
+)
 from godwit.model.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
 
-__all__ = ["drop_operator", "remove_key", "rename_operator"]
+__all__ = ["drop_operator", "keep_position", "remove_key", "rename_operator"]
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
@@ -257,3 +266,26 @@ def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -
     if pa.types.is_large_binary(dtype):
         return pa.array([b""] * count, dtype)
     return pa.array([0] * count, dtype) if dtype == pa.int64() else pa.nulls(count, dtype)
+
+
+def keep_position(log: CommitLog, source: str) -> None:
+    """Let a source of Godwit's own read something else from where it was read.
+
+    The last committed batch has its position.
+    """
+    latest = log.latest
+    assert latest is not None
+    assert latest.last_batch is not None
+    identities = {**latest.last_batch.identities, source: ANY_IDENTITY}
+    log.commit(
+        msgspec.structs.replace(
+            latest,
+            epoch=latest.epoch + 1,
+            batch=None,
+            before=msgspec.structs.replace(latest.last_batch, identities=identities),
+            segments=(),
+            snapshots=(),
+            outputs=(),
+            consumed={},
+        )
+    )

@@ -43,6 +43,7 @@ import msgspec
 
 __all__ = [
     "ALIGNMENT",
+    "ANY_IDENTITY",
     "BLOCKS",
     "CARRIED",
     "COMMITS",
@@ -177,6 +178,9 @@ PLAYED: Final = "local"
 """Digest of rows that `godwit.testing` gave an epoch: nothing says how far sources were read."""
 POSITIONS: Final = "positions"
 """Digest of rows of Godwit's own sources alone: the positions say which they are."""
+
+ANY_IDENTITY: Final = ""
+"""Identity of a source whose position counts whatever it reads: a user said so."""
 
 
 class BatchRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from godwit.checkpoint.collection import CheckpointSummary, copy_checkpoint, inspect
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.edits import drop_operator, remove_key, rename_operator
+from godwit.checkpoint.edits import drop_operator, keep_position, remove_key, rename_operator
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.ownership import acquire_lease, break_lease, lease_owner
 from godwit.checkpoint.records import IDENTITY, padded
@@ -64,6 +64,7 @@ __all__ = [
 
 _Action: TypeAlias = "Callable[[argparse.Namespace], int]"
 _JOURNAL_LINES = 20
+_POSITION = 120  # characters of a position that are shown
 _REPAIR = "Run: godwit checkpoint repair."
 _WHEN = (
     "No query may be running on the checkpoint. It takes effect with the next epoch: until a run "
@@ -225,6 +226,10 @@ def _inspect(args: argparse.Namespace) -> int:
             ("key groups", str(identity.num_key_groups)),
             ("retained epochs", epochs),
             *([("physical plan", _plan(summary))] if summary.components else []),
+            *(
+                (f"source {name}", f"{reads}, read up to {_shortened(position)}")
+                for name, (reads, position) in summary.positions.items()
+            ),
             *(("with the next epoch", change) for change in summary.pending),
             ("files", f"{summary.files} ({human_bytes(summary.file_bytes)})"),
             (
@@ -241,6 +246,13 @@ def _inspect(args: argparse.Namespace) -> int:
         if line:
             tell(console, line)
     return 0
+
+
+def _shortened(position: str) -> str:
+    """Shorten a position, which may hold a whole set of files."""
+    if len(position) <= _POSITION:
+        return position
+    return f"{position[:_POSITION]}… ({human_bytes(len(position))})"
 
 
 def _plan(summary: CheckpointSummary) -> str:
@@ -301,6 +313,10 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "pending": summary.pending,
         "plan": summary.plan,
         "components": dict(summary.components),
+        "sources": {
+            name: {"reads": reads, "position": json.loads(position)}
+            for name, (reads, position) in summary.positions.items()
+        },
         "states": [asdict(state) for state in summary.states],
         "files": summary.files,
         "file_bytes": summary.file_bytes,
@@ -422,7 +438,11 @@ def _drop(args: argparse.Namespace) -> int:
 
 def _keep_offsets(args: argparse.Namespace) -> int:
     with _alone(args.path) as log:
-        keep_offsets(log.storage, args.source)
+        latest = None if log.latest is None else log.latest.last_batch
+        if latest is not None and args.source in latest.identities:
+            keep_position(_writing(log, "keep"), args.source)
+        else:
+            keep_offsets(log.storage, args.source)
     _say(
         f"{args.path}: the next start goes on from where {args.source} was "
         "read, whatever it reads then"
@@ -437,12 +457,7 @@ def _drop_key(args: argparse.Namespace) -> int:
         return np.array([repr(key) == args.key for key in rows_as_tuples(keys)], np.bool_)
 
     with _alone(args.path) as log:
-        writing = CommitLog.create_or_open(
-            log.storage,
-            log.identity,
-            f"drop-{uuid4().hex[:8]}",
-            retain_epochs=len(log.retained_epochs) + 1,
-        )
+        writing = _writing(log, "drop")
         counts = remove_key(writing, args.operator, is_key, key=args.key)
     for state, count in counts.items():
         _say(
@@ -451,6 +466,16 @@ def _drop_key(args: argparse.Namespace) -> int:
             f"{writing.latest_epoch}"
         )
     return 0
+
+
+def _writing(log: CommitLog, does: str) -> CommitLog:
+    """Open a checkpoint to commit one epoch that changes it."""
+    return CommitLog.create_or_open(
+        log.storage,
+        log.identity,
+        f"{does}-{uuid4().hex[:8]}",
+        retain_epochs=len(log.retained_epochs) + 1,
+    )
 
 
 @contextmanager

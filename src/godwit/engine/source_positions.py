@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from godwit.checkpoint.framing import plain_problems
-from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef
+from godwit.checkpoint.records import ANY_IDENTITY, PLAYED, POSITIONS, BatchRef
 from godwit.engine.lane.source_side import NumberedSplit, source_error
 from godwit.model.errors import CheckpointMismatchError, GodwitError, SourceError
 from godwit.model.naming import error_line, type_name
@@ -64,7 +64,7 @@ def recorded_sources(
     today = {name: source.identity for name, source in sources.items()}
     renamed: dict[str, str] = {}
     for name, identity in today.items():
-        if last.identities.get(name, identity) == identity and name in last.identities:
+        if last.identities.get(name) in (identity, ANY_IDENTITY):
             continue
         for old, reads in last.identities.items():
             if reads == identity and today.get(old) != reads and old not in renamed:
@@ -73,12 +73,14 @@ def recorded_sources(
     names = {old: renamed.get(old, old) for old in last.identities}
     for name, identity in today.items():
         recorded = last.identities.get(name, identity)
-        if recorded != identity and name not in renamed:
+        if recorded not in (identity, ANY_IDENTITY) and name not in renamed:
             raise CheckpointMismatchError(
                 f"Source {name!r} reads {identity}, and the position in the checkpoint {uri!r} is "
                 f"of a source that reads {recorded}.",
                 remedy="Let it read what it read before; a source that is to read something else "
-                "from its beginning needs another name.",
+                "from its beginning needs another name. If it is the same data in another place, "
+                "and what was read counts there as well, say so: godwit checkpoint keep-offsets "
+                f"PATH {name}.",
                 source=name,
                 uri=uri,
             )

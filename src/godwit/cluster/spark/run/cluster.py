@@ -62,6 +62,9 @@ class BatchRows(Protocol[_RowsT_contra]):
     def read(self, batch: SourceBatch[_RowsT_contra], instruction: EpochInstruction) -> Any:
         """Return a batch's rows as `godwit.cluster.spark.stages.stages.run_stages` takes them."""
 
+    def check(self, batch: SourceBatch[_RowsT_contra], reports: Sequence[LaneReport]) -> None:
+        """Refuse an epoch whose lanes have other rows of a batch each, as their reports tell."""
+
     def secure(self, ref: BatchRef) -> None:
         """Make durable what else says which rows a batch has. Called beside the stages."""
 
@@ -115,6 +118,8 @@ class SparkCluster(Generic[RowsT]):
             if _CANCELLED in str(error):
                 raise AttemptLostError("all jobs of the application were cancelled") from error
             raise
+        if batch is not None:
+            self.source.check(batch, reports)
         if secured is not None:
             secured.result()
         return reports

@@ -30,7 +30,7 @@ from godwit.cluster.spark.stages.stages import RowsHere
 from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
-    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
 
 __all__ = ["MicroBatchQuery", "MicroBatchRows", "QuietEpochs", "is_stopped"]
@@ -90,6 +90,9 @@ class MicroBatchRows:
         del instruction
         read = self._rows.read(batch.rows, batch.ref.number)
         return RowsHere(read) if isinstance(read, list) else read
+
+    def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
+        """See `BatchRows.check`: Spark reads its sources by its own log."""
 
     def secure(self, ref: BatchRef) -> None:
         """See `BatchRows.secure`: Spark's own entries."""

@@ -25,20 +25,20 @@ from godwit.cluster.spark.run.threads import GateClosedError, close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
 from godwit.engine.cluster import SourceBatch
-from godwit.engine.lane.source_side import SourceSide
+from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
 from godwit.engine.source_positions import SourcePositions
 from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError, StopTimeoutError
 from godwit.model.naming import insist_on_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef
     from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.run import SparkRun
-    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
     from godwit.sources.source import Lag
@@ -116,6 +116,10 @@ class OwnRows:
     def read(self, batch: SourceBatch[PlannedRows], instruction: EpochInstruction) -> Any:
         """See `BatchRows.read`."""
         return planned_tasks(batch.rows, len(instruction.places))
+
+    def check(self, batch: SourceBatch[PlannedRows], reports: Sequence[LaneReport]) -> None:
+        """See `BatchRows.check`: a split may have been read several times."""
+        insist_on_same_rows(reports, batch.rows.splits)
 
     def secure(self, ref: BatchRef) -> None:
         """See `BatchRows.secure`: the commit record is all there is."""

@@ -15,6 +15,8 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
+
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.stages import RowsHere, SplitTasks
 from godwit.engine.lane.lane import shipments
@@ -50,7 +52,10 @@ class SplitStage:
     ) -> Iterator[Blob]:
         """See `SourceStage.ship`."""
         del partition  # splits have numbers of their own
-        yield from ship_splits(self.side, shipments(lanes, instruction), self.sources, items)
+        # A task may run again, while lanes have its first rows; the driver reads for all of them.
+        places = 0 if TaskContext.get() is None else len(instruction.places)
+        routes = shipments(lanes, instruction)
+        yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
 def planned_tasks(rows: PlannedRows, cores: int) -> RowsHere | SplitTasks:
