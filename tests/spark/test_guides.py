@@ -48,7 +48,8 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
         files.setWorkingDirectory(before)
 
 
-WITHOUT_SPARK = ("testing",)  # tests/unit/test_testing_guide.py runs it
+# run by tests/unit/test_testing_guide.py and tests/unit/sources/test_guide.py
+WITHOUT_SPARK = ("testing", "sources")
 
 
 @pytest.mark.spark

@@ -80,15 +80,34 @@ class Directory:
     def __init__(
         self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None, pattern: str | None
     ) -> None:
-        text = os.fspath(path)
-        self.filesystem, self._root = open_file_system(text, filesystem, error=SourceError)
-        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
-        self.shown = self._root if is_local else shown_uri(text)
+        self._text = os.fspath(path)
+        self._opened: tuple[pafs.FileSystem, str] | None = None
+        if filesystem is not None or not is_remote(self._text):  # opening some asks their server
+            self._opened = open_file_system(self._text, filesystem, error=SourceError)
+        is_local = isinstance(self._opened and self._opened[0], pafs.LocalFileSystem)
+        self.shown = self._opened[1] if self._opened and is_local else shown_uri(self._text)
         self._pattern = pattern
         self._keys: dict[str, int] = {}  # path → key, of the last listing
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_keys": {}}
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """File system of the directory."""
+        return self._at[0]
+
+    @property
+    def _at(self) -> tuple[pafs.FileSystem, str]:
+        """File system and path, opened when they are asked for."""
+        if self._opened is None:
+            self._opened = open_file_system(self._text, None, error=SourceError)
+        return self._opened
+
+    @property
+    def _root(self) -> str:
+        """Path of the directory on its file system."""
+        return self._at[1]
 
     def list(self) -> Listing:
         """List the files that may be read; empty ones may not yet.
@@ -217,7 +236,7 @@ def open_file_system(
     """
     if filesystem is not None:
         return filesystem, path.rstrip("/") or path
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+    if not _is_uri(path):
         return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100 - Path would resolve links
     uri = re.sub(r"^s3[an]://", "s3://", path)  # Spark's word for S3 is s3a
     try:
@@ -231,6 +250,15 @@ def open_file_system(
             path=shown_uri(path),
         ) from secrets.cause(cause)
     return opened, inner.rstrip("/")
+
+
+def _is_uri(path: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) is not None
+
+
+def is_remote(path: str) -> bool:
+    """Return true for URIs of other file systems than the local one."""
+    return _is_uri(path) and not path.startswith("file:")
 
 
 def key_of(path: str) -> int:

@@ -270,7 +270,7 @@ class CsvFormat(_TextFormat):
 
     def _names(self, header: bytes) -> list[str]:
         """Read the names of columns."""
-        names: list[str] = self._parsed(header, None, {}, None).column_names
+        names: list[str] = self._parsed(header.rstrip(b"\r\n") + b"\n", None, {}, None).column_names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SourceError(

@@ -508,7 +508,9 @@ def test_one_file_and_uris_and_file_systems_are_read(tmp_path: Path) -> None:
     assert sources[0].identity == f"Parquet files in {path}"
     assert sources[1].identity == f"Parquet files in {tmp_path}/in"
     with pytest.raises(gw.errors.SourceError, match="Cannot open"):
-        source_of("parquet", "nosuch://x/y")
+        source_of("parquet", "nosuch://x/y").open(None)
+    secret = source_of("parquet", "s3://key:secret@bucket/in")  # nothing is asked for yet
+    assert secret.identity == "Parquet files in s3://***@bucket/in"
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
