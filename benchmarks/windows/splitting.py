@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from godwit.migration import EpochOutcome
-    from godwit.model.events import FormsCompared
+    from godwit.model.events import LayoutsCompared
     from godwit.plan.compiled import CompiledFlow
     from godwit.planning.splitting import WindowLayout
 
@@ -138,7 +138,7 @@ def play(case: Case, form: WindowLayout, turns: Connection) -> None:
         turns.send(run.compared[-1])
 
 
-def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, FormsCompared]]:
+def measure(case: Case) -> tuple[dict[WindowLayout, float], dict[WindowLayout, LayoutsCompared]]:
     """CPU milliseconds a period in either form, and what the model made of it."""
     fresh = get_context("spawn")
     ends: dict[WindowLayout, Connection] = {}

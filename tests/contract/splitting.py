@@ -11,7 +11,7 @@ from tests.contract.windows_apart import WindowsApart
 from godwit.adapt.windows import ExchangeCosts, SplitOrCombine, Splitting, layout_of
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.engine.loop import SharedConductor
-from godwit.model.events import FormsCompared, RegroupingStarted
+from godwit.model.events import LayoutsCompared, RegroupingStarted
 from godwit.operators.windows.two_phase import ConsolidatePart
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class Decided(WindowsApart):
         return layout_of(self.flow.under(self.conductor.plan), part)
 
     @property
-    def compared(self) -> list[FormsCompared]:
+    def compared(self) -> list[LayoutsCompared]:
         """Events about window layouts."""
-        return [event for event in self.events if isinstance(event, FormsCompared)]
+        return [event for event in self.events if isinstance(event, LayoutsCompared)]
 
     @property
     def reasons(self) -> list[str]:

@@ -74,7 +74,7 @@ def test_what_migrates_often_is_split_and_combined_again_when_it_is_calm(tmp_pat
     assert len(run.reasons) == 2
     assert taking(run) == before  # what was balanced stays so
     stream(run, 8, history)
-    assert (run.compared[-1].form, run.compared[-1].cheaper) == ("combined", "combined")
+    assert (run.compared[-1].layout, run.compared[-1].cheaper) == ("combined", "combined")
     assert len(run.reasons) == 2  # a steady stream is decided upon once
     history.end()
     assert run.windows == expected(history.rows)

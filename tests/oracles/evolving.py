@@ -158,7 +158,7 @@ class Runtime:
                             state=state,
                             recorded_as=self.log.recorded_as(state),
                             chains=chains,
-                            floor=self.copies.held_by(assignment, state),
+                            floor=self.copies.owners_versions(assignment, state),
                             needed=~mask_of(suspended, NUM_KEY_GROUPS),
                             to_snapshot=choose_snapshots(
                                 chains,

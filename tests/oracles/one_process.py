@@ -228,7 +228,7 @@ class OneProcess:
     def _state_instruction(self, state: StateId, settled: Sequence[int]) -> StateInstruction:
         held = np.stack(
             [
-                self.copies.held(name, state, self.assignment.num_key_groups)
+                self.copies.versions(name, state, self.assignment.num_key_groups)
                 for name in self.assignment.executors
             ]
         )

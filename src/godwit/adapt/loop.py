@@ -202,7 +202,7 @@ class Controller:
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
             for name, c in view.components.items()
             if (c.migration and c.migration not in own)
-            or self._overrides.hold(f"migration of {name}", now_s)
+            or self._overrides.holds(f"migration of {name}", now_s)
         }
         planning = self._planning
         planning.begin()
@@ -246,7 +246,7 @@ class Controller:
         """Propose another number of executors, by the plan."""
         if self._settings.scaling_model is None:
             return
-        if self._overrides.hold("scaling", now_s):
+        if self._overrides.holds("scaling", now_s):
             reason = "the number of executors was set by hand"
             yield Proposal(subject="scaling", reason=reason)
             return

@@ -134,7 +134,7 @@ class Hysteresis:
         self._proposed[subject] = change, times
         return times >= self._confirm
 
-    def made(self, subject: str, change: str, at_s: float) -> None:
+    def record(self, subject: str, change: str, at_s: float) -> None:
         """Let a subject rest from now on; its next change must be confirmed anew."""
         self.forget(subject)
         self._made[subject] = change, at_s
@@ -186,7 +186,7 @@ class ManualOverrides:
     def renew(self, what: Iterable[str], now_s: float) -> None:
         """Record a decision by hand that is under way, and announce it if it is new."""
         for name in what:
-            if self.hold(name, now_s):
+            if self.holds(name, now_s):
                 self._until_s[name] = now_s + self._respect_s
             else:
                 self.note([name], now_s)
@@ -212,7 +212,7 @@ class ManualOverrides:
         until_s = min(event.until_s, now_s + self._respect_s)
         self._until_s[event.what] = max(self._until_s.get(event.what, until_s), until_s)
 
-    def hold(self, what: str, now_s: float) -> bool:
+    def holds(self, what: str, now_s: float) -> bool:
         """Return whether an override holds."""
         return self._until_s.get(what, now_s) > now_s
 

@@ -333,7 +333,7 @@ class LaneBalancing:
         self._due_s = now_s + seconds(every, "The setting lanes_every")
         for name, component in view.components.items():
             assignment = component.assignment
-            by_hand = self._overrides.hold(f"migration of {name}", now_s)
+            by_hand = self._overrides.holds(f"migration of {name}", now_s)
             if max(assignment.lanes) < 2 or by_hand:
                 continue
             under = [e for e in self._epochs if e.assignments.get(name) == assignment]

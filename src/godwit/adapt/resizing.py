@@ -75,7 +75,7 @@ class Pace:
 
     def decided(self, kind: Literal["out", "in"], at_s: float) -> None:
         """Record a decision, of this run or of one before."""
-        self._hysteresis.made(_SCALING, kind, at_s)
+        self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived = False
 
     def step(

@@ -428,7 +428,7 @@ class SplitOrCombine:
             if metered is not None:
                 choice = choose_layout(metered.costs, layout, self._settings.max_latency_ms)
                 self._announce(
-                    events.FormsCompared, **self._compared(name, layout, metered, choice)
+                    events.LayoutsCompared, **self._compared(name, layout, metered, choice)
                 )
                 self._confirm(name, epoch.flow, metered, choice)
 
@@ -496,7 +496,7 @@ class SplitOrCombine:
         costs, bound_ms = metered.costs, self._settings.max_latency_ms
         return {
             "operator": name,
-            "form": layout,
+            "layout": layout,
             "cheaper": choice.layout,
             "epochs": metered.epochs,
             "split_ms": costs.split_ms,

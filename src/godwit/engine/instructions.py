@@ -199,15 +199,15 @@ class Instructor:
         with self._log.lock:
             for component in self._flow.components:
                 plan = plans[component.name]
-                settled = self._settled(view, component.name, plan)
+                stationary = self._stationary(view, component.name, plan)
                 needed = ~mask_of(plan.suspended, self.num_key_groups)
                 for operator in component.operators:
                     states = [
                         self._state(
                             state,
-                            copies.held_by(plan.assignment, state),
+                            copies.owners_versions(plan.assignment, state),
                             needed,
-                            settled,
+                            stationary,
                             also=self._drained(operator, state, times[operator.name]),
                         )
                         for state in operator.states
@@ -252,18 +252,18 @@ class Instructor:
         state: StateId,
         floor: npt.NDArray[int64],
         needed: npt.NDArray[bool_],
-        settled: npt.NDArray[integer] = _NONE,
+        stationary: npt.NDArray[integer] = _NONE,
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
         """Build the instruction of one state, and choose the snapshots that are due.
 
-        `settled`: key groups to take snapshots of; `also`: those that get one in any case.
+        `stationary`: key groups to take snapshots of; `also`: those that get one in any case.
         """
         chosen = choose_snapshots(
             self._log.chains,
             state,
-            settled,
+            stationary,
             budget_bytes=self._settings.snapshot_budget_bytes,
             growth=self._settings.snapshot_growth,
         )
@@ -273,7 +273,7 @@ class Instructor:
             chains=self._log.chains,
             floor=floor,
             needed=needed,
-            to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, settled).tolist()])),
+            to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, stationary).tolist()])),
         )
 
     def _drained(
@@ -286,7 +286,9 @@ class Instructor:
         drained = time.slots.drained(role.slot, time.closed)
         return np.flatnonzero(drained & ~self._log.chains.is_empty(state))
 
-    def _settled(self, view: ProtocolView, component: str, plan: EpochPlan) -> npt.NDArray[integer]:
+    def _stationary(
+        self, view: ProtocolView, component: str, plan: EpochPlan
+    ) -> npt.NDArray[integer]:
         """Key groups eligible for snapshots: they run here and are not migrating.
 
         A copy that is being warmed would have to start again from a newer snapshot.

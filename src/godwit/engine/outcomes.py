@@ -306,7 +306,7 @@ def reach_of(
     reach: dict[str, PerKeyGroup] = {}
     for executor, reported in tables.items():
         reported_here = np.zeros(committed.shape[1], np.bool_)
-        held_versions = np.stack([copies.held(executor, s, committed.shape[1]) for s in states])
+        held_versions = np.stack([copies.versions(executor, s, committed.shape[1]) for s in states])
         for row, state in zip(held_versions, states, strict=True):
             versions = PerKeyGroup.of(reported.get(state, {}))
             reported_here[versions.key_groups] = True

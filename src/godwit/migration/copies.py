@@ -118,7 +118,7 @@ class Copies:
 
     # What lies there.
 
-    def held(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
+    def versions(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
         """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
         versions = np.full(num_key_groups, -1, np.int64)
         column = self._tables.get((executor, state))
@@ -126,10 +126,10 @@ class Copies:
             versions[: len(column.numbers)] = np.maximum(column.numbers, -1)
         return versions
 
-    def held_by(self, assignment: Assignment, state: Hashable) -> IntArray:
+    def owners_versions(self, assignment: Assignment, state: Hashable) -> IntArray:
         """Shape ``(num_key_groups,)``: versions that the key groups' own executors hold."""
         number = assignment.num_key_groups
-        held = np.stack([self.held(name, state, number) for name in assignment.executors])
+        held = np.stack([self.versions(name, state, number) for name in assignment.executors])
         return held[assignment.executor_of, np.arange(number)]
 
     def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:

@@ -39,12 +39,12 @@ __all__ = [
     "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
-    "FormsCompared",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
     "KeyGroupsWarmed",
     "LanesBalanced",
+    "LayoutsCompared",
     "ListenerFailed",
     "LoadMeasured",
     "ManualOverrideRespected",
@@ -329,7 +329,7 @@ class BackgroundFailed(Event):
 # -- the controller and the pool of executors
 
 
-def _told(numbers: Mapping[str, float]) -> str:
+def _figures(numbers: Mapping[str, float]) -> str:
     """Write the numbers of a decision."""
     told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
     return f" ({told})" if told else ""
@@ -440,7 +440,7 @@ class ScaledOut(_Scaling):
     def _line(self) -> str:
         more = counted(self.wanted - self.before, "more executor")
         kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
-        return f"scaling out, {more} for {self.wanted}{kept}: {self.reason}{_told(self.numbers)}"
+        return f"scaling out, {more} for {self.wanted}{kept}: {self.reason}{_figures(self.numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,7 +452,7 @@ class ScaledIn(_Scaling):
     def _line(self) -> str:
         return (
             f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: "
-            f"{self.reason}{_told(self.numbers)}"
+            f"{self.reason}{_figures(self.numbers)}"
         )
 
 
@@ -463,7 +463,7 @@ class ScalingRefused(_Scaling):
     def _line(self) -> str:
         return (
             f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
-            f"{self.reason}{_told(self.numbers)}"
+            f"{self.reason}{_figures(self.numbers)}"
         )
 
 
@@ -487,7 +487,7 @@ class DecisionSkipped(_Decision):
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
-        return f"no {self.what}: {self.reason}{_told(self.numbers)}"
+        return f"no {self.what}: {self.reason}{_figures(self.numbers)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -827,18 +827,18 @@ class RegroupingCancelled(_RegroupingEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormsCompared(Event):
+class LayoutsCompared(Event):
     """A period ended in which the costs of one-phase and two-phase windows were compared."""
 
     operator: str  # the windowed aggregate
-    # form, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be
-    form: str
+    # layout, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be
+    layout: str
     cheaper: str
     epochs: int  # epochs of the period; what follows is for all of them together
-    # split_ms, combined_ms: CPU time in either form
+    # split_ms, combined_ms: CPU time in either layout
     split_ms: float
     combined_ms: float
-    # split_latency_ms, combined_latency_ms: how long migrations take in either form
+    # split_latency_ms, combined_latency_ms: how long migrations take in either layout
     split_latency_ms: float
     combined_latency_ms: float
     max_latency_ms: float | None = None  # how long they may; ``None``: as long as they like
@@ -851,9 +851,9 @@ class FormsCompared(Event):
             bound = f" of {self.max_latency_ms:.0f} ms allowed"
             if not self.within:
                 bound += f", which neither keeps to: {self.cheaper} comes closest"
-        better = "stays so" if self.form == self.cheaper else f"{self.cheaper} would be better"
+        better = "stays so" if self.layout == self.cheaper else f"{self.cheaper} would be better"
         return (
-            f"{self.operator} is {self.form} and {better}: over {counted(self.epochs, 'epoch')} "
+            f"{self.operator} is {self.layout} and {better}: over {counted(self.epochs, 'epoch')} "
             f"split {self.split_ms:.1f} ms of CPU, combined {self.combined_ms:.1f} ms; "
             f"migrations take {self.split_latency_ms:.0f} ms split, "
             f"{self.combined_latency_ms:.0f} ms combined{bound}"
@@ -864,7 +864,8 @@ class FormsCompared(Event):
 
 _KINDS: Mapping[str, type[Event]] = {
     name: globals()[name] for name in __all__ if name not in ("Event", "event_from_dict")
-} | {"HandRespected": ManualOverrideRespected}  # its name in older journals
+} | {"HandRespected": ManualOverrideRespected, "FormsCompared": LayoutsCompared}  # in old journals
+_FORMER_FIELDS = {"form": "layout"}  # of older journals
 
 DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Decision))
 """Kinds of events by which the controller and the pool of executors tell what they decided."""
@@ -872,4 +873,4 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Deci
 
 def event_from_dict(values: Any) -> Event:
     """Undo `Event.to_dict`."""
-    return read_event(_KINDS, values)
+    return read_event(_KINDS, values, former_fields=_FORMER_FIELDS)

@@ -210,15 +210,15 @@ class KeyedOperator(ABC):
 
     # -- rows on their way ---------------------------------------------------------------------
 
-    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Convert rows of input number `given` to the columns common to all inputs."""
+    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Convert rows of input number `input_number` to the columns common to all inputs."""
         return rows
 
     def arrange(
         self,
         rows: pa.RecordBatch,
         time: EpochTime,  # noqa: ARG002
-        given: int = 0,  # noqa: ARG002
+        input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Assign rows to entries (panes), and split off rows to leave out.
 

@@ -140,7 +140,7 @@ def event_time_of(
     return RowTime(
         column=column,
         is_end=after_windows and column == WINDOW_END,
-        is_told=not _follows_watermark(stream, column),
+        is_reported=not _follows_watermark(stream, column),
     )
 
 

@@ -112,8 +112,8 @@ def test_an_override_is_announced_once_and_lasts_from_when_it_was_last_under_way
     for now_s in (0.0, 30.0, 60.0):
         story.overrides.renew(["migration of sum"], now_s)
     assert len(story.events) == 1
-    assert story.overrides.hold("migration of sum", 119.0)
-    assert not story.overrides.hold("migration of sum", 120.0)
+    assert story.overrides.holds("migration of sum", 119.0)
+    assert not story.overrides.holds("migration of sum", 120.0)
     assert story.overrides.left_s(100.0) == {"migration of sum": 20.0}
 
 
@@ -144,7 +144,7 @@ def test_after_a_change_a_subject_rests_and_is_confirmed_anew() -> None:
     hysteresis = Hysteresis(confirm=2, rest_s=30.0)
     assert hysteresis.resting("s", -math.inf) == ""
     hysteresis.confirms("s", "in")
-    hysteresis.made("s", "out", 100.0)
+    hysteresis.record("s", "out", 100.0)
     assert (hysteresis.resting("s", 129.0), hysteresis.resting("s", 130.0)) == ("out", "")
     assert not hysteresis.confirms("s", "in")
     assert hysteresis.confirms("s", "in")

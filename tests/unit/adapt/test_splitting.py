@@ -75,7 +75,7 @@ class Story:
         self.places = gw.even_assignment(GROUPS, ["a", "b"], [1, 1])
         self.turned: frozenset[int] = frozenset()
         self.at = 0
-        self.told: list[events.FormsCompared] = []
+        self.told: list[events.LayoutsCompared] = []
 
     @property
     def form(self) -> str | None:
@@ -83,7 +83,7 @@ class Story:
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
         event = kind(epoch=0, at_s=0.0, **values)
-        assert isinstance(event, events.FormsCompared)
+        assert isinstance(event, events.LayoutsCompared)
         self.told.append(event)
 
     def become(self, proposal: Proposal) -> None:
@@ -156,7 +156,7 @@ class Story:
 def test_calm_windows_stay_in_one_component_and_that_is_told_once_a_period() -> None:
     story = Story()
     assert story.epochs(12) is None
-    assert [(told.form, told.cheaper) for told in story.told] == [("combined", "combined")] * 5
+    assert [(told.layout, told.cheaper) for told in story.told] == [("combined", "combined")] * 5
     assert story.told[0].epochs == 3  # the first one says since when event time counts
 
 
@@ -264,7 +264,7 @@ def test_where_neither_form_keeps_to_the_bound_the_quicker_one_is_taken_and_that
         story.migrate(5, 6)
         story.epoch(state_bytes=2**20)
     told = story.told[-1]
-    assert (told.form, told.cheaper, told.within) == ("split", "split", False)
+    assert (told.layout, told.cheaper, told.within) == ("split", "split", False)
     assert told.describe().endswith(
         "migrations take 22 ms split, 66 ms combined of 5 ms allowed, which neither keeps to: "
         "split comes closest"

@@ -44,9 +44,9 @@ def reach(copies: Copies, reported: dict[StateId, dict[int, int]]) -> dict[int, 
 def test_what_is_held_of_one_operator_is_not_held_of_another() -> None:
     copies = Copies({"one": [ONE], "two": [TWO]})
     copies.saw("a", ONE, {0: 1, 1: 1})
-    assert copies.held("a", TWO, 3).tolist() == [-1, -1, -1]
+    assert copies.versions("a", TWO, 3).tolist() == [-1, -1, -1]
     copies.dropped("two", "a", [0])
-    assert copies.held("a", ONE, 3).tolist() == [1, 1, -1]
+    assert copies.versions("a", ONE, 3).tolist() == [1, 1, -1]
 
 
 def test_the_version_of_a_component_is_the_lowest_of_its_states() -> None:

@@ -128,10 +128,10 @@ def test_what_lies_on_an_executor_and_how_fresh_it_is_are_one_record() -> None:
     story.run()
     story.run()
     copies = story.conductor.copies
-    assert copies.held("a", STATE, 4).tolist() == [0, -1, 0, -1]
+    assert copies.versions("a", STATE, 4).tolist() == [0, -1, 0, -1]
     assert copies.reach("totals", "a", 0) == 0
     story.conductor.see({"b": 1, "c": 1})
-    assert copies.held("a", STATE, 4).tolist() == [-1] * 4
+    assert copies.versions("a", STATE, 4).tolist() == [-1] * 4
     assert copies.reach("totals", "a", 0) == -1
 
 
@@ -141,7 +141,7 @@ def test_copies_that_are_to_be_dropped_are_forgotten_with_the_order() -> None:
         story.run()
     story.migrate({0: "c"}, Strategy.DISRUPTIVE)
     story.run()
-    assert story.conductor.copies.held("a", STATE, 4).tolist() == [-1, -1, 3, -1]
+    assert story.conductor.copies.versions("a", STATE, 4).tolist() == [-1, -1, 3, -1]
     assert story.conductor.copies.holders("totals", 0) == ["c"]
 
 

@@ -130,11 +130,11 @@ ONE_OF_EACH: tuple[Event, ...] = (
         reason="first → second is 40 % of all rows",
     ),
     events.ComponentsRegrouped(epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"}),
-    events.FormsCompared(
+    events.LayoutsCompared(
         epoch=4,
         at_s=1.0,
         operator="hourly",
-        form="combined",
+        layout="combined",
         cheaper="split",
         epochs=16,
         split_ms=20.04,
@@ -228,7 +228,7 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         ),
         (events.ComponentsRegrouped, "components regrouped (r1): a of a; b of b"),
         (
-            events.FormsCompared,
+            events.LayoutsCompared,
             (
                 "hourly is combined and split would be better: over 16 epochs split 20.0 ms of "
                 "CPU, combined 31.0 ms; migrations take 0 ms split, 812 ms combined of 500 ms "
@@ -261,6 +261,13 @@ def test_overrides_in_older_journals_are_read() -> None:
     assert event_from_dict(values) == events.ManualOverrideRespected(
         epoch=4, at_s=1.0, what="scaling", until_s=61.0
     )
+
+
+def test_comparisons_of_layouts_in_older_journals_are_read() -> None:
+    (compared,) = (e for e in ONE_OF_EACH if isinstance(e, events.LayoutsCompared))
+    values = compared.to_dict() | {"kind": "FormsCompared", "form": compared.layout}
+    del values["layout"]
+    assert event_from_dict(values) == compared
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:

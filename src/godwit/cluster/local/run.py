@@ -348,7 +348,7 @@ class LocalRun:
         warmed = warm_states(
             order,
             self.epochs.instructor,
-            held_versions=lambda state: self.conductor.copies.held(
+            held_versions=lambda state: self.conductor.copies.versions(
                 order.executor, state, self.flow.num_key_groups
             ),
             transfers=order.peers,

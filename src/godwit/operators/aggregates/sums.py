@@ -4,7 +4,7 @@ A sum's state is the sum itself, null as long as no value was seen; a mean's is 
 As in Spark, the sum behind a mean of integers is a double, so it cannot overflow.
 
 Sums of decimals are of 128-bit integers as four *limbs* of 32 bits each, held in int64, so up to
-2**31 values add up without a carry; carries are settled once at the end.  A value is
+2**31 values add up without a carry; carries are carried once at the end.  A value is
 ``limbs[0] + limbs[1] * 2**32 + limbs[2] * 2**64 + limbs[3] * 2**96``: the last limb has the sign.
 """
 
@@ -122,9 +122,9 @@ def _integer_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> IntArra
     limbs = _limbs_of_integers(total)
     for limb, added in zip(limbs, _limbs_of_integers(values), strict=True):
         np.add.at(limb, groups, added)
-    settled = _settle(limbs)
-    _raise_if_any(_outside(settled, -(1 << 63), 1 << 63), sums.type)
-    joined: IntArray = settled[0] | (settled[1] << 32)
+    carried = _carry(limbs)
+    _raise_if_any(_outside(carried, -(1 << 63), 1 << 63), sums.type)
+    joined: IntArray = carried[0] | (carried[1] << 32)
     return joined
 
 
@@ -133,10 +133,10 @@ def _decimal_sums(sums: pa.Array, groups: IntArray, column: pa.Array) -> Limbs:
     limbs = _limbs_of(sums)
     for limb, added in zip(limbs, _limbs_of(column), strict=True):
         np.add.at(limb, groups, added)
-    settled = _settle(limbs)
+    carried = _carry(limbs)
     bound = 10**sums.type.precision
-    _raise_if_any(_outside(settled, 1 - bound, bound), sums.type)
-    return settled
+    _raise_if_any(_outside(carried, 1 - bound, bound), sums.type)
+    return carried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,24 +308,24 @@ def _limbs_of_integers(values: IntArray) -> Limbs:
     return limbs
 
 
-def _settle(limbs: Limbs) -> Limbs:
+def _carry(limbs: Limbs) -> Limbs:
     """Carry limbs above 32 bits over to the next; the last limb shows an overflow."""
-    settled = limbs.copy()
+    carried = limbs.copy()
     for i in range(3):
-        settled[i + 1] += settled[i] >> 32
-        settled[i] &= 0xFFFFFFFF
-    return settled
+        carried[i + 1] += carried[i] >> 32
+        carried[i] &= 0xFFFFFFFF
+    return carried
 
 
-def _outside(settled: Limbs, low: int, high: int) -> BoolArray:
+def _outside(carried: Limbs, low: int, high: int) -> BoolArray:
     """Return which values v are outside ``low <= v < high``; both bounds fit 128 bits."""
-    return _at_least(settled, high) | ~_at_least(settled, low)
+    return _at_least(carried, high) | ~_at_least(carried, low)
 
 
-def _decimal_of(settled: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
+def _decimal_of(carried: Limbs, mask: BoolArray | None, dtype: pa.DataType) -> pa.Array:
     """Join limbs that fit 128 bits into a decimal column."""
-    words = np.empty((settled.shape[1], 2), np.uint64)
-    unsigned = settled.view(np.uint64)
+    words = np.empty((carried.shape[1], 2), np.uint64)
+    unsigned = carried.view(np.uint64)
     words[:, 0] = unsigned[0] | (unsigned[1] << _HALF)
     words[:, 1] = unsigned[2] | (unsigned[3] << _HALF)
     bitmap = None if mask is None else pa.py_buffer(np.packbits(mask, bitorder="little"))
@@ -338,10 +338,10 @@ def _integers_of(column: pa.Array) -> list[int]:
     return [(h << 64) + w for h, w in zip(high.tolist(), low.tolist(), strict=True)]
 
 
-def _at_least(settled: Limbs, bound: int) -> BoolArray:
+def _at_least(carried: Limbs, bound: int) -> BoolArray:
     """Return which values are at least `bound`."""
-    result = np.ones(settled.shape[1], np.bool_)
+    result = np.ones(carried.shape[1], np.bool_)
     for i in range(4):  # from the lowest limb: a higher one decides over all below it
         limb = (bound >> (32 * i)) & 0xFFFFFFFF if i < 3 else bound >> 96
-        result = (settled[i] > limb) | ((settled[i] == limb) & result)
+        result = (carried[i] > limb) | ((carried[i] == limb) & result)
     return result

@@ -75,7 +75,9 @@ class JoinOperator(EventTimeOperator):
         how: How,  # whose unmatched rows come out: nobody's, those of a side, or of both
     ) -> None:
         self.name, self.how, self.sides = name, how, (left, right)
-        self.time = RowTime(column=MOMENT, is_told=left.time.is_told or right.time.is_told)
+        self.time = RowTime(
+            column=MOMENT, is_reported=left.time.is_reported or right.time.is_reported
+        )
         self._moment = pa.timestamp("us", tz="UTC")
         moment = pa.field(MOMENT, self._moment)
         self.inputs = pa.schema([moment, *left.named, *right.named])
@@ -115,9 +117,9 @@ class JoinOperator(EventTimeOperator):
             "origins": {name: side.origin for name, side in named.items()},
         }
 
-    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
+    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Convert rows of one side to the columns of both."""
-        which = self._side_of(given)
+        which = self._side_of(input_number)
         side, count = self.sides[which], rows.num_rows
         at = rows.schema.get_field_index
         times = rows.column(at(side.time.column))
@@ -132,9 +134,9 @@ class JoinOperator(EventTimeOperator):
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arriving)
 
-    def _side_of(self, given: int) -> int:
+    def _side_of(self, input_number: int) -> int:
         """Side, left or right, of one of the operator's inputs."""
-        return LEFT if given in self.sides[LEFT].inputs else RIGHT
+        return LEFT if input_number in self.sides[LEFT].inputs else RIGHT
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: pane, side and number."""

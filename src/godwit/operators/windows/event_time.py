@@ -52,7 +52,7 @@ class RowTime:
 
     column: str
     is_end: bool = False  # whether it is the end of a window, which the row's time is just before
-    is_told: bool = False  # whether lanes tell how far it has come, since no watermark does
+    is_reported: bool = False  # whether lanes tell how far it has come, since no watermark does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class EpochTime:
     # Of two-phase windows: which slot of each key group takes rows.
     slots: Slots | None = None
 
-    def latest(self, given: int) -> int:
+    def latest(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""
-        return self.not_after[given] if given < len(self.not_after) else END
+        return self.not_after[input_number] if input_number < len(self.not_after) else END
 
 
 NO_TIME: Final = EpochTime()

@@ -116,13 +116,13 @@ class EventTimeOperator(KeyedOperator):
     # -- rows on their way ---------------------------------------------------------------------
 
     def arrange(
-        self, rows: pa.RecordBatch, time: EpochTime, given: int = 0
+        self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Assign every row to its pane, and split off late and invalid rows."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
-        not_after = time.latest(given)
+        not_after = time.latest(input_number)
         ahead = (times > not_after) & ~untimed
         late = (self.is_late(times, time.closed) | (times < BEGINNING)) & ~untimed & ~ahead
         out = untimed | ahead | late
@@ -140,7 +140,7 @@ class EventTimeOperator(KeyedOperator):
             late=int(np.count_nonzero(late)),
             ahead=int(np.count_nonzero(ahead)),
             untimed=int(np.count_nonzero(untimed)),
-            reached=int(np.max(times, initial=BEGINNING)) if self.time.is_told else BEGINNING,
+            reached=int(np.max(times, initial=BEGINNING)) if self.time.is_reported else BEGINNING,
         )
         panes = column_of(self.marks(rows, times), None, column.type)
         return self.with_panes(rows, panes), left_out, arrivals

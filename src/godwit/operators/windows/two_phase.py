@@ -115,16 +115,16 @@ class ConsolidatePart(EventTimeOperator):
         """Role: consolidation of both slots."""
         return _role(self, self.part_of, None)
 
-    def received(self, rows: pa.RecordBatch, given: int) -> pa.RecordBatch:
+    def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
         """Add the slot of partials: the number of their input."""
-        slot = pa.array(np.full(rows.num_rows, given, np.int8))
+        slot = pa.array(np.full(rows.num_rows, input_number, np.int8))
         return rows.append_column(_SLOT, slot)
 
     def arrange(
         self,
         rows: pa.RecordBatch,
         time: EpochTime,  # noqa: ARG002
-        given: int = 0,  # noqa: ARG002
+        input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Pass partials through: they have their pane, and were checked as rows."""
         return rows, None, NO_ARRIVALS

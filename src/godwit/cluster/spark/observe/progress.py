@@ -253,14 +253,14 @@ class SparkProgress:
         if self._refused:
             return
         try:
-            context = self._found().getLatestExecutionContext()
+            context = self._jvm_query().getLatestExecutionContext()
             for phase, ms in took_ms.items():
                 context.reportTimeTaken(f"godwit.{phase}", round(ms))
         except Exception as error:  # noqa: BLE001  figures are not worth an epoch
             self._refused = True
             _logger.info("Spark's progress takes no durations of ours: %s", error)
 
-    def _found(self) -> Any:
+    def _jvm_query(self) -> Any:
         """Spark's JVM object of the query that runs on this thread."""
         if self._execution is None:
             query_id = self._spark.sparkContext.getLocalProperty(_QUERY_ID)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import inheritable_thread_target
 
 from godwit.cluster.spark.run.threads import DaemonPool, Guard
-from godwit.cluster.spark.stages.warming import Errand, drop_copies, fetch_copies, warm_copies
+from godwit.cluster.spark.stages.warming import CopyRequest, drop_copies, fetch_copies, warm_copies
 from godwit.engine.copies import warm_states
 from godwit.migration import DropCopies, PeerLinks, StartWarming
 from godwit.model.errors import MigrationError
@@ -119,7 +119,9 @@ class BackgroundCopies:
 
         def held_versions(state: StateId) -> npt.NDArray[int64]:
             with self._conducting.locked() as conductor:
-                return conductor.copies.held(order.executor, state, self._instructor.num_key_groups)
+                return conductor.copies.versions(
+                    order.executor, state, self._instructor.num_key_groups
+                )
 
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             return warm_copies(
@@ -179,10 +181,10 @@ class BackgroundCopies:
                     self._request(state, order.executor), order.key_groups, self._spark.sparkContext
                 )
 
-    def _request(self, state: StateId, executor: str) -> Errand:
+    def _request(self, state: StateId, executor: str) -> CopyRequest:
         """Describe the copies of one state on an executor, for a job."""
         there = self._cluster.executors[executor]
-        return Errand(
+        return CopyRequest(
             state=state,
             schema=self._instructor.layout_of(state).schema,
             num_key_groups=self._instructor.num_key_groups,

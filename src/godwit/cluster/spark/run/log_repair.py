@@ -71,7 +71,7 @@ def plan_log_repair(
             for path in done
             if path.rpartition("/")[2].isdecimal()
         )[:1]
-    return _LogPlan(storage, {batch.number: batch for batch in batches}).made()
+    return _LogPlan(storage, {batch.number: batch for batch in batches}).plan()
 
 
 class _LogPlan:
@@ -82,7 +82,7 @@ class _LogPlan:
         self.steps: list[RepairStep] = []
         self.layout: OffsetLayout | None = None
 
-    def made(self) -> tuple[RepairStep, ...]:
+    def plan(self) -> tuple[RepairStep, ...]:
         """Plan the repair of Spark's logs."""
         try:
             self.layout = load_layout(self.storage)

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalStore
 
-__all__ = ["POOL", "Errand", "drop_copies", "fetch_copies", "warm_copies"]
+__all__ = ["POOL", "CopyRequest", "drop_copies", "fetch_copies", "warm_copies"]
 
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """A state whose copies are wanted on an executor."""
+class CopyRequest:
+    """A state, and the executor that is to hold copies of it."""
 
     state: StateId
     schema: StateSchema
@@ -56,9 +56,9 @@ class Errand:
 
 
 def warm_copies(
-    errand: Errand,
+    request: CopyRequest,
     key_groups: Sequence[int],
-    told: StateInstruction,
+    instruction: StateInstruction,
     *,
     layout: EntryLayout,
     storage: CheckpointStorage,
@@ -72,27 +72,27 @@ def warm_copies(
     shipped = pickling.dumps(layout)  # what upgrades old state may be of the main script
 
     def warm(_index: int) -> Iterator[Any]:
-        executor = current_executor(errand.executor)
+        executor = current_executor(request.executor)
         try:
             versions = copies.warm_copies(
-                errand.store(executor),
+                request.store(executor),
                 key_groups,
-                told,
+                instruction,
                 layout=pickle.loads(shipped),  # noqa: S301 - our own driver's
                 storage=storage,
                 committed=committed,
-                lanes=errand.lanes,
+                lanes=request.lanes,
             )
         except GodwitError as error:
             yield pickle.dumps((executor, error))
         else:
             yield pickle.dumps((executor, versions))
 
-    return _result(errand, _run(errand, warm, spark))
+    return _result(request, _run(request, warm, spark))
 
 
 def fetch_copies(
-    errand: Errand,
+    request: CopyRequest,
     # the executor that holds them, and the location by which a task is sent there
     source: str,
     location: str | None,
@@ -109,63 +109,63 @@ def fetch_copies(
         executor = current_executor(source)
         if executor == source:
             for pack in copies.send_copies(
-                errand.store(executor),
+                request.store(executor),
                 key_groups,
-                state=errand.state,
-                schema=errand.schema,
-                num_key_groups=errand.num_key_groups,
-                run_id=errand.run_id,
+                state=request.state,
+                schema=request.schema,
+                num_key_groups=request.num_key_groups,
+                run_id=request.run_id,
             ):
                 yield 0, pack
 
     def receive(sent: Iterator[bytes]) -> bytes:
-        executor = current_executor(errand.executor)
-        if executor != errand.executor:
+        executor = current_executor(request.executor)
+        if executor != request.executor:
             return pickle.dumps((executor, None))
         try:
             came = copies.receive_copies(
-                errand.store(executor),
+                request.store(executor),
                 key_groups,
                 sent,
-                state=errand.state,
-                schema=errand.schema,
-                num_key_groups=errand.num_key_groups,
-                run_id=errand.run_id,
-                lanes=errand.lanes,
+                state=request.state,
+                schema=request.schema,
+                num_key_groups=request.num_key_groups,
+                run_id=request.run_id,
+                lanes=request.lanes,
             )
         except GodwitError as error:
             return pickle.dumps((executor, error))
         return pickle.dumps((executor, came))
 
-    _describe(f"copies of {errand.state} from executor {source} to {errand.executor}", spark)
+    _describe(f"copies of {request.state} from executor {source} to {request.executor}", spark)
     sent = exchange(on_executors([location], send, spark), 1, spark)
-    stage = streamed(sent, errand.location, receive, spark)
+    stage = streamed(sent, request.location, receive, spark)
     (reply,) = fetch(python_rdd(stage, spark), spark)
-    return _result(errand, reply)
+    return _result(request, reply)
 
 
-def drop_copies(errand: Errand, key_groups: Sequence[int], spark: SparkContext) -> None:
+def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkContext) -> None:
     """Delete copies from an executor's local store; blocks until it is done."""
 
     def drop(_index: int) -> Iterator[Any]:
-        executor = current_executor(errand.executor)
-        if executor == errand.executor:
+        executor = current_executor(request.executor)
+        if executor == request.executor:
             copies.drop_copies(
-                errand.store(executor),
+                request.store(executor),
                 key_groups,
-                state=errand.state,
-                schema=errand.schema,
-                num_key_groups=errand.num_key_groups,
+                state=request.state,
+                schema=request.schema,
+                num_key_groups=request.num_key_groups,
             )
         yield pickle.dumps((executor, None))
 
-    _run(errand, drop, spark)
+    _run(request, drop, spark)
 
 
-def _run(errand: Errand, work: Any, spark: SparkContext) -> bytes:
+def _run(request: CopyRequest, work: Any, spark: SparkContext) -> bytes:
     """Run a job of one task on an executor, and return its answer."""
-    _describe(f"copies of {errand.state} on executor {errand.executor}", spark)
-    (reply,) = fetch(python_rdd(on_executors([errand.location], work, spark), spark), spark)
+    _describe(f"copies of {request.state} on executor {request.executor}", spark)
+    (reply,) = fetch(python_rdd(on_executors([request.location], work, spark), spark), spark)
     answer: bytes = reply
     return answer
 
@@ -176,15 +176,15 @@ def _describe(what: str, spark: SparkContext) -> None:
     spark.setJobDescription(f"godwit: {what}")
 
 
-def _result(errand: Errand, reply: bytes) -> dict[int, int]:
-    """Versions of the copies, if they are where they were to be."""
+def _result(request: CopyRequest, reply: bytes) -> dict[int, int]:
+    """Return the versions of the copies, if Spark ran the job on the right executor."""
     executor, result = pickle.loads(reply)  # noqa: S301  our own executor's
     if isinstance(result, GodwitError):
         raise result
-    if executor != errand.executor:
+    if executor != request.executor:
         raise MigrationError(
-            f"Copies of {str(errand.state)!r} were to be warmed on executor {errand.executor}, but "
-            f"Spark ran the job on {executor}.",
+            f"Copies of {str(request.state)!r} were to be warmed on executor {request.executor}, "
+            f"but Spark ran the job on {executor}.",
             remedy="It is tried again; a larger spark.locality.wait makes Spark wait longer for a "
             "free core.",
         )
