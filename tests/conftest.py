@@ -47,8 +47,9 @@ _PROGRAMS = ("tests/chaos/", "tests/programs/")  # each of them one after the ot
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what runs on one session in one process, where tests are dealt out to several.
 
-    What starts programs or clusters of its own goes one after the other as well, in another
-    process: more than two of them at once only take each other's cores.
+    Such a test waits for half of its time, so there are two sessions.  What starts programs or
+    clusters of its own goes one after the other as well, in another process: more of them at once
+    only take each other's cores.
     """
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
     scheduler._split_scope = _scope
@@ -59,7 +60,10 @@ def _scope(test: str) -> str:
     for programs in _PROGRAMS:
         if test.startswith(programs):
             return programs
-    return "session" if test.startswith(_ON_SPARK) else test
+    if test.startswith(_ON_SPARK):
+        name = test.partition("::")[0].rpartition("/")[2]
+        return "first session" if name < "test_n" else "second session"
+    return test
 
 
 @pytest.fixture(scope="session")

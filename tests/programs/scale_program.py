@@ -142,7 +142,7 @@ def by_hand(cluster: LocalCluster, spark: SparkSession, directory: Path) -> dict
     go_on(query)
 
     try:
-        query.scale(4, timeout_s=3).wait(PATIENCE_S)
+        query.scale(4, timeout_s=1).wait(PATIENCE_S)
     except gw.errors.ScalingError as error:
         told["short"] = error.message
     told["executors"] = query.executors

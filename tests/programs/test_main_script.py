@@ -1,4 +1,7 @@
-"""State whose classes are the main script's, as a script and as what a notebook runs."""
+"""State whose classes are the main script's.
+
+How classes of a notebook, or of standard input, travel: `tests/unit/cluster/spark/stages`.
+"""
 
 from __future__ import annotations
 
@@ -106,15 +109,10 @@ spark.stop()
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "how", ["script", pytest.param("standard input", marks=pytest.mark.campaign)]
-)
-def test_state_of_classes_of_the_main_script_lasts_over_epochs(how: str, tmp_path: Path) -> None:
+def test_state_of_classes_of_the_main_script_lasts_over_epochs(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
-    command = [sys.executable, "-" if how == "standard input" else str(tmp_path / "job.py")]
     done = subprocess.run(
-        command,
-        input=JOB if how == "standard input" else None,
+        [sys.executable, str(tmp_path / "job.py")],
         capture_output=True,
         text=True,
         timeout=600,
