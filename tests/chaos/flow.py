@@ -64,6 +64,9 @@ def act(name: str, directory: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "signal":  # another process, the pid of which stands in a file
         os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
+    if kind == "end":  # as above, and nothing comes of the lane that does it
+        os.kill(int(Path(directory, detail).read_text()), signal.SIGKILL)
+        time.sleep(120)
     if kind == "pause":  # the executor that this belongs to stands still, until somebody wakes it
         daemon = os.getppid()
         executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(") ")[2].split()[1])

@@ -32,7 +32,7 @@ class OnCluster(OnSpark):
         Its processes.
     spark
         A session on it.
-    directory, patch, deep, policy
+    directory, patch, deep, policy, resident
         As for `OnSpark`.
     """
 
@@ -45,8 +45,9 @@ class OnCluster(OnSpark):
         *,
         deep: bool,
         policy: Policy,
+        resident: bool = False,
     ) -> None:
-        super().__init__(spark, directory, patch, deep=deep, policy=policy)
+        super().__init__(spark, directory, patch, deep=deep, policy=policy, resident=resident)
         self._cluster, self._application = cluster, spark.sparkContext.applicationId
         self._ids: dict[str, str] = {}
 

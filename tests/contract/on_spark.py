@@ -13,6 +13,7 @@ from tests.contract.flow import COLUMNS, NUM_KEY_GROUPS, build
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.migration import LanesRequested
 from godwit.model.errors import MigrationError
@@ -56,6 +57,8 @@ class OnSpark:
         As in the scenario.
     own
         Rows come from a source of Godwit's own, and not from Spark's micro-batches.
+    resident
+        Lanes stay between epochs, and every epoch waits for them.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class OnSpark:
         policy: Policy,
         again: bool = False,
         own: bool = False,
+        resident: bool = False,
     ) -> None:
         self._directory, self._deep, self._policy = directory, deep, policy
-        self._again = again
+        self._again, self._resident = again, resident
         self._spark, self._own = spark, gw.sources.memory(COLUMNS) if own else None
         self._inbox = Inbox(spark=spark, directory=directory / "in", columns=COLUMNS)
         self._sinks = {
@@ -98,6 +102,7 @@ class OnSpark:
                 warm(copies, order)
 
         patch.setattr(BackgroundCopies, "_warm", as_it_goes)
+        patch.setattr(ResidentLanes, "waits_s", _PATIENCE_S)
         patch.setattr(SparkContext, "defaultParallelism", property(lambda _: self._cores))
 
     def executor(self, name: str) -> str:
@@ -118,7 +123,7 @@ class OnSpark:
         self._query = flow.start(
             checkpoint=self._directory / "ck",
             session=self._spark,
-            lanes=gw.Lanes(local_dir=self._directory / "local"),
+            lanes=gw.Lanes(local_dir=self._directory / "local", resident=self._resident),
             policy=self._policy,
             executors=len(executors),
             name=f"{self._directory.name} {len(self._before)}",

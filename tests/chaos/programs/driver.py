@@ -1,8 +1,9 @@
 """A driver that kills itself, and its JVM, at a chosen step of a chosen epoch.
 
 Called with the path of a JSON file: ``directory`` (with ``in/`` and room for everything else),
-``kill`` (step and epoch, or null), ``dsn`` (or null).  It runs the flow over everything there is
-and ends with status 0, unless it is killed.
+``kill`` (step and epoch, or null), ``dsn`` (or null), ``resident`` (true if lanes stay).  It runs
+the flow over everything there is and ends with status 0, unless it is killed, also by a lane that
+finds its pid in ``acts/driver``.  The pids of resident lanes are in ``lanes``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.flow import chaos_flow
 
+import godwit as gw
 from godwit.cluster.spark.platform.local_cluster import FRUGAL
+from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.engine.loop import EpochLoop
 from godwit.engine.outputs import StagedOutput
 
@@ -26,17 +30,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    import godwit as gw
 
-
-def session(directory: Path) -> SparkSession:
-    """Start Spark with two cores, where a task that dies is tried again."""
+def session(directory: Path, *, cores: int = 2) -> SparkSession:
+    """Start Spark with two lanes' cores and some, where a task that dies is tried again."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     return (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master(f"local[{cores},4]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")
@@ -81,16 +83,38 @@ def replace(owner: type, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
+queries: list[gw.Query] = []
+
+
+def note_lanes(directory: Path, _step: str, _epoch: int) -> None:
+    """Write down the pids of the resident lanes there are, and how many epochs they have worked."""
+    for query in queries:
+        lanes = query._run.cluster.resident
+        if lanes is not None and lanes.pids:
+            (directory / "lanes").write_text(json.dumps([*lanes.pids.values()]))
+            (directory / "worked").write_text(str(lanes.epochs))
+
+
 def main(path: str) -> None:
     """Run."""
     config: dict[str, Any] = json.loads(Path(path).read_text())
     directory = Path(config["directory"])
-    spark = session(directory)
+    resident = config.get("resident", False)
+    spark = session(directory, cores=3 if resident else 2)
     spark.sparkContext.setLogLevel("OFF")
     flow = chaos_flow(spark, directory, dsn=config["dsn"])
     if config["kill"] is not None:
         die_at(spark, *config["kill"])
-    query: gw.Query = flow.start(checkpoint=directory / "ck", trigger={"availableNow": True})
+    if resident:
+        replace(ResidentLanes, "waits_s", 60.0)
+        replace(EpochLoop, "at_step", staticmethod(partial(note_lanes, directory)))
+    (directory / "acts/driver").write_text(str(os.getpid()))
+    query: gw.Query = flow.start(
+        checkpoint=directory / "ck",
+        trigger={"availableNow": True},
+        lanes=gw.Lanes(resident=resident),
+    )
+    queries.append(query)
     query.awaitTermination()
     spark.stop()
 

@@ -180,6 +180,9 @@ class Query:
         if self._run.controller is not None:
             status["control"] = dict(self._run.controller.status)
         status["keyGroupsSuspended"] = sum(len(c.suspended) for c in view.components.values())
+        resident = self._run.cluster.resident
+        status["residentLanes"] = 0 if resident is None else resident.lanes
+        status["residentEpochs"] = 0 if resident is None else resident.epochs
         with self._run.conducting.locked() as conductor:
             checkpoint, peers = conductor.copies_bytes_per_s
         status["copies"] = {"checkpointBytesPerS": checkpoint, "peersBytesPerS": peers}
