@@ -1,12 +1,13 @@
 """Small epochs worked by lanes that stay, beside those for which every epoch starts a Spark job.
 
-    python -m benchmarks.resident [--rounds 3] [--epochs 40] [--rows 1000] [--cores 3]
+    python -m benchmarks.resident [--rounds 3] [--epochs 40] [--rows 1000] [--source own]
 
 One session, in which queries with and without ``gw.Lanes(resident=True)`` take turns, so that both
-meet the same machine.  Rows come as DataFrames of small files, read by Spark.  Printed are the
-median and the 99th percentile of a whole epoch of Godwit's, of its stages (which begin with Spark's
-job that brings the rows), of the part of the stages that lanes and what starts them take, and of
-the commit.
+meet the same machine.  Rows are of a source of Godwit's own, or, with ``--source frames``, of small
+files that Spark reads.  Printed are the median and the 99th percentile of a whole epoch of
+Godwit's, of its stages (for frames they begin with Spark's job that brings the rows), of the part
+of the stages that lanes and what starts them take, of the commit, and of what lies between the
+ends of two epochs, which has what Spark or the loop of sources do about them too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import godwit as gw
+from godwit.model.events import EpochCommitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,25 +56,36 @@ def session(cores: int) -> SparkSession:
     return made
 
 
-def query_of(
-    spark: SparkSession, directory: Path, *, rows: int, epochs: int, resident: bool
-) -> dict[str, list[float]]:
-    """Run a query over so many small epochs; return the times of each, in milliseconds."""
-    from godwit.cluster.spark.run import cluster as spark_cluster
+def own(rows: int, epochs: int) -> Any:
+    """Rows of a source of Godwit's own, which the driver makes."""
+    return gw.sources.rate(
+        1000, num_keys=500, paced=False, max_rows_per_epoch=rows, num_rows=rows * epochs
+    )
 
-    source = directory / "in"
-    source.mkdir(parents=True)
+
+def frames(spark: SparkSession, directory: Path, rows: int, epochs: int) -> Any:
+    """Rows of small Parquet files, which Spark reads."""
+    directory.mkdir(parents=True)
     rng = np.random.default_rng(7)
     for epoch in range(epochs):
         table = pa.table(
             {
-                "k": pa.array(rng.integers(0, 500, rows), pa.int32()),
-                "x": pa.array(rng.random(rows)),
+                "key": pa.array(rng.integers(0, 500, rows)),
+                "value": pa.array(rng.integers(0, 1000, rows)),
             }
         )
-        path = source / f"{epoch:06d}.parquet"
+        path = directory / f"{epoch:06d}.parquet"
         pq.write_table(table, path)
         os.utime(path, (1_600_000_000 + epoch,) * 2)  # files are read in order of time
+    frame = spark.readStream.schema("key long, value long").option("maxFilesPerTrigger", 1)
+    return frame.parquet(str(directory))
+
+
+def query_of(
+    spark: SparkSession, directory: Path, kind: str, *, rows: int, epochs: int, resident: bool
+) -> dict[str, list[float]]:
+    """Run a query over so many small epochs; return the times of each, in milliseconds."""
+    spark_cluster: Any = import_module("godwit.cluster.spark.run.cluster")
     stages, lanes_ms = spark_cluster.run_stages, []
 
     def timed(*args: Any) -> Any:
@@ -80,16 +94,17 @@ def query_of(
         lanes_ms.append((time.perf_counter() - began_s) * 1e3)
         return reports
 
-    frame = spark.readStream.schema("k int, x double").option("maxFilesPerTrigger", 1)
     flow = gw.Flow("small")
-    sums = flow.source("rows", frame.parquet(str(source))).key_by("k")
-    flow.sink("sums", sums.compute(n=gw.count(), total=gw.sum("x")), gw.sinks.memory())
-    spark_cluster.run_stages = timed  # type: ignore[assignment]
+    made = own(rows, epochs) if kind == "own" else frames(spark, directory / "in", rows, epochs)
+    sums = flow.source("rows", made).key_by("key")
+    flow.sink("sums", sums.compute(n=gw.count(), total=gw.sum("value")), gw.sinks.memory())
+    spark_cluster.run_stages = timed
     try:
         query = flow.start(
             checkpoint=directory / "ck",
             trigger={"availableNow": True},
             lanes=gw.Lanes(resident=resident),
+            session=spark if kind == "own" else None,
         )
         query.awaitTermination()
     finally:
@@ -99,7 +114,9 @@ def query_of(
         msg = f"resident lanes have worked {worked} of {epochs} epochs"
         raise RuntimeError(msg)
     took: dict[str, list[float]] = {"lanes": lanes_ms[_SKIPPED:]}
-    for phase in ("epoch", "stages", "commit"):
+    ends_s = [e.at_s for e in query.events if isinstance(e, EpochCommitted)]
+    took["period"] = (np.diff(ends_s) * 1e3).tolist()[_SKIPPED:]
+    for phase in ("epoch", "plan", "stages", "commit", "deliver"):
         times = [entry["durationMs"][phase] for entry in query.recentProgress]
         took[phase] = times[_SKIPPED:]
     return took
@@ -110,6 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name, default in (("rounds", 3), ("epochs", 40), ("rows", 1000), ("cores", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--source", choices=("own", "frames"), default="own")
     options = parser.parse_args()
     spark = session(options.cores)
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)
@@ -118,7 +136,12 @@ def main() -> None:
             directory = Path(tempfile.mkdtemp(prefix="godwit-resident-"))
             try:
                 measured = query_of(
-                    spark, directory, rows=options.rows, epochs=options.epochs, resident=resident
+                    spark,
+                    directory,
+                    options.source,
+                    rows=options.rows,
+                    epochs=options.epochs,
+                    resident=resident,
                 )
             finally:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -127,7 +150,7 @@ def main() -> None:
                     took[phase, resident].extend(times)
     print(f"{'':8s} {'median, ms':>24s} {'99th percentile, ms':>26s}")
     print(f"{'':8s} {'ordinary':>12s} {'resident':>12s} {'ordinary':>13s} {'resident':>12s}")
-    for phase in ("epoch", "stages", "lanes", "commit"):
+    for phase in ("period", "epoch", "plan", "stages", "lanes", "commit", "deliver"):
         pair = took[phase, False], took[phase, True]
         medians = " ".join(f"{np.median(times):12.1f}" for times in pair)
         worst = " ".join(f"{np.percentile(times, 99):12.1f}" for times in pair)

@@ -39,6 +39,7 @@ class FakeScheduler:
         self.refusal, self.most = refusal, most
         self.requests: list[int] = []
         self.ended: list[str] = []
+        self.busy: set[str] = set()  # executors on which lanes stay: they are not given back
         self.takes = True
         self.raises: Exception | None = None
 
@@ -49,9 +50,10 @@ class FakeScheduler:
         return self.takes
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        if self.takes:
-            self.ended.extend(executors)
-        return self.takes
+        if not self.takes or self.busy.intersection(executors):
+            return False
+        self.ended.extend(executors)
+        return True
 
 
 class FakeStream:
@@ -78,6 +80,7 @@ class FakeStream:
             gate=self.gate,
             patience_s=60.0,
             now_s=lambda: self.now_s,
+            before_return=scheduler.busy.clear,
         )
         self.placement = QueryPlacement(
             "totals",

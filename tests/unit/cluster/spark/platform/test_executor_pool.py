@@ -147,6 +147,16 @@ def test_an_empty_one_is_given_back_between_two_epochs_and_is_no_loss(stream: Fa
     assert stream.pool.staying == ("a",)
 
 
+def test_lanes_that_stay_are_let_go_before_their_executor_is_given_back(
+    stream: FakeStream,
+) -> None:
+    emptied(stream, "b")
+    stream.scheduler.busy.add("b")
+    stream.pool.remove(["b"])
+    eventually(lambda: stream.scheduler.ended == ["b"])
+    assert not stream.pool.view.not_returned
+
+
 def test_one_that_gets_key_groups_back_because_the_others_died_is_kept(stream: FakeStream) -> None:
     stream.run()
     emptied(stream, "b")
