@@ -637,12 +637,17 @@ class Run:
 
     @property
     def watermarks(self) -> dict[str, dt.datetime]:
-        """Source → its watermark, of those that have one by now."""
+        """Source → its watermark, of those that have one by now.
+
+        Of rows whose event time a map may have computed anew, it is ``<source>/<operator>`` → the
+        watermark.
+        """
         times = self._driver.epochs.times.times.watermarks
         return {
-            source: _EPOCH + dt.timedelta(microseconds=times[source])
-            for source in self.flow.sources
-            if times.get(source, -(2**62)) > -(2**61)
+            name: _EPOCH + dt.timedelta(microseconds=times[name])
+            for names in self.flow.watermarks
+            for name in names
+            if times.get(name, -(2**62)) > -(2**61)
         }
 
     @property

@@ -78,7 +78,13 @@ STEP = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=30)
+@settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     limits=st.tuples(*[st.one_of(st.none(), st.integers(1, 25))] * 2),
     steps=st.lists(STEP, min_size=1, max_size=8),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from tests.support.number_source import Numbers
 
@@ -289,6 +290,10 @@ def test_a_map_may_compute_the_event_time_anew() -> None:
     assert [row["n"] for row in played.rows("here").to_pylist()] == [20] * 6
     assert [row["n"] for row in played.rows("there").to_pylist()] == [20] * 6
     assert played.late == []
+    assert played.watermarks == {
+        "numbers": DAY + dt.timedelta(minutes=129),
+        "numbers/there": DAY + dt.timedelta(minutes=129, hours=9),
+    }
 
 
 @pytest.mark.parametrize("method", ["open", "start", "end", "latest", "splits"])
@@ -445,3 +450,24 @@ def test_records_without_positions_are_read_and_odd_ones_are_refused() -> None:
         record = CommitRecord(epoch=0, run_id="r", batch=odd)
         with pytest.raises(CorruptCheckpointError, match="position"):
             decode_record(encode_commit(record)[0], CommitRecord, path="commits/000000000000.rec")
+
+
+def test_files_are_read_where_the_last_run_left_them(tmp_path: Path) -> None:
+    def write(name: str, first: int, stop: int) -> None:
+        numbers = pa.array(range(first, stop), pa.int64())
+        keys = pa.array(["abc"[number % 3] for number in range(first, stop)])
+        pq.write_table(
+            pa.table({"key": keys, "number": numbers}), tmp_path / "in" / name, row_group_size=7
+        )
+
+    (tmp_path / "in").mkdir()
+    write("1.parquet", 0, 40)
+    flow = sums(gw.sources.parquet(tmp_path / "in"))
+    played = gw.testing.run(flow, epochs=1, checkpoint=tmp_path / "ck", executors=2)
+    write("0.parquet", 40, 55)
+    with gw.testing.cluster(flow, checkpoint=tmp_path / "ck") as run:
+        while run.epoch():
+            pass
+        rows = {r["key"]: (r["n"], r["total"]) for r in run.state("totals").to_pylist()}
+    assert rows == expected(Numbers(55))
+    assert sum(outcome.rows_in for outcome in (*played.epochs, *run.epochs)) == 55

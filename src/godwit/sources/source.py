@@ -13,7 +13,7 @@ attempt; a source that cannot give them again says so by an error.
 A source's life: it is made with configuration only, and touches nothing. `Source.open` looks at
 what it reads, on the driver. The methods that follow are called by one thread, on the driver, but
 for `Source.read`, which is called on a copy of the source in any process, one that was never opened
-too. `Source.close` ends it.
+too. `Source.close` ends it. Where a process starts the same flow again, it is opened again.
 """
 
 from __future__ import annotations

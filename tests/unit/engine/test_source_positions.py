@@ -1,0 +1,116 @@
+"""What the driver keeps of sources: positions, batches, lag; failures that harm no epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.number_source import Numbers
+
+from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef
+from godwit.engine.source_positions import RecordedSources, SourcePositions, recorded_sources
+from godwit.model.errors import SourceError
+from godwit.sources.source import Lag, Split
+
+
+def kept(*sources: Numbers, recorded: RecordedSources | None = None) -> tuple[Any, list[str]]:
+    failures: list[str] = []
+    positions = SourcePositions(
+        {source.name: source for source in sources},
+        recorded or RecordedSources(),
+        on_failure=lambda what, error: failures.append(f"{what}: {error}"),
+    )
+    positions.open()
+    return positions, failures
+
+
+def test_a_batch_has_the_rows_of_all_sources_in_numbered_splits() -> None:
+    positions, _ = kept(Numbers(4, name="a"), Numbers(0, name="b"), Numbers(5, name="c"))
+    planned = positions.plan(2)
+    assert [(s.number, s.source, s.split.what) for s in planned.splits] == [
+        (0, "a", "0..2"),
+        (1, "a", "2..4"),
+        (2, "c", "0..2"),
+        (3, "c", "2..5"),
+    ]
+    assert (planned.rows, planned.size_bytes) == (9, 9 * 24)
+    assert planned.begins == {name: {"next": 0} for name in "abc"}
+    ends = {"a": {"next": 4}, "b": {"next": 0}, "c": {"next": 5}}
+    assert planned.ref == BatchRef(
+        number=0,
+        digest=POSITIONS,
+        positions=ends,
+        identities={name: f"numbers {name}" for name in "abc"},
+    )
+    assert positions.plan(2).ref == planned.ref  # until it is committed
+    positions.committed(planned.ref)
+    assert positions.plan(2) is None
+    assert positions.positions == ends
+
+
+def test_rows_are_unknown_where_one_split_does_not_say() -> None:
+    source = Numbers(4)
+    split = Split(rows=None, size_bytes=3, what="all", payload=None)
+    source.splits = lambda *_: [split]  # type: ignore[method-assign]
+    positions, _ = kept(source)
+    planned = positions.plan(2)
+    assert (planned.rows, planned.size_bytes) == (None, 3)
+
+
+def test_what_is_no_list_of_splits_is_refused() -> None:
+    for splits in (None, [1], "text"):
+        source = Numbers(4)
+        source.splits = lambda *_, splits=splits: splits  # type: ignore[method-assign]
+        positions, _ = kept(source)
+        with pytest.raises(SourceError, match="Source 'numbers' was to be cut into splits"):
+            positions.plan(2)
+
+
+def test_a_batch_after_rows_that_were_given_is_marked_like_them() -> None:
+    positions, _ = kept(Numbers(4))
+    given = positions.played()
+    assert (given.ref.digest, given.splits) == (PLAYED, ())
+    positions.committed(given.ref)
+    assert positions.plan(1).ref.digest == PLAYED
+    beside = positions.played(positions.plan(1))
+    assert beside.ref.positions == {"numbers": {"next": 4}}
+
+
+def test_lag_and_descriptions_fail_without_harm() -> None:
+    one, other = Numbers(4, name="one"), Numbers(7, name="other")
+    positions, failures = kept(one, other)
+    assert positions.lags() == {"one": Lag(rows=4), "other": Lag(rows=7)}
+    assert positions.described({"one": {"next": 2}}) == {"one": {"read": 2}}
+    one.fails = {"lag": ValueError("no"), "describe": ValueError("never")}
+    assert positions.lags() == {"one": Lag(), "other": Lag(rows=7)}
+    assert positions.described({"one": {"next": 2}}) == {"one": {"position": {"next": 2}}}
+    assert failures == [
+        "asking source 'one' for its lag: ValueError: no",
+        "describing source 'one': ValueError: never",
+    ]
+
+
+def test_a_source_that_cannot_be_opened_leaves_none_open() -> None:
+    one, other = Numbers(name="one"), Numbers(name="other")
+    other.fails["open"] = OSError("not there")
+    with pytest.raises(SourceError, match="Source 'other' could not be opened: OSError: not there"):
+        kept(one, other)
+    assert one.calls[-1] == other.calls[-1] == ("close",)
+
+
+def test_positions_are_found_by_name_and_by_what_is_read() -> None:
+    last = BatchRef(
+        number=6,
+        digest=POSITIONS,
+        positions={"a": 1, "b": 2, "c": 3, "d": 4},
+        identities={"a": "numbers x", "b": "numbers y", "c": "", "d": "numbers z"},
+    )
+    sources = {"a": Numbers(name="x"), "new": Numbers(name="y"), "c": Numbers(name="anything")}
+    found = recorded_sources(last, sources, "uri")
+    assert found.positions == {"a": 1, "new": 2, "c": 3, "d": 4}
+    assert found.renamed == {"b": "new"}
+    assert (found.number, found.played) == (6, False)
+    assert found.changes == (
+        "source 'b' is 'new' now",
+        "source 'd' is gone; its position stays in the checkpoint",
+    )
