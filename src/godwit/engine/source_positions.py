@@ -14,6 +14,7 @@ No Spark is in here: whoever drives epochs asks `SourcePositions` for rows, one 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -170,13 +171,13 @@ class SourcePositions:
             raise
 
     def _open(self, name: str, source: Source) -> None:
-        position = self._positions[name] if name in self._committed else None
+        committed = name in self._committed
         self._until.pop(name, None)
         self._opened[name] = source  # closed also if opening it fails half-way
         with _errors_of(name, "could not be opened"):
-            source.open(position)
-        if position is not None:
-            self._note(name, position)
+            source.open(self._position(name) if committed else None)
+        if committed:
+            self._note(name)
             return
         with _errors_of(name, "could not say where it starts"):
             self._positions[name] = _plain(name, source.start())
@@ -193,7 +194,11 @@ class SourcePositions:
     @property
     def positions(self) -> dict[str, Position]:
         """Position of each open source after the last committed batch."""
-        return {name: self._positions[name] for name in self._opened}
+        return {name: self._position(name) for name in self._opened}
+
+    def _position(self, name: str) -> Position:
+        """Return a copy of a position: whatever is done to it, ours stays."""
+        return copy.deepcopy(self._positions[name])
 
     def end_with_what_is_there(self) -> None:
         """Read no further than what there is now."""
@@ -204,16 +209,15 @@ class SourcePositions:
         ends = {}
         for name, source in self._opened.items():
             with _errors_of(name, "could not say how far its rows reach"):
-                ends[name] = _plain(name, source.end(self._positions[name]))
+                ends[name] = _plain(name, source.end(self._position(name)))
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
         """Return whether everything up to positions that `ends` has returned is committed."""
         for name, source in self._opened.items():
-            position = self._positions[name]
             with _errors_of(name, "could not say how far it may be read"):
-                latest = source.latest(position, until=ends[name])
-            if _plain(name, latest) != position:
+                latest = source.latest(self._position(name), until=copy.deepcopy(ends[name]))
+            if _plain(name, latest) != self._positions[name]:
                 return False
         return self._committed.issuperset(self._opened)
 
@@ -232,16 +236,16 @@ class SourcePositions:
         splits: list[NumberedSplit] = []
         whole = self.ends() if everything else {}
         for name, source in self._opened.items():
-            begin = self._positions[name]
+            begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with _errors_of(name, "could not say how far it may be read"):
-                until = self._until.get(name)
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
             end = _plain(name, end)
-            if end == begin:
+            if end == self._positions[name]:
                 continue
             ends[name] = end
             with _errors_of(name, "could not be cut into splits"):
-                found: object = source.splits(begin, end, parallelism)
+                begin = self._position(name)
+                found: object = source.splits(begin, copy.deepcopy(end), parallelism)
             splits += _split_list(name, found, first=len(splits))
         if not ends and self._committed.issuperset(self._opened):
             return None
@@ -269,12 +273,12 @@ class SourcePositions:
         self._committed = set(batch.positions)
         for name in self._opened:
             if before.get(name) != self._positions[name]:
-                self._note(name, self._positions[name])
+                self._note(name)
 
-    def _note(self, name: str, position: Position) -> None:
-        """Tell a source that everything up to a position is processed: for others' eyes alone."""
+    def _note(self, name: str) -> None:
+        """Tell a source that all up to its position is processed: for others' eyes alone."""
         try:
-            self._opened[name].committed(position)
+            self._opened[name].committed(self._position(name))
         except Exception as error:  # noqa: BLE001  the epoch is committed, whatever it raises
             self._on_failure(f"telling source {name!r} of a commit", error_line(error))
 
@@ -283,7 +287,7 @@ class SourcePositions:
         lags = {}
         for name, source in self._opened.items():
             try:
-                lags[name] = source.lag(self._positions[name])
+                lags[name] = source.lag(self._position(name))
             except Exception as error:  # noqa: BLE001  a figure, which no epoch needs
                 self._on_failure(f"asking source {name!r} for its lag", error_line(error))
                 lags[name] = Lag()
@@ -295,7 +299,7 @@ class SourcePositions:
         for name, source in self._opened.items():
             if name in positions:
                 try:
-                    told[name] = source.describe(positions[name])
+                    told[name] = source.describe(copy.deepcopy(positions[name]))
                 except Exception as error:  # noqa: BLE001  as of the lag
                     self._on_failure(f"describing source {name!r}", error_line(error))
                     told[name] = {"position": positions[name]}

@@ -114,3 +114,24 @@ def test_positions_are_found_by_name_and_by_what_is_read() -> None:
         "source 'b' is 'new' now",
         "source 'd' is gone; its position stays in the checkpoint",
     )
+
+
+def test_a_source_that_changes_a_position_in_place_loses_no_rows() -> None:
+    class Careless(Numbers):
+        def latest(self, position: Any, **_: Any) -> Any:
+            position["next"] = self.count
+            return position
+
+        def splits(self, begin: Any, end: Any, parallelism: int) -> Any:
+            found = super().splits(dict(begin), dict(end), parallelism)
+            begin["next"] = end["next"] = 99
+            return found
+
+    positions, _ = kept(Careless(4))
+    for _attempt in range(2):
+        planned = positions.plan(1)
+        assert planned.rows == 4
+        assert planned.begins == {"numbers": {"next": 0}}
+        assert planned.ref.positions == {"numbers": {"next": 4}}
+    positions.committed(planned.ref)
+    assert positions.plan(1) is None
