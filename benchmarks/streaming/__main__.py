@@ -50,34 +50,31 @@ def _workload(
     )
 
 
+_UNIFORM = {"epochs": 20, "rows": 1_000_000, "keys": 1_000_000}
+_ZIPF = {"epochs": 30, "rows": 1_000_000, "keys": 100_000, "zipf": 1.0}
+_SMALL = {"epochs": 60, "rows": 1_000, "keys": 1_000_000}
+
 WORKLOADS = {
     "uniform": _workload(
         "sum and count, 1 M uniform string keys, 1 M rows an epoch",
         "godwit",
         AGGREGATES,
         10,
-        epochs=20,
-        rows=1_000_000,
-        keys=1_000_000,
+        **_UNIFORM,
     ),
     "zipf": _workload(
         "sum and count, 100 k Zipf(1) string keys, 1 M rows an epoch",
         "godwit",
         AGGREGATES,
         15,
-        epochs=30,
-        rows=1_000_000,
-        keys=100_000,
-        zipf=1.0,
+        **_ZIPF,
     ),
     "small": _workload(
         "sum and count, 1,000 rows an epoch",
         "godwit",
         AGGREGATES,
         30,
-        epochs=60,
-        rows=1_000,
-        keys=1_000_000,
+        **_SMALL,
     ),
     "python-20k": _workload(
         "a Python function per key with state, 20 k keys, 1 M rows an epoch",
@@ -126,6 +123,22 @@ WORKLOADS = {
         rows=20_000,
         keys=100_000,
     ),
+    **{
+        f"own-{name}": _workload(f"{about}; own sources", subject, rivals, skip, **source)
+        for name, about, subject, rivals, skip, source in (
+            ("uniform", "1 M uniform keys", "godwit-own", ("godwit", *AGGREGATES), 10, _UNIFORM),
+            ("zipf", "100 k Zipf(1) keys", "godwit-own", ("godwit", *AGGREGATES), 15, _ZIPF),
+            ("small", "1,000 rows an epoch", "godwit-own", ("godwit", *AGGREGATES), 30, _SMALL),
+            (
+                "python-200k",
+                "a Python function per key, 200 k keys, 200 k rows an epoch",
+                "godwit-own-process",
+                ("godwit-process",),
+                5,
+                {"epochs": 20, "rows": 200_000, "keys": 200_000},
+            ),
+        )
+    },
     "held": Workload(
         about="100 k keys touched an epoch, 10 M held against 1 M held (Godwit against itself)",
         subjects=(("godwit", {"held": 10_000_000, "touched": 100_000, "epochs": 12}),),

@@ -161,7 +161,7 @@ class SourceLoop:
         self._asked: list[_Asked] = []
         self._message, self._has_rows = "Initializing sources", False
         self._lags: dict[str, Lag] = {}
-        self._figures: deque[tuple[int, list[dict[str, Any]]]] = deque(maxlen=_KEPT)
+        self._figures: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
         now_s = time.monotonic()
         self._trigger_s = self._look_s = self._lag_s = now_s  # when each is due again
         self._noted_s = now_s
@@ -241,7 +241,7 @@ class SourceLoop:
         """See `EpochDriver.sources`."""
         if not self._figures:
             return None
-        number, figures = self._figures[-1]
+        number, figures, _ = self._figures[-1]
         lags = self._lags
         return {
             "batchId": number,
@@ -261,12 +261,21 @@ class SourceLoop:
         return sum(known) if known else None
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """See `EpochDriver.with_sources`."""
-        known = dict(self._figures)
-        return [
-            {**made, "sources": known[made["batchId"]]} if made["batchId"] in known else made
-            for made in progress
-        ]
+        """See `EpochDriver.with_sources`.
+
+        ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on.
+        """
+        with self._lock:
+            known = {number: (figures, took_ms) for number, figures, took_ms in self._figures}
+        filled = []
+        for made in progress:
+            figures, took_ms = known.get(made["batchId"], ([], 0.0))
+            if figures:
+                durations = {**made["durationMs"], "triggerExecution": round(took_ms, 1)}
+                filled.append({**made, "sources": figures, "durationMs": durations})
+            else:
+                filled.append(made)
+        return filled
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -411,7 +420,8 @@ class SourceLoop:
                     "metrics": _lag_metrics(self._lags.get(name)),
                 }
             )
-        self._figures.append((rows.ref.number, figures))
+        with self._lock:
+            self._figures.append((rows.ref.number, figures, (now_s - began_s) * 1e3))
 
     def _measure_lag(self) -> None:
         now_s = time.monotonic()

@@ -267,12 +267,11 @@ def test_figures_of_sources_stand_beside_those_of_their_epoch() -> None:
     loop.process_all_available()
     story.end()
     made: list[dict[str, Any]] = [
-        {"epoch": 0, "batchId": 0},
-        {"epoch": 1, "batchId": None},
-        {"epoch": 2, "batchId": 1},
+        {"batchId": number, "durationMs": {"epoch": 1.0}} for number in (0, None, 1)
     ]
     first, quiet, second = loop.with_sources(made)
     assert "sources" not in quiet
+    assert first["durationMs"].keys() == {"epoch", "triggerExecution"}
     (of_first,), (of_second,) = first["sources"], second["sources"]
     assert (of_first["startOffset"], of_first["endOffset"]) == ({"position": 0}, {"position": 2})
     assert [of_first["numInputRows"], of_second["numInputRows"]] == [2, 1]
