@@ -83,7 +83,7 @@ class Homes:
         return planned
 
     def _home(self, measured: MeasuredProblem) -> IntArray:
-        """Shape ``(m,)``: home of each key group; its current executor if the home is gone."""
+        """Shape ``(m,)``: home executor of each key group; its current one if the home is gone."""
         problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)

@@ -42,7 +42,7 @@ class PlannerThread:
         self._given_up: _Call[Any] | None = None
 
     def __call__(self, plan: Callable[[], T], *, time_limit_s: float) -> T:
-        """See `godwit.adapt.PlannerRunner`."""
+        """Return what `plan` returns, and raise what it raises."""
         if self._given_up is not None and not self._given_up.end():
             raise TimeoutError
         call = _Call(plan)

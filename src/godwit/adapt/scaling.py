@@ -196,7 +196,7 @@ class Utilisation:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """See `ScalingModel.wanted`."""
+        """Return the executors that keep lanes busy for the target share of their time."""
         behind = catching_up(situation, self.catch_up_s)
 
         def fewest(offered: float, target: float) -> int:
@@ -309,7 +309,7 @@ class Latency:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """See `ScalingModel.wanted`."""
+        """Return the fewest executors whose predicted latency meets the target."""
         numbers = {
             "target_s": self.target_s,
             "arrival_per_s": situation.arrival_per_s,
@@ -395,7 +395,7 @@ class Fixed:
     paced: bool = False
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:  # noqa: ARG002
-        """See `ScalingModel.wanted`."""
+        """Return the set number."""
         count = self.executors
         return WantedExecutors(executors=count, comfortable=count, reason=f"{count} were asked for")
 
@@ -409,7 +409,7 @@ class Scripted:
     paced: bool = False
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """See `ScalingModel.wanted`."""
+        """Return the number that the script has for the time."""
         passed_s = situation.now_s - situation.started_s
         count = situation.executors
         for since_s, executors in self.steps:
@@ -470,7 +470,7 @@ class Custom:
     paced: bool = True
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
-        """See `ScalingModel.wanted`."""
+        """Return the answer of the function, checked."""
         said = self.function(situation)
         if isinstance(said, WantedExecutors):
             return said

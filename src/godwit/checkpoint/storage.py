@@ -395,7 +395,7 @@ class LocalStorage(CheckpointStorage):
         return partial(LocalStorage, disk=self.disk), (self.uri,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """See `CheckpointStorage.create_exclusive`."""
+        """Create a file atomically; fail if the name exists."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             try:
@@ -431,13 +431,13 @@ class LocalStorage(CheckpointStorage):
             self.disk.close(lock)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """See `CheckpointStorage.write_atomic`."""
+        """Create or replace a file atomically, by a rename."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
-        """See `CheckpointStorage.open_output`."""
+        """Begin a new file; its name must be unique, for example by a random part."""
         full = self._root / path
         with translated(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
@@ -457,7 +457,7 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """See `CheckpointStorage.read`."""
+        """Read `length` bytes at `offset` (to the end, without a length)."""
         full = self._root / path
         with translated(self.uri, path, "reading"):
             status = full.lstat()
@@ -476,7 +476,7 @@ class LocalStorage(CheckpointStorage):
                 return mapped.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """See `CheckpointStorage.list`."""
+        """Files directly in `directory`, ordered by path; none if it does not exist."""
         prefix = f"{directory}/" if directory else ""
         files = []
         with translated(self.uri, directory, "listing"):
@@ -494,12 +494,12 @@ class LocalStorage(CheckpointStorage):
         return tuple(sorted(files))
 
     def delete(self, path: str) -> None:
-        """See `CheckpointStorage.delete`."""
+        """Delete a file; it is no error if there is none."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
-        """See `CheckpointStorage.lock`."""
+        """Acquire a file's lock, and leave a note in it for others to read."""
         full = self._root / path
         with translated(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)
@@ -706,7 +706,7 @@ class RemoteStorage(CheckpointStorage):
         return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """See `CheckpointStorage.create_exclusive`."""
+        """Create a file atomically; fail if the name exists."""
         with translated(self.uri, path, "writing"):
             if self._claims is None:
                 self._claims = claims_for(self._location)
@@ -728,7 +728,7 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """See `CheckpointStorage.write_atomic`."""
+        """Create or replace a file atomically (on HDFS, replacing is not atomic)."""
         with translated(self.uri, path, "writing"):
             self._write_whole(path, data)
 
@@ -743,7 +743,7 @@ class RemoteStorage(CheckpointStorage):
         self._filesystem.move(self._full(temporary), self._full(path))
 
     def open_output(self, path: str) -> OutputFile:
-        """See `CheckpointStorage.open_output`."""
+        """Begin a new file; its name must be unique, for example by a random part."""
         full = self._full(path)
         with translated(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
@@ -756,7 +756,7 @@ class RemoteStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """See `CheckpointStorage.read`."""
+        """Read `length` bytes at `offset` (to the end, without a length)."""
         with (
             translated(self.uri, path, "reading"),
             self._filesystem.open_input_file(self._full(path)) as file,
@@ -766,7 +766,7 @@ class RemoteStorage(CheckpointStorage):
             return file.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """See `CheckpointStorage.list`."""
+        """Files directly in `directory`, ordered by path; none if it does not exist."""
         selector = pyarrow.fs.FileSelector(self._full(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translated(self.uri, directory, "listing"):
@@ -779,12 +779,12 @@ class RemoteStorage(CheckpointStorage):
             )
 
     def delete(self, path: str) -> None:
-        """See `CheckpointStorage.delete`."""
+        """Delete a file; it is no error if there is none."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full(path))
 
     def lock(self, path: str, note: bytes) -> None:
-        """See `CheckpointStorage.lock`: there are none."""
+        """Return None: these file systems have no locks."""
 
     def _full(self, path: str) -> str:
         """Path in the file system."""

@@ -75,7 +75,7 @@ def user_class(cls: type[T]) -> type[T]:
 
 
 def _without_ours(frames: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames of this package that come before any other."""
+    """Drop this package's frames at the beginning of a traceback."""
     while frames is not None and _is_ours(frames):
         frames = frames.tb_next
     return frames

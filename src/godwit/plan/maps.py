@@ -104,7 +104,7 @@ def bind_map(
 
 
 def _behind(feed: str, is_source: bool) -> str:
-    """Say where a map is, for messages."""
+    """Describe in an error whether a map follows a source or an operator."""
     return f"on source {feed!r}" if is_source else f"after operator {feed!r}"
 
 

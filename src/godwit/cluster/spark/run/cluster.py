@@ -150,7 +150,7 @@ class SparkCluster(Generic[RowsT]):
                 return
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """See `Cluster.sink_records`."""
+        """Describe the sinks for the next commit record."""
         return self.sinks.records()
 
     def wait_while_held(self) -> bool:
@@ -159,19 +159,19 @@ class SparkCluster(Generic[RowsT]):
         return True
 
     def warm(self, order: StartWarming) -> None:
-        """See `Cluster.warm`."""
+        """Queue an order to warm copies in the background; see `godwit.migration.Ports.warm`."""
         self.background.put(order)
 
     def drop(self, order: DropCopies) -> None:
-        """See `Cluster.drop`."""
+        """Queue an order to drop copies in the background; see `godwit.migration.Ports.drop`."""
         self.background.put(order)
 
     def now_us(self) -> int:
-        """See `Cluster.now_us`."""
+        """Return Unix time in microseconds: processing time."""
         return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        """See `Cluster.monotonic_us`."""
+        """Return a monotonic time in microseconds, by which silent sources are timed."""
         return time.monotonic_ns() // 1000
 
 

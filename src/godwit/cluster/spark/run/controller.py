@@ -68,7 +68,7 @@ class SteadyClock:
         self._ahead_s = time.time() - time.monotonic()
 
     def now_s(self) -> float:
-        """See `godwit.adapt.Clock.now_s`."""
+        """Return a monotonic time in seconds."""
         return time.monotonic() + self._ahead_s
 
 

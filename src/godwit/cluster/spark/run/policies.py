@@ -152,7 +152,7 @@ class OperatorPolicies:
             self._loop.step(now_s)
 
     def cost(self, proposal: Proposal) -> float:
-        """See `godwit.adapt.policy.Actor`: bytes of state that a regrouping moves."""
+        """Return the bytes of state that a regrouping moves."""
         change, self._plan = proposal.change, None
         if not isinstance(change, Regroup):
             return 0.0
@@ -165,7 +165,7 @@ class OperatorPolicies:
         return float(sum(part.state_bytes for part in self._plan.moving))
 
     def act(self, proposal: Proposal) -> bool:
-        """See `godwit.adapt.policy.Actor`."""
+        """Begin a change, and announce it; false where it cannot be made now."""
         change = proposal.change
         if isinstance(change, ChooseWindowState):
             self._meters[change.operator].duplicated = change.duplicated

@@ -223,7 +223,7 @@ class SparkRun:
     def committed(
         self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
     ) -> None:
-        """See `godwit.engine.loop.EpochObserver`."""
+        """Observe an epoch that is committed and not delivered yet."""
         batch = self.epochs.batch
         if batch is not None:
             self.cluster.source.expect(outcome.rows_in)
@@ -245,7 +245,7 @@ class SparkRun:
             self._note("load", load.to_dict)
 
     def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
-        """See `godwit.engine.loop.EpochObserver`."""
+        """Observe an epoch that is delivered, just before its event."""
         if outcome.epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._beside.submit(self._collecting, self._collect)
         progress = progress_of(outcome, self.view, stopwatch)
