@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["LEAST_GAIN", "SelectedMoves", "Terms", "distance", "select_moves"]
-
-
 LEAST_GAIN = 0.05
 """By how much of the mean the busiest executor must be relieved, or the load distance fall."""
 _LEAST_BUSY = 0.01

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from godwit.adapt.interfaces import MeasuredProblem
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = ["Homes", "share_out"]
-
 Counts = npt.NDArray[np.int64]
 
 _IDLE = 1e-9

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from godwit.adapt.statistics import AssignmentPeriod, PeriodStatistics
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Speeds"]
-
 _SIGMA_SPEED = np.log(2.0)
 """Machines differ by a factor of two as a matter of course."""
 _SIGMA_NOISE = 0.2

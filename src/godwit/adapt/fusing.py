@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from godwit.adapt.policy import FlowEpoch, ManualOverrides
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
-__all__ = ["Fusing", "Fusion", "by_attributes"]
-
 _FUSION = "fusion"
 
 

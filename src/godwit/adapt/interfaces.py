@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray
 
-__all__ = [
-    "Clock",
-    "Driven",
-    "EpochObserved",
-    "ExecutorPool",
-    "MeasuredProblem",
-    "Migrations",
-    "PlannerRunner",
-    "PoolView",
-    "Topology",
-]
-
 T = TypeVar("T")
 
 

@@ -24,8 +24,6 @@ from godwit.adapt.interfaces import T
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PlannerThread", "run_untimed"]
-
 _ATTEMPTS = 4
 _GRACE_S = 0.05
 """Time that Python needs to raise an exception in another thread, and then some."""

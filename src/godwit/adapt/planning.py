@@ -54,16 +54,6 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = [
-    "Planned",
-    "Planning",
-    "evacuated",
-    "fill_limits",
-    "guarded_plan",
-    "measured_problem",
-    "usage",
-]
-
 
 def measured_problem(
     components: Sequence[str],  # those that are planned together

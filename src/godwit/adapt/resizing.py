@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from godwit.adapt.settings import Control
     from godwit.migration import ProtocolView
 
-__all__ = ["Pace", "Resize", "Resizing", "ScalingStep"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStep:

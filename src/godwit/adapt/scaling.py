@@ -41,26 +41,6 @@ if TYPE_CHECKING:
 
     from godwit.model.durations import DurationOrSeconds
 
-__all__ = [
-    "Custom",
-    "Fixed",
-    "Latency",
-    "ScalingModel",
-    "ScalingSituation",
-    "Scripted",
-    "Station",
-    "Utilisation",
-    "WantedExecutors",
-    "catching_up",
-    "checked_count",
-    "custom",
-    "fixed",
-    "latency",
-    "predicted_latency_s",
-    "scripted",
-    "utilisation",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Station:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from godwit.model.durations import DurationOrSeconds
     from godwit.planning.registry import Planner
 
-__all__ = ["AnyPlanner", "Budget", "Cadence", "Control", "Elasticity", "Means", "Search", "Worth"]
-
 AnyPlanner: TypeAlias = str | Callable[[Problem], Any]
 Elasticity: TypeAlias = Literal[
     "resource_centric", "executor_centric", "naive_executor_centric", "static"

@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
-__all__ = [
-    "ArrivalCurve",
-    "AssignmentPeriod",
-    "ComponentStatistics",
-    "PeriodStatistics",
-    "Statistics",
-]
-
 _KEPT = 40
 _STEP = 2
 """Intervals in a row that a step takes."""

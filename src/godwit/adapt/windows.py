@@ -49,19 +49,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.planning.splitting import Choice, WindowLayout
 
-__all__ = [
-    "ChooseWindowState",
-    "ExchangeCosts",
-    "LayoutMeter",
-    "Metered",
-    "SharePanes",
-    "SplitOrCombine",
-    "Splitting",
-    "in_layout",
-    "layout_of",
-    "splitting_of",
-]
-
 _SUBJECT: Final = "components of "
 _BYTE_LATENCY_MS: Final = 10 / 2**20
 """Time to bring a byte of state to another executor, where none was measured."""

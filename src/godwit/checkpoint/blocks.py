@@ -27,15 +27,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage, OutputFile
 
-__all__ = [
-    "BlockWriter",
-    "decode_batch",
-    "encode_batch",
-    "read_batch",
-    "read_block",
-    "read_segment",
-]
-
 DEFAULT_INLINE_BYTES: Final = 32 * 1024
 
 Compression = Literal["lz4", "zstd"]

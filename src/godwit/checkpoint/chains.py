@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import FlowVersion
 
-__all__ = ["Chains", "KeyGroupChain", "choose_snapshots", "rows_of"]
-
 _RECENT_EPOCHS = 64
 """Changes that are older are looked up key group by key group."""
 

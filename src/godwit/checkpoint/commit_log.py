@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.ownership import Relation
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["CommitLog"]
-
 _T = TypeVar("_T")
 
 DEFAULT_RETAIN_EPOCHS: Final = 10

@@ -36,20 +36,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.store.columns import StateSchema
 
-__all__ = [
-    "BatchCache",
-    "ColumnsByName",
-    "EntryLayout",
-    "Former",
-    "StateRows",
-    "WaitingLayout",
-    "in_utc",
-    "is_entries_of",
-    "pack_entries",
-    "ranges",
-    "read_chain",
-]
-
 _HASH = "__godwit_hash"
 _REMOVED = "__godwit_removed"
 

@@ -35,29 +35,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import EditRecord
 
-__all__ = [
-    "Columns",
-    "FlowChanges",
-    "FlowVersion",
-    "OperatorVersion",
-    "StateDescription",
-    "StateUpgrade",
-    "WrittenState",
-    "changed_columns",
-    "changed_meaning",
-    "changes_to",
-    "columns_of",
-    "described",
-    "differences",
-    "edited",
-    "insist_on_compatible",
-    "plain",
-    "refuse",
-    "type_text",
-    "unfit",
-    "without_zones",
-]
-
 _ZONE = re.compile(r"(timestamp\[\w+), tz=[^\]]*\]")
 
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalState
 
-__all__ = ["Hydration", "pack_copies", "recover_chains", "unpack_copies"]
-
 _ROWS_AT_ONCE = 1 << 18
 """More would take more memory, and the table's lock from lanes for longer."""
 

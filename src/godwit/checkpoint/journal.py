@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["JournalReader", "JournalWriter", "read_tail", "recollect"]
-
 _T = TypeVar("_T")
 _logger = logging.getLogger("godwit")
 

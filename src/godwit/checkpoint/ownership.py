@@ -55,24 +55,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord, EditRecord
     from godwit.checkpoint.storage import CheckpointStorage, StorageLock
 
-__all__ = [
-    "EXPIRY_S",
-    "CheckpointLease",
-    "HistoryPoint",
-    "Relation",
-    "acquire_lease",
-    "acquire_run",
-    "break_lease",
-    "create_identity",
-    "edit_problems",
-    "identity_differences",
-    "lease_owner",
-    "link_problems",
-    "look_at_lease",
-    "lost_ownership",
-    "stored_identity",
-]
-
 Relation = Literal["shared", "ahead", "diverged", "unknown"]
 """Relation of a point to a checkpoint: it is one of its epochs (``"shared"``), a later one of its
 history (``"ahead"``), an epoch of another history (``"diverged"``), or one whose record has been

@@ -35,29 +35,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "DEFAULT_INTERVAL",
-    "OFFSETS",
-    "SPARK",
-    "OffsetLayout",
-    "Reading",
-    "copy_spark_log",
-    "entries_in",
-    "files_read",
-    "insist_on_no_query",
-    "is_merged",
-    "keep_offsets",
-    "lacking_files",
-    "lines_of",
-    "load_layout",
-    "log_offset",
-    "offsets_in",
-    "read_entry",
-    "relined",
-    "source_numbers",
-    "update_layout",
-]
-
 SPARK: Final = "spark"
 DEFAULT_INTERVAL: Final = 10
 """Spark merges the entries of a source's log at every so many, unless it is set otherwise."""

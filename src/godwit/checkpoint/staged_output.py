@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["DivertedRows", "WrittenFile", "WrittenFiles", "decode_files", "encode_files"]
-
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that a lane wrote at a target, invisible to readers until its epoch is delivered."""

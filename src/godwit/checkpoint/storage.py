@@ -54,19 +54,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = [
-    "Access",
-    "CheckpointStorage",
-    "FileEntry",
-    "LocalStorage",
-    "ObjectStoreClaims",
-    "OutputFile",
-    "PosixDisk",
-    "RemoteStorage",
-    "StorageLock",
-    "claims_for",
-]
-
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkpoint."
 

@@ -69,16 +69,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "Finding",
-    "RepairStep",
-    "VerificationReport",
-    "carry_out",
-    "plan_record_repair",
-    "start_problems",
-    "verify",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from godwit.cli.event_log import EventLog
     from godwit.cli.stage_advice import StageAdvice
 
-__all__ = ["add_advise_command"]
-
 
 def add_advise_command(subparsers: Any) -> None:
     """Add ``advise`` to the command line; the function to run is left in ``args.run``."""

@@ -15,8 +15,6 @@ from godwit.model.wording import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["ASCII", "BLOCKS", "Symbols", "figures_table", "symbols_for", "tell", "wide_console"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symbols:

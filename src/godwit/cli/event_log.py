@@ -33,16 +33,6 @@ from godwit.model.wording import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "EventLog",
-    "EventLogError",
-    "QueryFigures",
-    "StageReader",
-    "StageRun",
-    "TaskRun",
-    "open_event_log",
-]
-
 _PIECE: Final = 2**20
 # What is decompressed is lost from the piece on in which the file is cut short.
 _SMALL_PIECE: Final = 2**14

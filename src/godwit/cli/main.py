@@ -19,8 +19,6 @@ from godwit.model.wording import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "parser"]
-
 _DESCRIPTION = """\
 Godwit: elastic, stateful stream processing on Apache Spark, from Python. The state of a running
 PySpark stream moves between executors while the stream flows.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from godwit.planning.intervals.pmc import BlockMap
 
-__all__ = ["add_plan_command"]
-
 _EPILOG = """\
 exit status:
   0    a plan within all limits

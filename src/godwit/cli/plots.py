@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from godwit.cluster.simulated import History
     from godwit.planning.preview import PlanPreview
 
-__all__ = [
-    "advice_figure",
-    "compare_figure",
-    "epoch_figure",
-    "histories_figure",
-    "label_rows",
-    "preview_figure",
-    "save",
-    "scenario_figure",
-]
-
-
 _PALE, _BLUE, _RED, _GREY = "#b0b7c3", "#2a6f97", "#e07a5f", "#6c757d"
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from godwit.cluster.simulated import History
 
-__all__ = ["add_sim_command"]
-
 _DECISIONS = (
     events.RebalancingStarted,
     events.ScaledOut,

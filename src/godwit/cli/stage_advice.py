@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     from godwit.cli.event_log import StageRun
 
-__all__ = [
-    "Batches",
-    "PartitionWork",
-    "StageAdvice",
-    "WhatIf",
-    "advise",
-    "longest_first_s",
-    "what_if",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:

@@ -13,17 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "BoolArray",
-    "blob_bytes",
-    "boundaries_of",
-    "column_of",
-    "mask_of",
-    "numpy_type",
-    "values_of",
-    "words_of",
-]
-
 BoolArray = npt.NDArray[np.bool_]
 
 

@@ -22,8 +22,6 @@ from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 
-__all__ = ["Groups", "group_repeating_rows", "group_rows"]
-
 _SAMPLE = 8192
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
 _LARGE_SAMPLE = 65_536

@@ -36,16 +36,6 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "SPARK_SEED",
-    "canonical_keys",
-    "hash_bytes",
-    "hash_int32",
-    "hash_int64",
-    "hash_keys",
-    "is_hashable",
-]
-
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp] | slice
 

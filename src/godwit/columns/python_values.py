@@ -27,8 +27,6 @@ from godwit.model.errors import EpochFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["UTC", "Columns", "KeyRows", "has_instants", "in_zone", "rows_as_tuples", "zone_of"]
-
 UTC = "UTC"
 _ALWAYS_THE_SAME = frozenset([UTC, "Etc/UTC", "GMT", "Etc/GMT", "Z"])
 _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")

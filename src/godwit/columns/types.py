@@ -30,16 +30,6 @@ import pyarrow as pa
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, did_you_mean, listing, type_name
 
-__all__ = [
-    "SchemaLike",
-    "columns_of_text",
-    "is_key_type",
-    "key_type_remedy",
-    "plain_schema",
-    "to_schema",
-    "type_of_text",
-]
-
 
 class _SparkField(Protocol):
     name: str

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.migration import DropCopies, StartWarming
     from godwit.model.events import Event
 
-__all__ = ["AttemptLostError", "Cluster", "ConductorPorts", "Executor", "SourceBatch"]
-
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 

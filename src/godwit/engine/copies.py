@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalStore
 
-__all__ = ["drop_copies", "receive_copies", "send_copies", "warm_copies", "warm_states"]
-
 _Versions = dict["StateId", "npt.NDArray[int64]"]
 """State → shape ``(num_key_groups,)``: versions; -1 where there is none."""
 

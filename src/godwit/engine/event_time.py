@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["EventTimes", "Times", "arrivals_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:

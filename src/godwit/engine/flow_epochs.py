@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.migration.state import ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["FlowEpochs", "is_due", "is_pending"]
-
 RowsT = TypeVar("RowsT")
 
 

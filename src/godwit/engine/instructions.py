@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
-__all__ = ["Instructor", "mask_of", "operator_instruction", "places_of", "state_instruction"]
-
 IntArray = npt.NDArray[np.int64]
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
         ProtocolView,
     )
 
-__all__ = ["EpochLoop", "EpochObserver", "Epochs", "SharedConductor", "Stopwatch"]
-
 BatchT = TypeVar("BatchT")
 _BatchT_contra = TypeVar("_BatchT_contra", contravariant=True)
 _T = TypeVar("_T")

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from godwit.migration import Copies, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = [
-    "counted_inputs",
-    "empty_slots",
-    "left_out_of",
-    "outcome_of",
-    "progress_of",
-    "reach_of",
-    "record_of",
-    "rows_left_out",
-    "state_bytes",
-    "streams_of",
-    "traffic_to",
-]
-
 
 def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
     """(Operator, input) pairs at which every source row is counted once.

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from godwit.sinks.continuity import OnDivergence, Way
     from godwit.sinks.sink import EpochOutput, Sink
 
-__all__ = ["Deliveries", "OpenSinks", "SessionPort", "SinkState", "StagedOutput", "staged_sinks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkState:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.migration import ComponentView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["ComingTogether", "RegroupingPlan", "plan_regrouping", "regrouping_stages"]
-
 
 def regrouping_stages(
     before: PhysicalPlan,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["PaneMeter"]
-
 _MIN_EPOCHS = 4
 _UNKNOWN = {"spread": 0.3, "scan": 0.2, "merge": 0.2}
 """Cost of what was not measured yet, beside that of an entry that changes."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, WrittenState
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["NoStateError", "StateReader", "view_state"]
-
 
 class NoStateError(CheckpointError):
     """The operator has no state yet, or nothing is committed."""

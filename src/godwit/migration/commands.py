@@ -15,22 +15,6 @@ from godwit.model import events
 if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
 
-__all__ = [
-    "Command",
-    "DropCopies",
-    "EndMigration",
-    "HoldEpochs",
-    "LoadKeyGroups",
-    "MigrationOutcome",
-    "PeerCopies",
-    "ReleaseEpochs",
-    "ResumeKeyGroups",
-    "StartWarming",
-    "SuspendKeyGroups",
-    "SwitchAssignment",
-    "narrate",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCopies:

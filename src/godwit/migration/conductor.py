@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.planning.copy_routes import CopyRoute
 
-__all__ = ["Conductor", "Ports", "Warmed"]
-
 
 class Ports(Protocol):
     """The conductor's ports to cluster, events and clock."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from godwit.model.assignment import Assignment
 
-__all__ = ["Copies"]
-
 IntArray = npt.NDArray[np.int64]
 
 _ABSENT: Final = -2

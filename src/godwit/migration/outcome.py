@@ -27,8 +27,6 @@ from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs, PerKeyGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ComponentTraffic", "EpochOutcome", "LoadSummary", "RecentLoad"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:

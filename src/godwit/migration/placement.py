@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from godwit.migration.state import ProtocolView
     from godwit.model.assignment import Move
 
-__all__ = [
-    "arrange",
-    "change_lanes",
-    "check_target",
-    "order_moves",
-    "shown_assignments",
-    "spread",
-    "with_newcomers",
-]
-
 
 def arrange(
     current: Assignment,

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from godwit.migration.component import TrackedComponent
     from godwit.migration.state import RunState, SlotPair
 
-__all__ = ["activate_standby", "can_activate_standby", "pair_of", "taken_by"]
-
 
 def pair_of(run: RunState, component: str) -> tuple[SlotPair, int] | None:
     """Return the slot pair of a component and its slot; ``None`` if it is no single slot."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.migration.copies import Copies
     from godwit.model.assignment import Assignment
 
-__all__ = ["Delivery", "PeerLinks", "Sources"]
-
 _MIN_BYTES: Final = 2**20
 _MEMORY: Final = 0.7
 """Weight of a delivery once another came from the same source."""

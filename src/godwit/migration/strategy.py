@@ -13,8 +13,6 @@ from godwit.model.errors import InvalidPlanError
 from godwit.model.frames import user_class
 from godwit.model.naming import insist_on_number
 
-__all__ = ["Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"]
-
 
 class Strategy(StrEnum):
     """Rule for when a moving key group may switch; the protocol asks only its properties below."""

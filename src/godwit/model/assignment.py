@@ -18,8 +18,6 @@ from godwit.model.key_groups import pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Assignment", "Move", "even_assignment"]
-
 IntArray = npt.NDArray[np.int32]
 
 

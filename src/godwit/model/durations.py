@@ -11,16 +11,6 @@ from typing import Final, TypeAlias
 from godwit.model.errors import InvalidControlError, InvalidFlowError
 from godwit.model.naming import type_name
 
-__all__ = [
-    "Duration",
-    "DurationOrSeconds",
-    "microseconds",
-    "read_duration",
-    "seconds",
-    "signed_microseconds",
-    "spelled",
-]
-
 Duration: TypeAlias = str | dt.timedelta
 """Text such as ``"10 minutes"``, or a timedelta."""
 

@@ -18,8 +18,6 @@ from godwit.model.secrets import hidden_values
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Event", "read_event"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(ABC):

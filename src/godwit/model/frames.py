@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = [
-    "WrongArgumentsError",
-    "function_failed",
-    "user_call",
-    "user_class",
-    "user_traceback",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-__all__ = [
-    "DEFAULT_NUM_KEY_GROUPS",
-    "MAX_NUM_KEY_GROUPS",
-    "NO_PAIRS",
-    "OTHERS",
-    "Intervals",
-    "KeyGroupLoad",
-    "KeyGroupPairs",
-    "PerKeyGroup",
-    "key_groups_of",
-    "pack",
-    "unpack",
-]
-
 DEFAULT_NUM_KEY_GROUPS = 256
 MAX_NUM_KEY_GROUPS = 32_768
 

@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
     from godwit.model.errors import GodwitError
 
-__all__ = [
-    "MAX_NAME_LENGTH",
-    "RESERVED_PREFIX",
-    "check_column_names",
-    "check_name",
-    "check_unique",
-    "default_name",
-    "did_you_mean",
-    "error_line",
-    "function_name",
-    "insist_on_number",
-    "is_one_of",
-    "listing",
-    "results_name",
-    "type_name",
-]
-
 RESERVED_PREFIX = "__godwit"
 """Columns that the runtime adds to a stream begin with this."""
 

@@ -22,8 +22,6 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["HIDDEN", "Secrets", "hidden", "hidden_values", "shown_uri", "unless_confidential"]
-
 HIDDEN: Final = "***"
 
 _MIN_LENGTH: Final = 6

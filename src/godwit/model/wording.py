@@ -9,8 +9,6 @@ from godwit.model.secrets import hidden
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["counted", "human_bytes", "key_groups_listed", "printable"]
-
 
 def counted(count: int, noun: str) -> str:
     """Format a count with its noun.

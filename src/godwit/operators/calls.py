@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = [
-    "CalledKey",
-    "Calls",
-    "FiredTimer",
-    "Meter",
-    "TimedRows",
-    "TimerClock",
-    "Timers",
-    "check_arguments",
-    "uncollected",
-]
-
 TimerClock: TypeAlias = Literal["event", "processing"]
 
 _MOST_FIRED: Final = 10_000

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates.aggregate import Aggregate
     from godwit.operators.operator import OperatorInput
 
-__all__ = ["ComputeOperator"]
-
 IntArray = npt.NDArray[np.int64]
 
 

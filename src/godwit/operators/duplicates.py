@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime, RowTime
 
-__all__ = ["DropDuplicates", "DropDuplicatesWithin"]
-
 _SEEN = f"{RESERVED_PREFIX}_seen"
 _ROUNDS = 16  # by columns; what is left then goes row by row
 

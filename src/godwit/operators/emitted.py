@@ -16,8 +16,6 @@ from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 
-__all__ = ["Emitted", "emitted_batch"]
-
 
 class EmittingOperator(Protocol):
     """The part of an operator that its emitted rows are checked by."""

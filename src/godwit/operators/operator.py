@@ -48,17 +48,6 @@ if TYPE_CHECKING:
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
 
-__all__ = [
-    "STATE",
-    "Changed",
-    "KeyedOperator",
-    "OperatorInput",
-    "OperatorOutput",
-    "StateView",
-    "TwoPhase",
-    "changed_by_key",
-]
-
 STATE: Final = "state"
 """Name of the state of an operator that has one."""
 

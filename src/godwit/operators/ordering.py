@@ -16,18 +16,6 @@ from godwit.store.columns import is_fixed_width, is_variable_width
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "can_be_held",
-    "descending_ranks",
-    "first_of_each",
-    "order_by",
-    "pairing",
-    "ranges",
-    "rows_by_group",
-    "run_begins",
-    "starts_of",
-]
-
 IntArray = npt.NDArray[np.int64]
 
 

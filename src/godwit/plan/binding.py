@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.operator import EventTimeOperator
     from godwit.plan.nodes import JoinNode, ProcessNode, StreamNode, WindowedNode
 
-__all__ = ["join_operator", "keyed_operator", "windowed_operator"]
-
 
 def keyed_operator(
     node: ComputeNode | ProcessNode, keys: pa.Schema, inputs: pa.Schema, zone: str

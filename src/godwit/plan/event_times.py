@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     from godwit.model.durations import Duration
     from godwit.plan.nodes import Branch, OperatorNode, StreamNode
 
-__all__ = [
-    "check_output_time",
-    "delay_us",
-    "event_time_of",
-    "insist_on_event_time",
-    "insist_on_timestamps",
-    "source_time",
-    "time_columns",
-]
-
 
 def source_time(
     source: str,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
 
-__all__ = ["checked_components", "keeps_keys", "regrouped", "rows_stay"]
-
 _EXAMPLE = 'as in components={"trips": ["by_plane", "by_route"]}'
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFile
     from godwit.plan.maps import ArrowMap
 
-__all__ = ["REJECTED", "LaneWriter", "Rejections", "RowCheck", "StagedSink"]
-
 REJECTED: Final = pa.schema(
     [
         pa.field("sink", pa.string(), nullable=False),

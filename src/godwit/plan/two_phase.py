@@ -13,8 +13,6 @@ from godwit.plan.compiled import CompiledFlow, Component, UpstreamInput
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["split_windows"]
-
 _CONSOLIDATES: Final = "_windows"
 """Put behind the name of a windowed aggregate: its consolidate part."""
 _WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}

@@ -10,20 +10,6 @@ import numpy.typing as npt
 
 from godwit.model.errors import InvalidProblemError
 
-__all__ = [
-    "BoolArray",
-    "Clock",
-    "FloatArray",
-    "IndexArray",
-    "IntArray",
-    "freeze_array",
-    "is_contiguous",
-    "require_index",
-    "require_load",
-    "set_field",
-    "wrong_value",
-]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 IndexArray = npt.NDArray[np.integer[Any]]

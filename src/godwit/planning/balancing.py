@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import Clock
     from godwit.planning.problem import Problem
 
-__all__ = ["plan_clb", "plan_elb", "split_by_covariance", "wanted_executors"]
-
 
 def wanted_executors(total_load: float, low: float, high: float) -> int:
     """Count the executors that put the mean load in the middle of the range: ``⌈2w/(u+v)⌉``.

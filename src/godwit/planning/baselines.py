@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "hash_choice",
-    "plan_consistent_hashing",
-    "plan_flux",
-    "plan_pkg",
-    "plan_potc",
-    "plan_redistribution",
-    "plan_storm_default",
-    "plan_universal_hashing",
-    "ring_owners",
-    "two_candidates",
-    "universal_hash",
-]
-
-
 _PRIME = (1 << 61) - 1
 
 

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = [
-    "CopyRoute",
-    "Piece",
-    "TransferPhase",
-    "busiest_link_bytes",
-    "busiest_s",
-    "first_phase",
-    "transfer_phases",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRoute:

@@ -30,9 +30,6 @@ from godwit.planning.arrays import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["FusionPlan", "FusionProblem", "plan_fusion"]
-
-
 Score = Literal["traffic", "attributes", "baseline"]
 
 

@@ -17,20 +17,6 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
 
-__all__ = [
-    "SplitKeys",
-    "collocation_factor",
-    "history_imbalance",
-    "load_distance",
-    "load_index",
-    "load_variance",
-    "loads",
-    "mean_index",
-    "migration_cost_s",
-    "moved_bytes",
-    "overload",
-]
-
 
 def loads(problem: Problem, assignment: IntArray) -> FloatArray:
     """Shape ``(n,)``: load of each executor on the bottleneck resource."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.planning.copy_routes import CopyRoute
     from godwit.planning.solution import PlannedMove, Solution
 
-__all__ = ["ExecutorChange", "PlanPreview", "human_bytes", "preview", "table"]
-
 DEFAULT_BANDWIDTH = 125e6
 """Bytes per second of one link: one gigabit."""
 DEFAULT_CHANGED_SHARE = 0.05

@@ -29,21 +29,6 @@ from godwit.planning.fusion import FusionProblem
 from godwit.planning.intervals.projected import ProjectedCost, Transitions
 from godwit.planning.problem import Problem
 
-__all__ = [
-    "ASKED",
-    "PLANNERS",
-    "Planner",
-    "a_load_range",
-    "arbitrary_maps",
-    "equal_executors",
-    "none_draining",
-    "one_range_each",
-    "planner",
-    "some_tau",
-    "some_traffic",
-    "two_windows",
-]
-
 Reader = Callable[[object, str], Any]
 """Read the value of an option, or raise `InvalidProblemError` with the name and the value."""
 

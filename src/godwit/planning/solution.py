@@ -33,22 +33,6 @@ if TYPE_CHECKING:
     from godwit.planning.metrics import SplitKeys
     from godwit.planning.problem import Problem
 
-__all__ = [
-    "ExecutablePlan",
-    "PlannedMove",
-    "Solution",
-    "Status",
-    "broken_limits",
-    "executable_plan",
-    "executable_plans",
-    "illegalities",
-    "make_solution",
-    "move_order",
-    "moves_in_order",
-    "planned_moves",
-    "validate_solution",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove(Move):

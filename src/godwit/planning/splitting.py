@@ -23,9 +23,6 @@ from godwit.model.naming import insist_on_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Choice", "LayoutCosts", "WindowLayout", "choose_layout", "most_beneficial"]
-
-
 WindowLayout = Literal["split", "combined"]
 
 _MARGIN: Final = 0.85

@@ -36,17 +36,6 @@ from godwit.planning.arrays import FloatArray, freeze_array, require_load, set_f
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = [
-    "ConsolidationPlan",
-    "ConsolidationProblem",
-    "ConsolidationStep",
-    "WindowCosts",
-    "WindowCounts",
-    "is_duplicated_cheaper",
-    "plan_consolidation",
-]
-
-
 Span: TypeAlias = tuple[int, int]
 """From the one position up to, but not including, the other."""
 Part: TypeAlias = "Span | int"

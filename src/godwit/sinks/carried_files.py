@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.staged_output import WrittenFile, WrittenFiles
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["CarriedFiles", "carry_files", "read_former_target", "rows_of_file"]
-
-
 _LENGTH: Final = 32
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from godwit.checkpoint.ownership import HistoryPoint, Relation
 
-__all__ = ["CommittedEpochs"]
-
 
 class CommittedEpochs(Protocol):
     """Port: committed epochs of a checkpoint (`godwit.checkpoint.commit_log.CommitLog`)."""

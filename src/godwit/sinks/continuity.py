@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import Sink
 
-__all__ = [
-    "WAYS",
-    "OnDivergence",
-    "Position",
-    "TargetReport",
-    "Way",
-    "check_targets",
-    "continue_delivery",
-    "way_of",
-]
-
-
 Way: TypeAlias = Literal["refuse", "roll_back", "new_writer"]
 OnDivergence: TypeAlias = Way | Mapping[str, Way]
 WAYS: Final[tuple[Way, ...]] = ("refuse", "roll_back", "new_writer")

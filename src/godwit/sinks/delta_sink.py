@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-__all__ = ["DeltaLaneWriter", "DeltaSink", "last_epoch_of"]
-
 
 def error_text(error: Exception) -> str:
     r"""Text of the library's error on one line, without colours: the cause is on the last one.

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     from godwit.model.errors import SinkError
 
-__all__ = [
-    "ParquetDirectory",
-    "belongs_to",
-    "check_columns",
-    "files_under",
-    "latest_epoch",
-    "link_or_copy",
-    "write_point",
-]
-
 _ATTEMPTS: Final = 5
 _LAST: Final = "_delivered.json"
 _MARKER: Final = "_godwit.json"

@@ -44,28 +44,6 @@ if TYPE_CHECKING:
     from godwit.plan.staging import Rejections, RowCheck
     from godwit.sinks.sink import EpochOutput, SinkContext
 
-__all__ = [
-    "FILE_BYTES",
-    "LANE_BYTES",
-    "MAX_PARTITIONS",
-    "NULL_PARTITION",
-    "EpochFiles",
-    "Partition",
-    "PartitionedRows",
-    "are_worth_files",
-    "directory_name",
-    "escaped_in_paths",
-    "file_row_check",
-    "file_slices",
-    "files_there",
-    "folded",
-    "partition_directories",
-    "partitioned",
-    "went_with_target",
-    "write_file",
-]
-
-
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _CAPITAL: Final = re.compile("(%[0-9A-F]{2})|[A-Z]")

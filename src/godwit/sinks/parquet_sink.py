@@ -89,9 +89,6 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-__all__ = ["ParquetLaneWriter", "ParquetSink"]
-
-
 _opened = functools.lru_cache(maxsize=8)(open_file_system)  # S3 asks for the bucket's region
 
 

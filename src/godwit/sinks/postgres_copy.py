@@ -33,22 +33,6 @@ from godwit.sinks.rows import with_plain_types
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-
-__all__ = [
-    "Connection",
-    "PostgresType",
-    "UnwritableRowsError",
-    "csv_rows",
-    "decimal_digits",
-    "element_type",
-    "error_text",
-    "find_refused",
-    "key_types",
-    "may_be_about_a_row",
-    "postgres_type",
-    "scalar",
-]
-
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 

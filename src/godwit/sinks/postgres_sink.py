@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
-__all__ = ["EPOCHS", "DeliveredEpochs", "PostgresSink"]
-
-
 EPOCHS: Final = "godwit_epochs"
 
 _COLUMNS: Final = (

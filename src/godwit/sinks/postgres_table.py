@@ -48,16 +48,6 @@ if TYPE_CHECKING:
 
     from godwit.plan.staging import RowCheck
 
-__all__ = [
-    "TargetTable",
-    "check_dsn",
-    "comma_separated",
-    "secrets_of_dsn",
-    "server_of_dsn",
-    "shown_dsn",
-]
-
-
 _OF_PSYCOPG: Final = {
     *("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory"),
 }

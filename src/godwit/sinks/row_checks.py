@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = [
-    "EACH_KEY_ONCE",
-    "KNOWN_YEARS",
-    "NO_NANOSECONDS",
-    "NO_ZERO_BYTES",
-    "WHOLE_MICROSECONDS",
-    "ColumnCheck",
-    "RowChecks",
-    "Rule",
-    "one_of",
-    "up_to_characters",
-    "within_years",
-]
-
 _FIRST_DAY: Final = -719_162  # 0001-01-01
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
 _DAMAGED: Final = "is no value of its type (text that is not UTF-8, a number that is too large)"

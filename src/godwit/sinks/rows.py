@@ -21,23 +21,6 @@ if TYPE_CHECKING:
 
     from godwit.sinks.sink import EpochOutput, SinkContext
 
-__all__ = [
-    "check_mode",
-    "column_names",
-    "fit",
-    "gather",
-    "halved",
-    "instants_in_utc",
-    "is_whole",
-    "last_of_each_key",
-    "require_columns",
-    "storable_schema",
-    "upsert_keys",
-    "with_columns_of",
-    "with_plain_types",
-    "without_replaced_rows",
-]
-
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 GATHERED_ROWS = 131_072

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.ownership import HistoryPoint
 
-__all__ = ["ConsoleSink", "ForeachSink", "MemorySink", "NoopSink"]
-
-
 _logger = logging.getLogger("godwit")
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.plan.staging import LaneWriter, Rejections, RowCheck
     from godwit.sinks.committed import CommittedEpochs
 
-__all__ = ["EpochOutput", "Sink", "SinkContext", "Views"]
-
 
 class Views(Protocol):
     """Port by which a sink shows rows under a name, such as a temporary view of a Spark session."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from godwit.model.secrets import Secrets
     from godwit.sinks.committed import CommittedEpochs
 
-__all__ = ["TargetSink", "checked_rejects", "is_shared", "point_at", "without_history"]
-
 
 class TargetSink(Sink):
     """Sink whose target stores epochs; subclasses set `_context` in `open`."""

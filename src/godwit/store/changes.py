@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = ["Changes", "EntryRange"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRange:

@@ -29,24 +29,6 @@ import pyarrow.compute as pc
 
 from godwit.model.errors import InvalidFlowError, StateEncodingError
 
-__all__ = [
-    "COLUMN_WORDS",
-    "ENTRIES",
-    "HEAP",
-    "LIVE",
-    "Column",
-    "Encoded",
-    "Per",
-    "Rows",
-    "Section",
-    "StateSchema",
-    "column_class",
-    "is_fixed_width",
-    "is_variable_width",
-    "offsets_of",
-]
-
-
 _VARIABLE_WIDTH = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 
 

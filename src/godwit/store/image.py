@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = ["KeyHasher", "TableImage", "Upserts"]
-
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
 UInt64Array = npt.NDArray[np.uint64]

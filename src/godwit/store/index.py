@@ -19,8 +19,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_SLOTS", "HashIndex", "slots_for"]
-
 Rows = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 

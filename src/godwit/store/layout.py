@@ -30,25 +30,6 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = [
-    "DAMAGED",
-    "LIVE_ROWS",
-    "MAX_ROWS",
-    "REWRITTEN",
-    "SECRET",
-    "SLOTS",
-    "USED",
-    "WORDS",
-    "WORDS_PER_COLUMN",
-    "Capacity",
-    "capacity_in",
-    "layout_of",
-    "own_words",
-    "read_room",
-    "write_header",
-    "write_room",
-]
-
 _MAGIC = int.from_bytes(b"GODWITKG", sys.byteorder)
 _LAYOUT = 4
 _IS, _LAID_OUT, _SCHEMA, _FILE_BYTES, KEY_GROUPS, _ROWS = range(6)

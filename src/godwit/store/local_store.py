@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from godwit.store.columns import StateSchema
 
-__all__ = ["LocalState", "LocalStore"]
-
 _SUFFIX = ".table"
 
 

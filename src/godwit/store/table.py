@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from godwit.store.columns import Rows, StateSchema
     from godwit.store.image import Upserts
 
-__all__ = ["StateTable", "TableFile", "blank_image", "create_file", "open_file"]
-
 _T = TypeVar("_T")
 KeyGroups = npt.NDArray[np.int64]
 _COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory

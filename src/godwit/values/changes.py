@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
     from godwit.values.codec import StateCodec
 
-__all__ = [
-    "PythonStateUpgrade",
-    "changes_between",
-    "nothing_beside",
-    "read_plain",
-    "upgrade_between",
-]
-
 _WIDENED = frozenset([("int", "float"), ("int", "complex"), ("float", "complex")])
 _SELF_EVIDENT = frozenset(["none", "bool", "int", "float", "str", "bytes"])
 

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 
     from godwit.values.types import Described
 
-__all__ = [
-    "TypeChecker",
-    "UnencodableError",
-    "UnsupportedValueError",
-    "check_attributes",
-    "each",
-    "failing_path",
-    "is_same",
-    "rebuilt",
-    "runs_code",
-    "unreadable_remedy",
-]
-
 
 class UnsupportedValueError(Exception):
     """A value has a type that state cannot hold."""

@@ -37,17 +37,6 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "Described",
-    "UndescribableError",
-    "describe",
-    "fields_of",
-    "is_native",
-    "is_record",
-    "node_text",
-    "reads_native",
-]
-
 SCALARS: dict[Any, str] = {
     type(None): "none",
     bool: "bool",

@@ -31,8 +31,6 @@ from godwit.values.types import fields_of, is_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["EXTENSION_MARKERS", "TaggedValues", "as_extension", "state_as_json"]
-
 EXTENSION_MARKERS = frozenset([0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8])
 """First bytes of a blob that is one extension."""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from godwit.cli.demo.story import Outcome, Settings
 
-__all__ = ["add_demo_command"]
-
 _DESCRIPTION = """\
 Stream every flight that left New York in 2013 (336,776 rows) through two keyed operators on a
 small Spark cluster that this command starts on your machine. In the middle a third of the key

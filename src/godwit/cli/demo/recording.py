@@ -35,24 +35,6 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.query.query import Query
 
-__all__ = [
-    "Audience",
-    "Comparison",
-    "DemoEpoch",
-    "LivePage",
-    "Mark",
-    "PlainLines",
-    "QueryRecorder",
-    "Recording",
-    "ScenarioRun",
-    "audience_for",
-    "compare",
-    "compare_files",
-    "newest_rows",
-    "tell_comparison",
-]
-
-
 Key = tuple[Any, ...]
 _SHOWN = 10
 

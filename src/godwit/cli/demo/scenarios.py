@@ -52,16 +52,6 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.query import Query
     from godwit.columns.python_values import KeyRows
 
-__all__ = [
-    "KEY_GROUPS",
-    "SCENARIOS",
-    "DemoScenario",
-    "play_both",
-    "slow_rows",
-    "write_files",
-]
-
-
 KEY_GROUPS: Final = 64
 _COLUMNS: Final = "k int, v long"
 _FILES_PER_S: Final = 4

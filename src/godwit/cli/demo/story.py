@@ -54,17 +54,6 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.query import Migration, Query
     from godwit.model.assignment import Assignment
 
-__all__ = [
-    "DemoDataError",
-    "Outcome",
-    "Settings",
-    "find_flights",
-    "load_flights",
-    "play",
-    "third_to",
-    "write_days",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

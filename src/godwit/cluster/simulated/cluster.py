@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["Death", "Executors", "Join", "Machine", "Pool", "SimulatedCluster", "Slowdown"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:

@@ -26,8 +26,6 @@ from godwit.model.errors import InvalidProblemError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CostModel", "calibration"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = [
-    "ComponentWork",
-    "EpochWork",
-    "Routed",
-    "SimulatedComponent",
-    "SimulatedFlow",
-    "UpstreamFeed",
-    "deal_out",
-    "levels_of",
-    "outcome_of",
-    "route",
-    "slowest_lane_ms",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamFeed:

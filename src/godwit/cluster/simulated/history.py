@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Delays", "EpochRecord", "History"]
-
 _TOGETHER_S = 1e-9
 """Rows that arrived within this time arrived together: a steeper slope would be rounding."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from godwit.cluster.simulated.workload import Phase
     from godwit.planning.arrays import BoolArray, FloatArray
 
-__all__ = ["Copy", "Holdings", "WaitBuffers"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Copy:

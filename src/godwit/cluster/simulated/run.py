@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Simulation", "controlled_by"]
-
 _PAUSE_S = 0.1  # while epochs are held, or nothing is due
 
 

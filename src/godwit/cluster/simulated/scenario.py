@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from godwit.model.assignment import Assignment
 
-__all__ = ["SCENARIOS", "Scenario", "Size", "scenario"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:

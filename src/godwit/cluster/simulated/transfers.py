@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.cluster.simulated.holdings import Holdings
     from godwit.planning.arrays import FloatArray
 
-__all__ = ["Links", "Warming", "fair_rates"]
-
 Name = TypeVar("Name")
 _DONE_BYTES = 1e-6
 

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
     from godwit.planning.arrays import FloatArray, IntArray
 
-__all__ = [
-    "Batch",
-    "DrawnRows",
-    "KeySpread",
-    "Keys",
-    "Phase",
-    "Rate",
-    "RowArrivals",
-    "SimulatedSource",
-    "Surge",
-]
-
 _GRID_S = 0.1
 
 

@@ -18,8 +18,6 @@ from typing import Final
 
 from godwit.model.errors import LocalStoreError
 
-__all__ = ["claim_local_store", "current_executor", "local_store_root"]
-
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _EXECUTOR: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import LaneReport
     from godwit.store.changes import Changes
 
-__all__ = ["LaneFiles"]
-
 
 class LaneFiles:
     """The files of one attempt of one lane task."""

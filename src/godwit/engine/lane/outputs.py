@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.files import LaneFiles
     from godwit.plan.staging import Rejections, StagedSink
 
-__all__ = ["refusal", "rejected_rows", "stage_output"]
-
 
 def stage_output(
     sink: StagedSink, rows: pa.Table, files: LaneFiles, *, operator: str, epoch: int, place: int

@@ -35,18 +35,6 @@ if TYPE_CHECKING:
     from godwit.columns.groups import Groups
     from godwit.operators.operator import KeyedOperator
 
-__all__ = [
-    "HotRows",
-    "hot_hashes",
-    "hot_keys_of",
-    "hot_schema",
-    "pack",
-    "partial_schema",
-    "raw_schema",
-    "rows_of",
-    "sampled",
-]
-
 HotRows = dict[str, int]
 """Key, as JSON, → rows."""
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Header, Payload
     from godwit.operators.operator import KeyedOperator
 
-__all__ = ["LaneRows", "arrived_rows", "set_aside", "with_waiting"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneRows:

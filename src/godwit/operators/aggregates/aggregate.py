@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade
 
-__all__ = ["Aggregate", "Aggregator", "BoundAggregate", "BuiltIn", "column_type"]
-
 
 class BoundAggregate(ABC):
     """An aggregate bound to the types of its columns. Instances are picklable values.

@@ -27,8 +27,6 @@ from godwit.operators.ordering import (
     starts_of,
 )
 
-__all__ = ["bind_extreme", "bind_extreme_by", "bind_position"]
-
 IntArray = npt.NDArray[np.int64]
 
 

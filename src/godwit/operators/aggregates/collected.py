@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade
 
-__all__ = ["bind_rows", "bind_top_k", "bind_values", "rows_of"]
-
 IntArray = npt.NDArray[np.int64]
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade
 
-__all__ = ["Condition", "Conditional", "counted_where", "parse_condition"]
-
 IntArray = npt.NDArray[np.int64]
 
 _TOKEN = re.compile(

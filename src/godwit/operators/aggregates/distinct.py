@@ -29,8 +29,6 @@ from godwit.columns.arrays import blob_bytes, boundaries_of, column_of, mask_of
 from godwit.columns.hashing import hash_keys, is_hashable
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
-__all__ = ["bind_approx_distinct"]
-
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 

@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
-__all__ = ["bind_moments"]
-
 IntArray = npt.NDArray[np.int64]
 Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 

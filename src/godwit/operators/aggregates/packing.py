@@ -33,8 +33,6 @@ from godwit.columns.arrays import (
 )
 from godwit.store.columns import is_variable_width
 
-__all__ = ["PackedColumn", "pack", "unpack", "unpack_rows"]
-
 IntArray = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 

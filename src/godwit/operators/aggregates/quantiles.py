@@ -28,8 +28,6 @@ from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 from godwit.operators.aggregates.packing import PackedColumn, pack, unpack, unpack_rows
 from godwit.operators.ordering import order_by, run_begins, starts_of
 
-__all__ = ["bind_percentile"]
-
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 

@@ -20,8 +20,6 @@ import pyarrow as pa
 from godwit.columns.arrays import BoolArray, column_of, mask_of, values_of, words_of
 from godwit.operators.aggregates.aggregate import BoundAggregate, BuiltIn
 
-__all__ = ["SumOverflowError", "bind_count", "bind_mean", "bind_sum"]
-
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Limbs: TypeAlias = IntArray
 """Shape ``(4, N)``."""

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime
 
-__all__ = ["IntervalJoin"]
-
 _MET: Final = f"{RESERVED_PREFIX}_met"
 _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 _LEAST_BUCKET_US: Final = 1_000_000

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from godwit.operators.ordering import ranges
 
-__all__ = ["Slices", "within"]
-
 IntArray = npt.NDArray[np.int64]
 
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
 
-__all__ = ["NewestJoin"]
-
 _STAYS: Final = 2
 """Side of the entry that holds the newest row of the right before the watermark."""
 _NO_PANE: Final = 253_402_300_799_999_999

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["LEFT", "MOMENT", "NUMBER", "RIGHT", "SIDE", "How", "JoinOperator", "JoinSide"]
-
 How: TypeAlias = Literal["inner", "left", "right", "full"]
 
 LEFT: Final = 0

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from godwit.model.durations import Duration
 
-__all__ = [
-    "ITEM_TYPES",
-    "TIMERS",
-    "Declared",
-    "ListState",
-    "MapState",
-    "ValueState",
-    "check_states",
-    "item_types_of",
-    "ttl_us_of",
-]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

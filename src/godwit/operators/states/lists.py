@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import StateView
     from godwit.operators.states.stored import LaneKeys
 
-__all__ = ["ListOfKey", "stored_list"]
-
 T = TypeVar("T")
 
 BOUNDS: Final = "bounds"

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import StateView
     from godwit.operators.states.stored import LaneKeys, Looked
 
-__all__ = ["MapOfKey", "StoredMap"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from godwit.operators.states.stored import Cells, StoredState
     from godwit.operators.windows.event_time import EpochTime
 
-__all__ = ["ProcessOfStates", "States"]
-
 _DUE = 1
 
 

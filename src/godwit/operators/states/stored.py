@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import StateView
     from godwit.values.codec import StateCodec
 
-__all__ = ["PAGE", "Cells", "LaneKeys", "LookAhead", "Looked", "OfKey", "StoredState", "Written"]
-
 PAGE: Final = f"{RESERVED_PREFIX}_page"
 EXPIRES: Final = "expires"
 _LEAST_AHEAD: Final = 16

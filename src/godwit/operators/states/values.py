@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import StateView
     from godwit.operators.states.stored import LaneKeys
 
-__all__ = ["ValueOfKey", "stored_value"]
-
 T = TypeVar("T")
 
 _UNREAD = object()

@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
     Instants = npt.NDArray[np.int64]
 
-__all__ = [
-    "UNIT_US",
-    "Calendar",
-    "CalendarGrid",
-    "CalendarUnit",
-    "calendar_length",
-    "check_zone",
-    "spelled_calendar",
-]
-
 CalendarUnit = Literal["day", "month"]
 
 UNIT_US: Final = 86_400_000_000

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.grid import PaneGrid
     from godwit.planning.windows import ConsolidationPlan
 
-__all__ = ["SHARES", "ClosingWindow", "KeyedStates", "build_windows", "pieces_over", "plan_of"]
-
 IntArray = npt.NDArray[np.int64]
 
 SHARES = 32

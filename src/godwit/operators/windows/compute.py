@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["SPAN", "WindowedCompute"]
-
 IntArray = npt.NDArray[np.int64]
 
 SPAN: Final = f"{RESERVED_PREFIX}_span"

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     from godwit.operators.windows.slots import Slots
 
-__all__ = [
-    "NO_ARRIVALS",
-    "NO_TIME",
-    "Arrivals",
-    "Due",
-    "EpochTime",
-    "RowTime",
-    "SourceTime",
-    "WindowWork",
-]
-
-
 _SAMPLE: Final = 0xF  # one hash in sixteen
 
 

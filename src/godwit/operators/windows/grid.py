@@ -21,8 +21,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BEGINNING", "END", "PaneGrid", "TimeWindow", "WindowsOfPanes"]
-
 Moments = npt.NDArray[np.int64]
 
 BEGINNING: Final = -(2**61)

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import EpochTime, RowTime
 
-__all__ = [
-    "PANE",
-    "WINDOW_END",
-    "WINDOW_START",
-    "EventTimeOperator",
-    "gone_before",
-    "number_rows",
-    "output_schema",
-    "window_bounds",
-]
-
 PANE: Final = f"{RESERVED_PREFIX}_pane"
 """Column of the state: start of the pane."""
 WINDOW_START: Final = "window_start"

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["SessionProcess", "Window", "WindowedProcess"]
-
 IntArray = npt.NDArray[np.int64]
 
 _NUMBER: Final = f"{RESERVED_PREFIX}_number"

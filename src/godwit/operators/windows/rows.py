@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.operator import Changed, OperatorInput, StateView
 
-__all__ = ["RowWindows", "RowWindowsOperator", "rows"]
-
 WINDOW_NUMBER: Final = "window_number"
 _PANES: Final = "panes"
 _COUNT: Final = pa.field(f"{RESERVED_PREFIX}_rows", pa.int64())

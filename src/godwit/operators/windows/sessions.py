@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime, RowTime
 
-__all__ = ["SessionCompute"]
-
 _FIRST: Final = f"{RESERVED_PREFIX}_first"
 _LAST: Final = f"{RESERVED_PREFIX}_last"
 

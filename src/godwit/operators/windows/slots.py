@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from godwit.operators.windows.grid import PaneGrid
 
-__all__ = ["Slots"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slots:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from godwit.model.durations import Duration
 
-__all__ = ["Hopping", "Session", "WindowSpec", "grid_of", "hopping", "session", "tumbling"]
-
 _MAX_PANES = 10_000
 
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import Arrivals, EpochTime
 
-__all__ = ["ComputePart", "ConsolidatePart", "second_slots"]
-
 _SECOND: Final = "_second"
 """Put behind the name of a windowed aggregate: the second slots of its compute part."""
 _SLOT: Final = pa.field(f"{RESERVED_PREFIX}_slot", pa.int8())

@@ -44,17 +44,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem, Traffic
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "PAIR_WORTH",
-    "Aims",
-    "Reached",
-    "ScoredPairs",
-    "collocate",
-    "pin_pairs",
-    "plan_albic",
-    "score_pairs",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoredPairs:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["DEFAULT_MAX_LOAD_DISTANCE", "plan_cola"]
-
 DEFAULT_MAX_LOAD_DISTANCE = 10.0
 """maxLD of paper 2: percent of the mean load index."""
 

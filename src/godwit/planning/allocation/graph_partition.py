@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IndexArray, IntArray
     from godwit.planning.problem import Problem
 
-__all__ = ["KeyGroupGraph", "with_executors"]
-
 _SCALE = 1_000_000
 """METIS takes whole numbers: the heaviest vertex or edge gets this weight."""
 

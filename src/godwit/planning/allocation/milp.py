@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "AllocationResult",
-    "SolverResult",
-    "allocate_units",
-    "load_distance_bound",
-    "plan_milp",
-    "program_size",
-    "solve_allocation",
-]
-
 _PRECISION = 1e-9
 """Share of the mean to which the bound is found; plans are compared to a millionth of it."""
 _SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])

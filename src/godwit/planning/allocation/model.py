@@ -34,19 +34,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "FREE",
-    "AllocationModel",
-    "SolverLimits",
-    "Units",
-    "build_model",
-    "choose_executors",
-    "merge_units",
-    "plan_within_target",
-    "single_units",
-]
-
-
 FREE = -1
 """In `Units.pinned`: the unit may go anywhere."""
 

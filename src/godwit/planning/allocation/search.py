@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from godwit.planning.allocation.model import AllocationModel
     from godwit.planning.arrays import BoolArray, FloatArray, IndexArray, IntArray
 
-__all__ = ["AllocationSearch", "Placement"]
-
 
 class Placement:
     """Placement of units, and the changes that budgets, room and pins allow."""

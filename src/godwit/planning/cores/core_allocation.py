@@ -21,16 +21,6 @@ import numpy.typing as npt
 
 from godwit.planning.arrays import wrong_value
 
-__all__ = [
-    "CoreAllocation",
-    "CoreAllocationProblem",
-    "QueueingNetwork",
-    "allocate_all_cores",
-    "erlang_b",
-    "plan_core_allocation",
-]
-
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

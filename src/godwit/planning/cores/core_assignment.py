@@ -19,18 +19,6 @@ import numpy.typing as npt
 
 from godwit.planning.arrays import require_index, require_load, wrong_value
 
-__all__ = [
-    "DEFAULT_PHI_BYTES_PER_S",
-    "CoreAssignment",
-    "CoreAssignmentProblem",
-    "core_migration_bytes",
-    "plan_core_assignment",
-    "plan_naive_core_assignment",
-    "reachable_cores",
-    "remote_bytes_per_s",
-]
-
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["DEFAULT_THETA", "balance_lanes", "plan_intra_executor"]
-
 DEFAULT_THETA = 1.2
 
 

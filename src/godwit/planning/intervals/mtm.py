@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = ["plan_mtm"]
-
 ROUNDS = 4
 """Times that the neighbours of the best candidate are looked at."""
 

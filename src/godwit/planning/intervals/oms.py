@@ -39,15 +39,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "MAX_PARTITIONINGS",
-    "count_partitionings",
-    "kept_bytes",
-    "match_intervals",
-    "partitionings",
-    "plan_oms",
-]
-
 MAX_PARTITIONINGS = 20_000
 """Most partitionings of one step that are enumerated."""
 

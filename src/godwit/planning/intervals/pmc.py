@@ -38,18 +38,6 @@ if TYPE_CHECKING:
     from godwit.planning.intervals.projected import Transitions
     from godwit.planning.problem import Problem
 
-__all__ = [
-    "MAX_PARTITIONINGS",
-    "BlockMap",
-    "Sample",
-    "approximate_projected_cost",
-    "cheapest_step",
-    "neighbours",
-    "projected_cost",
-    "serially",
-]
-
-
 BLOCK_PAIRS = 1 << 14
 """Pairs of partitionings aligned at once; a few such matrices fit a core's cache."""
 

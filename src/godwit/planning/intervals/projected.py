@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray, IntArray
     from godwit.planning.problem import Problem
 
-__all__ = ["ProjectedCost", "Space", "Transitions", "estimate_transitions", "reach_within_tau"]
-
 FORMAT = 2
 
 

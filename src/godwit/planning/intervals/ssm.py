@@ -39,22 +39,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
     from godwit.planning.solution import Solution
 
-__all__ = [
-    "MAX_SIZE",
-    "Line",
-    "assign_intervals",
-    "best_cuts",
-    "lay_out",
-    "least_bound",
-    "line_of",
-    "load_bound",
-    "plan_simple_ssm",
-    "plan_ssm",
-    "present_cuts",
-    "reach_of",
-    "reach_within",
-]
-
 BLOCK_CELLS = 1 << 18
 """Cells (cut, next cut) handled at once; bounds the memory of a step."""
 CACHED_CELLS = 1 << 22
