@@ -83,7 +83,7 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
 _FORMAT = 'gw.sinks.foreach(lambda rows, epoch: rows.write.format("{name}")....save())'
 _FORMATS = (
     *("avro", "bigquery", "cassandra", "csv", "elasticsearch", "hudi", "iceberg", "jdbc", "json"),
-    *("kafka", "mongodb", "mysql", "orc", "redis", "snowflake", "table", "text"),
+    *("mongodb", "mysql", "orc", "redis", "snowflake", "table", "text"),
 )
 
 CALLS: Mapping[str, str] = {
@@ -109,7 +109,8 @@ CALLS: Mapping[str, str] = {
     **dict.fromkeys(("session_window", "SessionWindow"), "gw.session"),
     **dict.fromkeys(("parquet", "delta", "postgres", "memory", "console"), "gw.sinks.{name}"),
     "foreach": "gw.sinks.foreach",
-    **dict.fromkeys(("kafka", "jdbc", "csv", "json", "iceberg"), _FORMAT),
+    "kafka": "gw.sources.kafka or gw.sinks.kafka",
+    **dict.fromkeys(("jdbc", "csv", "json", "iceberg"), _FORMAT),
     "source": 'flow.source("name", spark.readStream...)',
 }
 """Name → what to use for it."""

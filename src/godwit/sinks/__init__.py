@@ -9,6 +9,7 @@ sink          an epoch delivered twice                needs
 `parquet`     is there once                           any file system of ``pyarrow.fs``
 `postgres`    is there once                           ``pip install 'godwit-streams[postgres]'``
 `delta`       is there once                           ``pip install 'godwit-streams[delta]'``
+`kafka`       is there once                           ``pip install 'godwit-streams[kafka]'``
 `foreach`     reaches your function twice             a function that knows epochs
 `memory`      is there once, until the process ends   room on the driver
 `console`     may be printed twice                    ``pip install 'godwit-streams[cli]'``
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
+    from godwit.model.durations import DurationOrSeconds
     from godwit.sinks.delta_sink import DeltaSink
+    from godwit.sinks.kafka_sink import KafkaSink
     from godwit.sinks.postgres_sink import PostgresSink
+    from godwit.sources.message_formats import MessageFormat
 
 __all__ = [
     "EpochOutput",
@@ -52,6 +56,7 @@ __all__ = [
     "console",
     "delta",
     "foreach",
+    "kafka",
     "latest_epoch",
     "memory",
     "noop",
@@ -258,6 +263,98 @@ def delta(
         storage_options=storage_options,
         max_partitions=max_partitions,
         lane_bytes=lane_bytes,
+        rejects=rejects,
+    )
+
+
+@user_call
+def kafka(
+    servers: str | Sequence[str],
+    topic: str,
+    *,
+    value: Literal["bytes", "text", "json"] | MessageFormat = "json",
+    key: str | Sequence[str] | None = None,
+    key_format: MessageFormat | None = None,
+    headers: str | None = None,
+    topic_column: str | None = None,
+    partition_column: str | None = None,
+    partitioner: str = "murmur2_random",
+    exactly_once: bool = True,
+    transaction_timeout: DurationOrSeconds = "1 minute",
+    timeout: DurationOrSeconds = "30 seconds",
+    config: Mapping[str, Any] | None = None,
+    rejects: Sink | None = None,
+) -> KafkaSink:
+    """Write each epoch to a topic of Kafka in one transaction; exactly-once.
+
+    **Exactly-once** for readers of committed messages (``isolation.level=read_committed``): they
+    see all rows of an epoch or none, and each epoch's rows once. The epoch's number is committed in
+    the same transaction, as an offset of the group ``godwit-<query>-<sink>``. A query that rests
+    for longer than the broker keeps offsets (``offsets.retention.minutes``, a week by default) may
+    write its last epoch again. Where the operator is complete, every epoch writes the whole result.
+
+    Parameters
+    ----------
+    servers
+        Where the cluster is found: ``"host:port"``, or a list of them.
+    topic
+        The topic. It must be there, and keeps the sink's epochs even if rows go elsewhere.
+    value
+        Format of the values: ``"json"``, ``"text"`` and ``"bytes"`` (of the rows' only column), or
+        one of ``gw.formats``. Values have all columns but `headers`, `topic_column` and
+        `partition_column`.
+    key
+        Column of the key, as text or bytes; several make a JSON object. ``None``: no keys.
+    key_format
+        Another format of the key's columns.
+    headers
+        Column of headers: a map of text to text or bytes.
+    topic_column
+        Column of the topic that a row goes to; null is `topic`.
+    partition_column
+        Column of the partition that a row goes to; null leaves it to the partitioner.
+    partitioner
+        How keys choose partitions, by librdkafka's names; the default is that of Java's clients.
+    exactly_once
+        ``False``: **at least once**, without transactions: after a crash the last epoch may be
+        written twice, and readers see an epoch's rows as they come.
+    transaction_timeout
+        After which time the broker ends a transaction that is not committed.
+    timeout
+        How long the cluster may not answer before that is an error.
+    config
+        More settings of librdkafka, as in ``{"compression.type": "zstd"}``. Passwords in it are
+        never shown.
+    rejects
+        Sink of the rows that cannot be messages or are larger than the topic takes (columns as in
+        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
+
+    Raises
+    ------
+    SinkError
+        If confluent-kafka is not installed.
+    InvalidFlowError
+        If an option is wrong.
+    """
+    try:
+        from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
+    except ImportError as error:
+        raise _missing("Kafka", "confluent-kafka", "kafka", error) from error
+    _check_columns("Kafka", key=key)
+    return KafkaSink(
+        servers,
+        topic,
+        value=value,
+        key=key,
+        key_format=key_format,
+        headers=headers,
+        topic_column=topic_column,
+        partition_column=partition_column,
+        partitioner=partitioner,
+        exactly_once=exactly_once,
+        transaction_timeout=transaction_timeout,
+        timeout=timeout,
+        config=config,
         rejects=rejects,
     )
 

@@ -60,6 +60,7 @@ class Decoded:
 class MessageFormat(ABC):
     """A format of messages; picklable, and made with configuration only."""
 
+    writes_any: ClassVar[bool] = False  # whether all rows of columns that it takes can be written
     failures: ClassVar[tuple[type[Exception], ...]] = (
         *(pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError, EOFError),
     )  # errors that a message which cannot be read raises
@@ -118,6 +119,8 @@ def _in_words(error: Exception) -> str:
 class BytesMessages(MessageFormat):
     """Values as they are, in one column ``value`` of bytes."""
 
+    writes_any: ClassVar[bool] = True
+
     @property
     def schema(self) -> pa.Schema:
         """One column of bytes."""
@@ -139,6 +142,8 @@ class BytesMessages(MessageFormat):
 @dataclass(frozen=True, slots=True)
 class TextMessages(MessageFormat):
     """Values as text in UTF-8, in one column ``value``."""
+
+    writes_any: ClassVar[bool] = True
 
     @property
     def schema(self) -> pa.Schema:
@@ -188,6 +193,8 @@ class JsonMessages(MessageFormat):
 
     A field that a message lacks is null, and one that the schema lacks is left out.
     """
+
+    writes_any: ClassVar[bool] = True
 
     def __init__(self, schema: pa.Schema | None) -> None:
         if schema is not None:

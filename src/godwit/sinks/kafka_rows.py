@@ -1,0 +1,207 @@
+"""Rows as messages of Kafka: key, value, headers, topic and partition of each.
+
+Rows that are too large for the broker are found before their epoch is committed (`SizeCheck`).  A
+message is no larger than a bound that follows from the columns' bytes; only where that bound is
+beyond the limit are rows written to be measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.plan.staging import Rejections
+from godwit.sinks.row_checks import within_years
+from godwit.sources.message_formats import JsonMessages, MessageFormat, UnwritableError, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Layout", "Outgoing", "SizeCheck"]
+
+# What a message takes beside its key, value and headers: Kafka's batch header and its own.
+_OVERHEAD_BYTES: Final = 256
+_LONGEST_NUMBER: Final = 80  # as text: a decimal of 76 digits
+
+
+class Outgoing(NamedTuple):
+    """A message."""
+
+    topic: str
+    partition: int  # -1: as the partitioner says
+    key: Value
+    value: Value
+    headers: list[tuple[str, bytes | None]] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the broker counts, about."""
+        size = _OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"")
+        return size + sum(len(k.encode()) + len(v or b"") + 10 for k, v in self.headers or ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Which columns of a row make what of its message; picklable."""
+
+    topic: str
+    value: MessageFormat
+    key: tuple[str, ...]  # columns of the key; none: messages have no key
+    key_format: MessageFormat | None  # ``None``: text of a single column, JSON of several
+    headers: str | None  # column of a map, or of a list of structs of key and value
+    topics: str | None  # column of topics; null stands for `topic`
+    partitions: str | None  # column of partitions; null: as the partitioner says
+
+    def value_columns(self, names: list[str]) -> list[str]:
+        """Names of the columns that are in the value."""
+        return [n for n in names if n not in {self.headers, self.topics, self.partitions}]
+
+    def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Make a message of each row; raise `UnwritableError` if one cannot be made."""
+        values = self.value.encode(rows.select(self.value_columns(rows.schema.names)))
+        none = [None] * rows.num_rows
+        keys = self._keys(rows) if self.key else none
+        headers = map(_headers, rows[self.headers].to_pylist()) if self.headers else none
+        topics = rows[self.topics].to_pylist() if self.topics else none
+        partitions = rows[self.partitions].to_pylist() if self.partitions else none
+        for topic, partition, key, value, header in zip(
+            topics, partitions, keys, values, headers, strict=True
+        ):
+            yield Outgoing(
+                self.topic if topic is None else topic,
+                -1 if partition is None else partition,
+                key,
+                value,
+                header,
+            )
+
+    def _keys(self, rows: pa.RecordBatch) -> list[Value]:
+        if self.key_format is not None:
+            return self.key_format.encode(rows.select(list(self.key)))
+        if len(self.key) > 1:
+            return JsonMessages(None).encode(rows.select(list(self.key)))
+        column = rows[self.key[0]]
+        if not (_is_bytes(column.type)):
+            try:
+                column = column.cast(pa.string())
+            except pa.ArrowException as error:
+                raise UnwritableError(f"key {self.key[0]!r}: {error}") from error
+        keys: list[Value] = column.cast(pa.large_binary()).to_pylist()
+        return keys
+
+
+def _is_beyond(values: pa.Array) -> bool:
+    """Return whether there are dates and times that have no ISO 8601 text."""
+    if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
+        return False
+    bounds = within_years(values.type)
+    if bounds is None or not len(values):
+        return False
+    numbers = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
+    least, most = pc.min_max(numbers).values()
+    return least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1])
+
+
+def _is_bytes(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(dtype)
+        or pa.types.is_large_binary(dtype)
+        or pa.types.is_fixed_size_binary(dtype)
+        or pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+    )
+
+
+def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
+    """Headers of a row, from a map (pairs) or a list of structs."""
+    if given is None:
+        return None
+    pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in given if h is not None]
+    return [(k or "", v.encode() if isinstance(v, str) else v) for k, v in pairs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeCheck:
+    """Finds rows that cannot be messages, or are larger than the broker takes; picklable."""
+
+    layout: Layout
+    schema: pa.Schema
+    max_bytes: int
+
+    def __call__(self, rows: pa.RecordBatch) -> Rejections | None:
+        """Return the rows that the topic cannot take."""
+        batch = rows.cast(self.schema) if rows.schema != self.schema else rows
+        try:
+            if self._takes_any(batch) and _bound_bytes(batch) <= self.max_bytes:
+                return None
+            sizes = [message.size_bytes for message in self.layout.messages(batch)]
+            large = np.flatnonzero(np.asarray(sizes, np.int64) > self.max_bytes)
+            if not large.size:
+                return None
+            reasons = [self._reason(sizes[row]) for row in large]
+            return Rejections(rows=large, reasons=reasons)
+        except UnwritableError:
+            return self._each(batch)
+
+    def _takes_any(self, batch: pa.RecordBatch) -> bool:
+        """Return whether the formats write these rows whatever is in them."""
+        formats = (self.layout.value, self.layout.key_format)
+        if not all(one is None or one.writes_any for one in formats):
+            return False
+        return not any(_is_beyond(column) for column in batch.columns)
+
+    def _each(self, batch: pa.RecordBatch) -> Rejections | None:
+        rows, reasons = [], []
+        for row in range(batch.num_rows):
+            try:
+                (message,) = self.layout.messages(batch.slice(row, 1))
+            except UnwritableError as error:
+                rows.append(row)
+                reasons.append(f"it cannot be written: {error}")
+            else:
+                if message.size_bytes > self.max_bytes:
+                    rows.append(row)
+                    reasons.append(self._reason(message.size_bytes))
+        return Rejections(rows=np.asarray(rows, np.int64), reasons=reasons) if rows else None
+
+    def _reason(self, size_bytes: int) -> str:
+        return (
+            f"its message would have {size_bytes} bytes, and the topic takes {self.max_bytes} "
+            "(max.message.bytes)"
+        )
+
+
+def _bound_bytes(batch: pa.RecordBatch) -> int:
+    """Return how large a message of a batch's rows can be at most."""
+    fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _columns(batch))
+    return 2 * fields + _OVERHEAD_BYTES  # as key and as value
+
+
+def _columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
+    yield from zip(batch.columns, batch.schema, strict=True)
+
+
+def _text_bytes(values: pa.Array) -> int:
+    """Return how long the text of one of some values can be at most, as JSON escapes it."""
+    dtype = values.type
+    if _is_bytes(dtype):
+        if pa.types.is_fixed_size_binary(dtype):
+            return 2 * int(dtype.byte_width) + 4
+        return 6 * int(pc.max(pc.binary_length(values)).as_py() or 0) + 4
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        longest = int(pc.max(pc.list_value_length(values)).as_py() or 0)
+        return longest * (_text_bytes(values.flatten()) + 1) + 4
+    if pa.types.is_map(dtype):
+        entries = values.cast(pa.list_(pa.struct([dtype.key_field, dtype.item_field])))
+        return _text_bytes(entries)
+    if pa.types.is_struct(dtype):
+        parts = [
+            _text_bytes(part) + 6 * len(f.name)
+            for part, f in zip(values.flatten(), dtype, strict=True)
+        ]
+        return sum(parts) + 4 * len(parts) + 4
+    return _LONGEST_NUMBER

@@ -1,0 +1,510 @@
+"""Results in topics of Kafka, exactly once for readers of committed messages.
+
+One transaction holds an epoch's messages and the epoch's `HistoryPoint`, which stands in the
+metadata of an offset that a consumer group of the sink's own has for the topic.  The invariant: the
+group says epoch n if and only if the messages of every epoch up to n are committed.  A start takes
+the transactional id over, which ends whatever an earlier process left open and fences it, and only
+then asks the group: a commit whose answer was lost is known from there.
+
+Nothing that is in a topic can be taken back, so such a target cannot be rolled back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from godwit.checkpoint.ownership import HistoryPoint
+from godwit.model.durations import seconds
+from godwit.model.errors import InvalidFlowError, SinkError
+from godwit.model.wording import counted
+from godwit.plan.staging import Rejections
+from godwit.sinks.kafka_rows import Layout, SizeCheck
+from godwit.sinks.rows import column_names, fit, gather, halved, require_columns, storable_schema
+from godwit.sinks.target_sink import TargetSink
+from godwit.sources.kafka_client import (
+    ClusterAdmin,
+    ErrorLog,
+    KafkaFailedError,
+    Place,
+    check_settings,
+)
+from godwit.sources.message_formats import UnwritableError, as_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from godwit.model.durations import DurationOrSeconds
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+    from godwit.sources.message_formats import MessageFormat
+
+__all__ = ["KafkaSink"]
+
+_DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell
+_ROWS: Final = 10_000  # of which messages are made at a time
+_BYTES: Final = 16 * 2**20
+_ATTEMPTS: Final = 3
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001  the library's names
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+_PERMANENT: Final[Mapping[int, str]] = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "Raise the topic's max.message.bytes, or make the rows smaller.",
+    KafkaError._UNKNOWN_PARTITION: "Name partitions that the topic has.",  # noqa: SLF001
+    KafkaError._UNKNOWN_TOPIC: "Create the topic.",  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "Create the topic.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Let the sink's user write to the topic.",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Let the sink's user read and write offsets of its "
+    "group, godwit-*.",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Let the sink's user write with "
+    "transactional ids godwit-*.",
+}
+
+
+class KafkaSink(TargetSink):
+    """Writes each epoch to a topic, or to several, in one transaction."""
+
+    failures = (KafkaException, KafkaFailedError, UnwritableError)
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topic: str,
+        *,
+        value: str | MessageFormat,
+        key: str | Sequence[str] | None,
+        key_format: MessageFormat | None,
+        headers: str | None,
+        topic_column: str | None,
+        partition_column: str | None,
+        partitioner: str,
+        exactly_once: bool,
+        transaction_timeout: DurationOrSeconds,
+        timeout: DurationOrSeconds,
+        config: Mapping[str, Any] | None,
+        rejects: Sink | None,
+    ) -> None:
+        where = f"The Kafka sink on topic {topic!r}"
+        if not isinstance(topic, str) or not topic:
+            raise SinkError(
+                f"The Kafka sink was given {topic!r} for a topic.", remedy="Give the topic's name."
+            )
+        self._settings = check_settings(
+            where, servers, config, seconds(timeout, f"The timeout of {where}")
+        )
+        super().__init__("Kafka", secrets=self._settings.secrets, rejects=rejects, topic=topic)
+        self._topic = topic
+        self._layout = Layout(
+            topic=topic,
+            value=as_format(value, where),
+            key=() if key is None else column_names(key),
+            key_format=key_format,
+            headers=headers,
+            topics=topic_column,
+            partitions=partition_column,
+        )
+        self._partitioner = partitioner
+        self._exactly_once = exactly_once
+        self._transaction_s = seconds(transaction_timeout, f"The transaction timeout of {where}")
+        self._producer: Producer | None = None
+        self._group: Consumer | None = None
+        self._log = ErrorLog()
+        self._undelivered: list[tuple[str, KafkaError]] = []
+
+    def __repr__(self) -> str:
+        mode = "" if self._exactly_once else ", exactly_once=False"
+        return f"gw.sinks.kafka({self._settings.servers!r}, {self._topic!r}{mode})"
+
+    @staticmethod
+    def text_of(error: Exception) -> str:
+        """Text of an error of the library, with its name."""
+        if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
+            return f"{error.args[0].str()} ({error.args[0].name()})"
+        return str(error)
+
+    @property
+    def destination(self) -> str:
+        """The cluster and the topic."""
+        return f"{self._settings.servers} {self._topic}"
+
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether the group knows of epochs: not where they are delivered at least once."""
+        return self._exactly_once
+
+    def row_check(self) -> RowCheck:
+        """Return the check for rows that are no messages, or too large."""
+        return self._check
+
+    def open(self, context: SinkContext) -> None:
+        """Look for the topic and take the transactional id over."""
+        self._context = context
+        self._schema = storable_schema(context.schema)
+        self._check_columns()
+        self._last = -1
+        with self._explaining(
+            "cannot be opened",
+            "Check the servers, the credentials in config, and the user's rights.",
+        ):
+            admin = ClusterAdmin(self._settings)
+            if admin.topics([self._topic])[self._topic] is None:
+                raise self._error(
+                    f"has no topic {self._topic!r}: the cluster does not know it",
+                    "Create it, with as many partitions as its readers need.",
+                )
+            self._max_bytes = int(
+                admin.topic_setting(self._topic, "max.message.bytes") or _DEFAULT_MAX_BYTES
+            )
+            self._check = SizeCheck(
+                layout=self._layout, schema=self._schema, max_bytes=self._max_bytes
+            )
+            self._connect()
+            if self._exactly_once and (point := self.last_delivered()) is not None:
+                self._last = point.epoch
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the epoch that the sink's group has."""
+        if not self._exactly_once:
+            return None
+        with self._explaining(
+            "cannot be asked for its epochs", "Check the cluster, and start the query again."
+        ):
+            group = self._own_group()
+            (place,) = group.committed([Place(self._topic, 0)], timeout=self._settings.timeout_s)
+            if place.error is not None:
+                raise KafkaException(place.error)
+        if place.offset < 0 or not place.metadata:
+            return None
+        return HistoryPoint(**json.loads(place.metadata))
+
+    def cannot_roll_back(self) -> str:
+        """Say why messages cannot be taken back."""
+        return "messages that are in a topic cannot be taken back"
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        """Record epochs as delivered."""
+        with self._explaining("cannot be told its epochs", "Check the cluster, and start again."):
+            self._in_transaction(point, lambda _: None)
+        self._last = point.epoch
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Write the epoch's messages and its number in one transaction, unless it is recorded."""
+        if output.epoch <= self._last:
+            return
+        with self._explaining(
+            f"epoch {output.epoch} cannot be written",
+            "Readers of committed messages see it whole or not at all; mend the cause and start "
+            "the query again."
+            if self._exactly_once
+            else "Some of its messages may be there; mend the cause and start the query again, "
+            "which writes all of them.",
+            epoch=output.epoch,
+        ):
+            if self._exactly_once:
+                self._in_transaction(output.point, lambda to: self._send(output, to))
+            else:
+                producer = self._connect()
+                self._send(output, producer)
+                self._flush(producer)
+        self._last = output.epoch
+
+    def close(self) -> None:
+        """Close the clients; a transaction that is open is aborted."""
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.purge()
+            producer.close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    # Transactions
+
+    def _in_transaction(self, point: HistoryPoint, write: Callable[[Producer], None]) -> None:
+        """Write, and record an epoch, in one transaction; again if that is of use."""
+        place = Place(
+            self._topic,
+            0,
+            point.epoch + 1,
+            metadata=json.dumps(
+                {
+                    "query_id": point.query_id,
+                    "history": point.history,
+                    "epoch": point.epoch,
+                    "digest": point.digest,
+                }
+            ),
+        )
+        timeout_s = self._settings.timeout_s
+        for attempt in range(1, _ATTEMPTS + 1):
+            start_s = time.monotonic()
+            producer = self._connect()
+            try:
+                producer.begin_transaction()
+                try:
+                    write(producer)
+                    self._raise_undelivered()
+                except BaseException:
+                    self._abort(producer)
+                    raise
+                producer.send_offsets_to_transaction(
+                    [place], self._own_group().consumer_group_metadata(), timeout_s
+                )
+                self._commit(producer)
+            except KafkaException as error:
+                self._recover(error, start_s, last=attempt == _ATTEMPTS)
+                recorded = self.last_delivered()
+                if recorded is not None and recorded == point:
+                    return  # the answer to the commit was lost, the commit was not
+            else:
+                return
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit; what does not get an answer is asked again, which changes nothing."""
+        start_s = time.monotonic()
+        while True:
+            try:
+                producer.commit_transaction(self._settings.timeout_s)
+            except KafkaException as error:
+                late = time.monotonic() - start_s > self._settings.timeout_s
+                if late or not error.args[0].retriable():
+                    raise
+            else:
+                return
+
+    def _recover(self, error: KafkaException, start_s: float, *, last: bool) -> None:
+        """Make a second attempt possible; raise if there is no use in one."""
+        met: KafkaError = error.args[0]
+        undelivered = self._undelivered
+        if met.code() in _FENCED or (met.fatal() and not last):
+            self._forget_producer()
+            if met.code() in _FENCED:
+                raise self._fenced(time.monotonic() - start_s, error) from None
+            return
+        if met.txn_requires_abort() and self._producer is not None:
+            self._abort(self._producer)
+        else:
+            self._forget_producer()
+        first = undelivered[0][1] if undelivered else met
+        if first.code() in _PERMANENT:
+            on = f" (topic {undelivered[0][0]!r})" if undelivered else ""
+            raise self._error(
+                f"messages are refused: {self.text_of(KafkaException(first))}{on}",
+                _PERMANENT[first.code()],
+            ) from None
+        if last:
+            raise error
+
+    def _fenced(self, took_s: float, error: KafkaException) -> SinkError:
+        if took_s >= self._transaction_s:
+            return self._error(
+                f"the transaction took {took_s:.0f} s, and the broker ended it after "
+                f"{self._transaction_s:g} s: {self.text_of(error)}",
+                "Give more time, transaction_timeout=...; the broker's bound is "
+                "transaction.max.timeout.ms.",
+            )
+        return self._error(
+            f"another process has taken this sink over: {self.text_of(error)}",
+            "Two runs of one checkpoint write to it; let one go on.",
+        )
+
+    def _abort(self, producer: Producer) -> None:
+        """Abort a transaction, or forget the producer: the next one aborts it."""
+        self._undelivered = []
+        try:
+            producer.abort_transaction(self._settings.timeout_s)
+        except KafkaException:
+            self._forget_producer()
+        self._undelivered = []
+
+    def _forget_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+    def _connect(self) -> Producer:
+        """Return the producer; a new one takes over the transactional id."""
+        if self._producer is not None:
+            return self._producer
+        start_s = time.monotonic()
+        chosen: dict[str, Any] = {
+            "linger.ms": 5,
+            "partitioner": self._partitioner,
+            "message.max.bytes": min(max(self._max_bytes, 1_000_000), 1_000_000_000),
+        }
+        ours: dict[str, Any] = {"delivery_report_only_error": True, "enable_idempotence": True}
+        if self._exactly_once:
+            ours["transactional_id"] = self._own_name
+            ours["transaction_timeout_ms"] = round(self._transaction_s * 1000)
+        else:
+            chosen["message.timeout.ms"] = round(self._settings.timeout_s * 1000)
+        settings = {**chosen, **self._settings.client(self._log, **ours)}
+        try:
+            producer = Producer({**settings, "on_delivery": self._not_delivered})
+            if self._exactly_once:
+                producer.init_transactions(self._settings.timeout_s)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise self._settings.failed(error, self._log, start_s) from None
+        self._undelivered = []
+        self._producer = producer
+        return producer
+
+    @property
+    def _own_name(self) -> str:
+        """Transactional id and group of this sink of this query."""
+        return f"godwit-{self._context.query_id}-{self._context.writer}"
+
+    def _own_group(self) -> Consumer:
+        """Return a consumer that asks for the group's offsets and never joins it."""
+        if self._group is None:
+            ours = self._settings.client(
+                self._log,
+                group_id=self._own_name,
+                enable_auto_commit=False,
+                isolation_level="read_committed",  # offsets of open transactions are waited for
+            )
+            self._group = Consumer(ours)
+        return self._group
+
+    # Messages
+
+    def _send(self, output: EpochOutput, producer: Producer) -> None:
+        """Hand an epoch's messages to the producer."""
+        refused: list[pa.RecordBatch] = []
+        reasons: list[str] = []
+        sent = 0
+        for batch in self._parts(output):
+            rows = batch
+            rejections = self._check(batch)
+            if rejections is not None:
+                refused.append(batch.take(pa.array(rejections.rows)))
+                reasons += rejections.reasons
+                keep = np.ones(batch.num_rows, np.bool_)
+                keep[rejections.rows] = False
+                rows = batch.filter(pa.array(keep))
+            for message in self._layout.messages(rows):
+                self._produce(producer, message)
+                sent += 1
+                if sent % 1_000 == 0:
+                    producer.poll(0)
+        if refused or self._rejects is not None:
+            none = pa.RecordBatch.from_pylist([], self._schema)
+            output.divert(
+                pa.concat_batches([none, *refused]),
+                Rejections(rows=np.arange(len(reasons)), reasons=reasons),
+            )
+
+    def _produce(self, producer: Producer, message: Any) -> None:
+        start_s = None
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    message.partition,
+                    headers=message.headers,
+                )
+            except BufferError:  # the broker is slower than we are
+                start_s = start_s or time.monotonic()
+                if time.monotonic() - start_s > self._settings.timeout_s:
+                    raise self._settings.failed(
+                        TimeoutError("the broker has not taken messages for too long"),
+                        self._log,
+                        start_s,
+                    ) from None
+                producer.poll(0.05)
+            else:
+                return
+
+    def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        for gathered in gather(fit(output, self._schema, self._context.name), rows=_ROWS):
+            yield from halved(gathered, rows=_ROWS, size_bytes=_BYTES)
+
+    def _not_delivered(self, error: KafkaError | None, message: Any) -> None:
+        """Take note of a message that the broker refused; called while the producer is polled."""
+        if error is not None:
+            self._undelivered.append((message.topic() or "", error))
+
+    def _raise_undelivered(self) -> None:
+        if self._undelivered:
+            raise KafkaException(self._undelivered[0][1])
+
+    def _flush(self, producer: Producer) -> None:
+        """Wait until the broker has everything; of what it does not take, say why."""
+        start_s = time.monotonic()
+        left = producer.flush(self._settings.timeout_s)
+        undelivered, self._undelivered = self._undelivered, []
+        if undelivered:
+            topic, error = undelivered[0]
+            raise self._error(
+                f"{counted(len(undelivered), 'message')} not written, the first to topic "
+                f"{topic!r}: {self.text_of(KafkaException(error))}",
+                _PERMANENT.get(error.code(), "Check the cluster."),
+            )
+        if left:
+            waited = TimeoutError(f"{counted(left, 'message')} not acknowledged in time")
+            raise self._settings.failed(waited, self._log, start_s)
+
+    def _check_columns(self) -> None:
+        """Refuse rows of which messages cannot be made."""
+        layout, schema = self._layout, self._schema
+        for option, names in (
+            ("key", layout.key),
+            ("headers", [layout.headers] if layout.headers else []),
+            ("topic_column", [layout.topics] if layout.topics else []),
+            ("partition_column", [layout.partitions] if layout.partitions else []),
+        ):
+            require_columns(self._context, names, option)
+        if layout.topics and not _is_text(schema.field(layout.topics).type):
+            raise self._not_such_a_column("topic_column", layout.topics, "text")
+        if layout.partitions and not pa.types.is_integer(schema.field(layout.partitions).type):
+            raise self._not_such_a_column("partition_column", layout.partitions, "integers")
+        if layout.headers and not _are_headers(schema.field(layout.headers).type):
+            raise self._not_such_a_column(
+                "headers",
+                layout.headers,
+                "maps of text to text or bytes (or lists of structs of key and value)",
+            )
+        names = layout.value_columns(schema.names)
+        value_schema = pa.schema([schema.field(name) for name in names])
+        where = f"Sink {self._context.name!r}"
+        try:
+            layout.value.check_columns(value_schema, where)
+            if layout.key_format is not None:
+                keys = pa.schema([schema.field(name) for name in layout.key])
+                layout.key_format.check_columns(keys, f"{where}, for keys,")
+        except InvalidFlowError as error:
+            raise SinkError(error.message, remedy=error.remedy, sink=self._context.name) from None
+
+    def _not_such_a_column(self, option: str, name: str, wanted: str) -> SinkError:
+        return self._error(
+            f"{option} names {name!r}, which holds {self._schema.field(name).type}",
+            f"Give a column of {wanted}.",
+        )
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
+
+
+def _are_headers(dtype: pa.DataType) -> bool:
+    if pa.types.is_map(dtype):
+        key, value = dtype.key_type, dtype.item_type
+    elif pa.types.is_list(dtype) and pa.types.is_struct(dtype.value_type):
+        fields = {field.name: field.type for field in dtype.value_type}
+        if set(fields) != {"key", "value"}:
+            return False
+        key, value = fields["key"], fields["value"]
+    else:
+        return False
+    return _is_text(key) and (_is_text(value) or bool(pa.types.is_binary(value)))
