@@ -6,6 +6,7 @@ each test and deleted after it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -25,7 +26,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["KafkaBroker", "kafka", "kafka_server"]
+__all__ = ["KafkaBroker", "kafka", "kafka_server", "running_broker"]
 
 _START_TIMEOUT_S = 30.0
 
@@ -40,12 +41,12 @@ class KafkaBroker:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _admin: Any = None
 
-    def topic(self, partitions: int = 1, **config: str) -> str:
+    def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> str:
         """Make a topic."""
         from confluent_kafka.admin import NewTopic
 
         name = f"godwit-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
-        _done(self.admin().create_topics([NewTopic(name, partitions, 1, config=config)]))
+        _done(self.admin().create_topics([NewTopic(name, partitions, 1, config=config or {})]))
         self.topics.append(name)
         return name
 
@@ -129,10 +130,9 @@ def _done(futures: Any) -> list[Any]:
     return [future.result(30) for future in futures.values()]
 
 
-@pytest.fixture(scope="session")
-def kafka_server() -> Iterator[KafkaBroker]:
-    """Yield a broker that lives as long as the test session."""
-    pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
+@contextlib.contextmanager
+def running_broker() -> Iterator[KafkaBroker]:
+    """Run a broker for as long as the context lasts, unless there is one."""
     if servers := os.environ.get("GODWIT_KAFKA"):
         yield KafkaBroker(servers)
         return
@@ -142,14 +142,7 @@ def kafka_server() -> Iterator[KafkaBroker]:
     directory = Path(tempfile.mkdtemp(prefix="godwit-kafka-"))
     try:
         port, data = _free_port(), f"{directory}/data"
-        arguments = [
-            "--only",
-            "kafka",
-            "--kafka-port",
-            str(port),
-            "--data-dir",
-            data,
-        ]
+        arguments = ["--only", "kafka", "--kafka-port", str(port), "--data-dir", data]
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
                 [*command, "start", *arguments],
@@ -166,6 +159,14 @@ def kafka_server() -> Iterator[KafkaBroker]:
             process.wait(30)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaBroker]:
+    """Yield a broker that lives as long as the test session."""
+    pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
+    with running_broker() as broker:
+        yield broker
 
 
 @pytest.fixture

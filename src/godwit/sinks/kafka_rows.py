@@ -103,7 +103,7 @@ def _is_beyond(values: pa.Array) -> bool:
         return False
     numbers = values.cast(pa.int32() if values.type == pa.date32() else pa.int64())
     least, most = pc.min_max(numbers).values()
-    return least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1])
+    return bool(least.is_valid and (least.as_py() < bounds[0] or most.as_py() > bounds[1]))
 
 
 def _is_bytes(dtype: pa.DataType) -> bool:

@@ -224,7 +224,7 @@ def test_columns_that_will_not_do_are_refused_at_the_start(
 
 
 def test_a_row_that_is_too_large_is_found_before_it_is_committed(kafka: KafkaBroker) -> None:
-    topic = kafka.topic(**{"max.message.bytes": "5000"})
+    topic = kafka.topic(config={"max.message.bytes": "5000"})
     large = rows(0, ("N1", 1), ("x" * 6000, 2), ("N3", 3))
     with opened(kafka, topic) as sink:
         check = sink.row_check()

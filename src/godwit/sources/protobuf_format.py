@@ -1,0 +1,257 @@
+"""Messages of Protocol Buffers, bare or in a schema registry's framing: `gw.formats.protobuf`.
+
+The format carries the message's descriptors, as bytes, so that any process can read it, with or
+without the generated module.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError
+
+from godwit.model.errors import InvalidFlowError
+from godwit.sources.message_formats import MessageFormat, UnwritableError, Value, with_dicts
+from godwit.sources.schema_registry import frame, unframed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from google.protobuf.message import Message
+
+__all__ = ["ProtobufMessages"]
+
+_TYPES: Final = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.uint32(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.uint64(),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_ENUM: pa.string(),
+}
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+
+
+class ProtobufMessages(MessageFormat):
+    """Values as messages of one type, one field for each column."""
+
+    failures = (*MessageFormat.failures, DecodeError)
+
+    def __init__(
+        self,
+        message: type[Message] | str,
+        *,
+        descriptors: bytes | Path | None,
+        framed: bool,
+        schema_id: int | None,
+    ) -> None:
+        if isinstance(message, str):
+            if descriptors is None:
+                raise InvalidFlowError(
+                    f"The Protobuf format was given the name {message!r} and no descriptors.",
+                    remedy="Give descriptors=, or the generated class.",
+                )
+            found = descriptors.read_bytes() if isinstance(descriptors, Path) else descriptors
+            self._name, self._files = message, found
+        else:
+            described = message.DESCRIPTOR
+            self._name, self._files = described.full_name, _files_of(described.file)
+        self._framed, self._schema_id = framed, schema_id
+        try:
+            fields = _descriptor(self._files, self._name).fields
+        except (KeyError, TypeError, DecodeError) as error:
+            raise InvalidFlowError(
+                f"The Protobuf format finds no message {self._name!r}: {error}.",
+                remedy="Give its full name, with the package; and a descriptor set that protoc "
+                "made with --include_imports.",
+            ) from None
+        self._schema = pa.schema([(f.name, _arrow_type(f, ())) for f in fields])
+
+    def __repr__(self) -> str:
+        return f"gw.formats.protobuf({self._name!r})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The message's fields."""
+        return self._schema
+
+    def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Read messages."""
+        read = _class(self._files, self._name).FromString
+        place = _place_in_file(_descriptor(self._files, self._name))
+        messages: list[Any] = []
+        for value in values:
+            if value is None:
+                messages.append(None)
+                continue
+            messages.append(read(_after_place(value, place) if self._framed else value))
+        fields = _descriptor(self._files, self._name).fields_by_name
+        return [
+            pa.array(
+                [None if m is None else _python_value(m, fields[f.name]) for m in messages], f.type
+            )
+            for f in schema
+        ]
+
+    def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Write each row as a message."""
+        make = _class(self._files, self._name)
+        begin = b""
+        if self._framed:
+            place = _place_in_file(_descriptor(self._files, self._name))
+            begin = frame(self._schema_id or 0) + _place_bytes(place)
+        columns = [
+            (name, [with_dicts(v, column.type) for v in column.to_pylist()])
+            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        ]
+        written: list[Value] = []
+        for row in range(rows.num_rows):
+            try:
+                given = {name: values[row] for name, values in columns if values[row] is not None}
+                written.append(begin + make(**given).SerializeToString())
+            except (EncodeError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
+                raise UnwritableError(f"{type(error).__name__}: {error}") from error
+        return written
+
+    def check_columns(self, schema: pa.Schema, where: str) -> None:
+        """Refuse columns that the message does not have."""
+        unknown = [name for name in schema.names if name not in self._schema.names]
+        if unknown:
+            raise InvalidFlowError(
+                f"{where} has column {unknown[0]!r}, and message {self._name} has no such field.",
+                remedy=f"Its fields are {', '.join(self._schema.names)}.",
+            )
+        if self._framed and self._schema_id is None:
+            raise InvalidFlowError(
+                f"{where} is to write framed messages, and the id of their schema is not given.",
+                remedy="Give schema_id=, the id in the registry.",
+            )
+
+
+def _files_of(file: Any) -> bytes:
+    """Return a file's descriptors and those that it needs, each after what it needs."""
+    files: dict[str, Any] = {}
+
+    def add(one: Any) -> None:
+        if one.name not in files:
+            for needed in one.dependencies:
+                add(needed)
+            files[one.name] = one
+
+    add(file)
+    found = descriptor_pb2.FileDescriptorSet()
+    for one in files.values():
+        one.CopyToProto(found.file.add())
+    return bytes(found.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=64)
+def _descriptor(files: bytes, name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+        pool.Add(file)
+    return pool.FindMessageTypeByName(name)
+
+
+@lru_cache(maxsize=64)
+def _class(files: bytes, name: str) -> Any:
+    return message_factory.GetMessageClass(_descriptor(files, name))
+
+
+def _place_in_file(descriptor: Any) -> list[int]:
+    """Return where a message stands among those of its file, and of those that it is in."""
+    outer = descriptor.containing_type
+    if outer is None:
+        names = list(descriptor.file.message_types_by_name)
+        return [names.index(descriptor.name)]
+    return [*_place_in_file(outer), [d.name for d in outer.nested_types].index(descriptor.name)]
+
+
+def _place_bytes(place: list[int]) -> bytes:
+    if place == [0]:
+        return b"\0"
+    return b"".join(_zigzag(number) for number in (len(place), *place))
+
+
+def _zigzag(number: int) -> bytes:
+    left, written = number * 2, bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    written.append(left)
+    return bytes(written)
+
+
+def _after_place(value: bytes, place: list[int]) -> bytes:
+    """Return what comes after the framing of a message of the right type."""
+    _, begin = unframed(value)
+    for expected in (_place_bytes(place), b"\2\0" if place == [0] else _place_bytes(place)):
+        if value.startswith(expected, begin):
+            return value[begin + len(expected) :]
+    msg = "its framing says that it is another message of the schema"
+    raise ValueError(msg)
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated)
+
+
+def _is_map(field: Any) -> bool:
+    kind = field.message_type
+    return kind is not None and bool(kind.GetOptions().map_entry)
+
+
+def _arrow_type(field: Any, within: tuple[str, ...]) -> Any:
+    if _is_map(field):
+        parts = field.message_type.fields_by_name
+        return pa.map_(_one_type(parts["key"], within), _one_type(parts["value"], within))
+    dtype = _one_type(field, within)
+    return pa.list_(dtype) if _is_repeated(field) else dtype
+
+
+def _one_type(field: Any, within: tuple[str, ...]) -> Any:
+    kind = field.message_type
+    if kind is None:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            is_bytes = field.type == FieldDescriptor.TYPE_BYTES
+            return pa.binary() if is_bytes else pa.string()
+        return _TYPES[field.cpp_type]
+    if kind.full_name == _TIMESTAMP:
+        return pa.timestamp("us", "UTC")
+    if kind.full_name in within:
+        raise InvalidFlowError(
+            f"Protobuf message {kind.full_name} holds itself, and Arrow has no type for that.",
+            remedy="Read values as bytes, and parse them in a map.",
+        )
+    inner = (*within, kind.full_name)
+    return pa.struct([(part.name, _arrow_type(part, inner)) for part in kind.fields])
+
+
+def _python_value(message: Any, field: Any) -> Any:
+    if _is_map(field):
+        item = field.message_type.fields_by_name["value"]
+        return [(k, _one_value(v, item)) for k, v in getattr(message, field.name).items()]
+    if _is_repeated(field):
+        return [_one_value(item, field) for item in getattr(message, field.name)]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    return _one_value(getattr(message, field.name), field)
+
+
+def _one_value(value: Any, field: Any) -> Any:
+    kind = field.message_type
+    if kind is None:
+        if field.enum_type is not None:
+            known = field.enum_type.values_by_number.get(value)
+            return str(value) if known is None else known.name
+        return value
+    if kind.full_name == _TIMESTAMP:
+        return value.seconds * 1_000_000 + value.nanos // 1000
+    return {part.name: _python_value(value, part) for part in kind.fields}
