@@ -120,7 +120,7 @@ def test_any_split_into_epochs_and_partials_gives_what_plain_python_gives(kind: 
     dtype, values = TYPES[kind]
     cases = {name: (made, expected) for name, made, expected, kinds in CASES if kind in kinds}
 
-    @settings(derandomize=True, deadline=None, max_examples=35, database=None)
+    @settings(derandomize=True, deadline=None, max_examples=25, database=None)
     @given(epochs=streams(values), combined=st.lists(st.booleans(), min_size=3, max_size=3))
     @example(epochs=[[[("x", None), ("x", None)]]], combined=[True] * 3)
     @example(epochs=[[[]], [[(None, None)]]], combined=[False] * 3)

@@ -65,7 +65,7 @@ def test_steady_input_with_noise_comes_to_rest(seed: int, executors: int) -> Non
 
 
 @given(seed=seeds, factor=st.sampled_from([0.25, 0.5, 1.7, 2.5, 4.0]), delay_s=st.floats(0.1, 9.0))
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(derandomize=True, deadline=None, max_examples=8)
 def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_taken_back(
     seed: int, factor: float, delay_s: float
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_take
     moves=st.integers(1, 6),
     planner=st.sampled_from(["flux", "universal_hashing", "clb"]),
 )
-@settings(derandomize=True, deadline=None, max_examples=10)
+@settings(derandomize=True, deadline=None, max_examples=5)
 def test_draining_always_ends(seed: int, executors: int, moves: int, planner: str) -> None:
     stream = world(
         seed,

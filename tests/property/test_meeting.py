@@ -64,7 +64,7 @@ class Watermarks:
         )
 
 
-@settings(max_examples=3, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=3, database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_windows_over_a_union_hold_what_plain_python_says_whatever_happens(seed:
                 run.restart()
 
 
-@settings(max_examples=4, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=4, database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_duplicates_are_dropped_as_plain_python_says_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def test_duplicates_are_dropped_as_plain_python_says_whatever_happens(seed: int)
         assert run.epoch() == waiting
 
 
-@settings(max_examples=5, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=5, database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -159,7 +159,7 @@ def test_the_newest_row_is_the_one_that_plain_python_finds_whatever_happens(seed
         both_sides(run, oracle, rng, slack)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=6, database=None)
 @given(st.integers(0, 2**32 - 1))
 def test_pairs_within_an_interval_are_those_of_plain_python_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def test_panes_make_exactly_the_windows_of_each_moment(kinds_: Any, data: st.Dat
     assert grid.closes(closed, until) == bool(closing)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=5, database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=3, unique=True),
     st.integers(0, 15),
@@ -140,7 +140,7 @@ def _sink() -> Any:
     return FakeSink()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=8, database=None)
 @given(
     st.lists(kinds(), min_size=1, max_size=6, unique=True), st.booleans(), st.integers(0, 2**32 - 1)
 )

@@ -33,6 +33,9 @@ def main() -> int:
         if found:
             different += 1
             print(f"seed {seed}:", *found, sep="\n  ", flush=True)
+        played = seed - args.seed + 1
+        if played % 100 == 0:  # for whoever ends it early
+            print(f"{played} so far, {different} differ", file=sys.stderr, flush=True)
     print(f"{args.rounds} flows played, {different} differ")
     return 1 if different else 0
 
