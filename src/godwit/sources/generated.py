@@ -135,10 +135,11 @@ class GeneratedSource(Source):
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
+        row_bytes = sum(map(_about_bytes, self.schema.types))
         return [
             Split(
                 rows=upto - at,
-                size_bytes=None,
+                size_bytes=(upto - at) * row_bytes,
                 what=f"rows {at} to {upto - 1}",
                 payload=(at, upto, begin["start_us"]),
             )
@@ -255,3 +256,8 @@ def _moment_us(start: object) -> int:
 def _iso(moment_us: int) -> str:
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
     return moment.isoformat()
+
+
+def _about_bytes(kind: pa.DataType) -> int:
+    """Bytes of a value, about: enough to tell whether rows are few."""
+    return 8 if pa.types.is_primitive(kind) else 32

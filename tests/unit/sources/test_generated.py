@@ -170,3 +170,12 @@ def test_nexmark_bids_are_for_auctions_that_there_are_or_will_be_soon() -> None:
 def test_options_that_make_no_sense_are_refused(make: Any, said: str) -> None:
     with pytest.raises(gw.GodwitError, match=said):
         make()
+
+
+@pytest.mark.parametrize("source", [gw.sources.rate(paced=False, num_rows=10_000), unpaced("bids")])
+def test_few_rows_are_known_to_be_few_so_that_the_driver_reads_them(source: Any) -> None:
+    begin = source.start()
+    end = source.latest(begin, limit=1000)
+    splits = source.splits(begin, end, 2)
+    assert sum(split.rows for split in splits) == 1000
+    assert 8_000 <= sum(split.size_bytes for split in splits) <= 2**20
