@@ -210,9 +210,7 @@ class SparkRun:
 
     def use_this_thread(self) -> None:
         """Prepare a thread that is not Spark's for jobs of this run."""
-        self._spark.sparkContext.setJobGroup(
-            self.run_id, f"godwit: epochs of {self.flow.name} without input"
-        )
+        self._spark.sparkContext.setJobGroup(self.run_id, f"godwit: epochs of {self.flow.name}")
 
     def cancel_jobs(self) -> None:
         """Break off the jobs of threads that are not Spark's."""

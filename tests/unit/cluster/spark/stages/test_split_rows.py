@@ -1,0 +1,77 @@
+"""Splits of own sources are read by the driver where they are few, else by tasks, each once."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from godwit.checkpoint.records import POSITIONS, BatchRef
+from godwit.cluster.spark.stages.split_rows import BYTES_HERE, ROWS_HERE, dealt, planned_tasks
+from godwit.cluster.spark.stages.stages import RowsHere, SplitTasks
+from godwit.engine.lane.source_side import NumberedSplit
+from godwit.engine.source_positions import PlannedRows
+from godwit.sources import Split
+
+
+def numbered(sizes: list[int | None], rows: int | None = 1) -> tuple[NumberedSplit, ...]:
+    return tuple(
+        NumberedSplit(
+            number=number,
+            source="rows",
+            split=Split(rows=rows, size_bytes=size, what=f"part {number}", payload=number),
+        )
+        for number, size in enumerate(sizes)
+    )
+
+
+def planned(splits: tuple[NumberedSplit, ...]) -> PlannedRows:
+    return PlannedRows(ref=BatchRef(number=0, digest=POSITIONS), begins={}, splits=splits)
+
+
+@given(
+    sizes=st.lists(st.one_of(st.none(), st.integers(0, 1000)), max_size=60), cores=st.integers(1, 8)
+)
+def test_every_split_is_read_once_by_one_task(sizes: list[int | None], cores: int) -> None:
+    splits = numbered(sizes)
+    tasks = dealt(splits, cores)
+    assert all(tasks)
+    assert len(tasks) <= 4 * cores
+    assert sorted(chain(*tasks), key=lambda split: split.number) == list(splits)
+    assert all(list(task) == sorted(task, key=lambda split: split.number) for task in tasks)
+
+
+def test_many_splits_of_unlike_size_make_tasks_of_like_size() -> None:
+    splits = numbered([1000, *[10] * 100])
+    sizes = sorted(sum(s.split.size_bytes or 0 for s in task) for task in dealt(splits, 2))
+    assert sizes == [1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size_bytes", "here"),
+    [
+        (ROWS_HERE, BYTES_HERE, True),
+        (ROWS_HERE + 1, 1, False),
+        (1, BYTES_HERE + 1, False),
+        (None, 1, False),
+        (1, None, False),
+    ],
+)
+def test_the_driver_reads_rows_that_are_known_to_be_few(
+    rows: int | None, size_bytes: int | None, *, here: bool
+) -> None:
+    splits = numbered([size_bytes], rows)
+    read = planned_tasks(planned(splits), 2)
+    if here:
+        assert isinstance(read, RowsHere)
+        assert tuple(read.items) == splits
+    else:
+        assert isinstance(read, SplitTasks)
+        assert [pickle.loads(task) for task in read.tasks] == [splits]
+
+
+def test_an_epoch_without_rows_has_no_tasks() -> None:
+    assert planned_tasks(planned(()), 2) == RowsHere(())
