@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from godwit.model.errors import SourceError
 from godwit.sources.file_types import common_schema
 
 if TYPE_CHECKING:
@@ -240,9 +239,8 @@ def _has(schema: pa.Schema, name: str) -> bool:
     """Return true if a file has a column; refuse two of one name."""
     count = len(schema.get_all_field_indices(name))
     if count > 1:
-        raise SourceError(
-            f"A file has {count} columns named {name!r}.", remedy="Write it with one."
-        )
+        msg = f"it has {count} columns named {name!r}"
+        raise ValueError(msg)
     return count == 1
 
 

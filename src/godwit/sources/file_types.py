@@ -128,10 +128,13 @@ def _refused(column: pa.Array, field: pa.Field, file: str, reason: str) -> Sourc
 
 
 def from_text(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Read instants; those without an offset are UTC."""
-    naive = pc.invert(pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$"))
-    marked = pc.binary_join_element_wise(column, "Z", "")
-    return pc.if_else(naive, marked, column).cast(dtype)
+    """Read instants; those without an offset, and days, are UTC."""
+    marked = pc.match_substring_regex(column, r"(?:[Zz]|[+-]\d\d:?\d\d)\s*$")
+    none = pa.scalar(None, column.type)
+    instants = pc.if_else(marked, column, none).cast(dtype)
+    return pc.coalesce(
+        instants, pc.if_else(marked, none, column).cast(pa.timestamp(dtype.unit)).cast(dtype)
+    )
 
 
 def common_schema(schema: pa.Schema, instants: Sequence[str] = ()) -> pa.Schema:

@@ -8,6 +8,7 @@ Files that are compressed, and CSV with line breaks within quotes, cannot be cut
 from __future__ import annotations
 
 import io
+import re
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,10 @@ _PROBE_BYTES: Final = 64 << 10
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
+_LINE: Final = re.compile(rb"[^\r\n]+")
+_NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
+_NULL_LINE: Final = re.compile(rb"\n[ \t\r]*null")
+_NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
 
 
 class _TextFormat(FileFormat):
@@ -153,7 +158,7 @@ class JsonFormat(_TextFormat):
 
     def _infer(self, block: bytes) -> pa.Schema:
         """See `_TextFormat._infer`."""
-        return pajson.read_json(io.BytesIO(block.removeprefix(_MARK)), _json_options(block)).schema
+        return _parsed_json(block.removeprefix(_MARK), None).schema
 
     def read(
         self,
@@ -177,15 +182,23 @@ class JsonFormat(_TextFormat):
                 count = sum(not line.isspace() for line in text.splitlines() if line)
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
                 continue
-            rows = pajson.read_json(io.BytesIO(text), _json_options(text), parse)
+            rows = _parsed_json(text, parse)
             for field in as_text:
                 at = rows.schema.get_field_index(field.name)
                 rows = rows.set_column(at, field.name, rows.column(at).cast(field.type))
             yield from rows.combine_chunks().to_batches()
 
 
-def _json_options(block: bytes) -> pajson.ReadOptions:
-    return pajson.ReadOptions(use_threads=False, block_size=len(block) + 1)
+def _parsed_json(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
+    """Parse lines that are objects; refuse others, and text that is not UTF-8."""
+    # A null at the beginning would end the process (pyarrow 26), and further ones be rows of nulls.
+    if _NOT_OBJECT.match(text) or _NULL_LINE.search(text):
+        msg = "a line is no JSON object in braces, but null, an array, a number or a text"
+        raise ValueError(msg)
+    options = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    rows = pajson.read_json(io.BytesIO(text), options, parse)
+    rows.validate(full=True)  # the parser takes any bytes for text
+    return rows
 
 
 class CsvFormat(_TextFormat):
@@ -257,10 +270,10 @@ class CsvFormat(_TextFormat):
             if names is None:
                 header, newline, text = block.partition(b"\n")
                 names = self._names(header + newline)
-            if not text or text.isspace():
+            if _NO_LINES.match(text):
                 continue
             present = [name for name in types if name in names] or names[:1]
-            rows = self._parsed(text, names, types, present)
+            rows = self._lines(text, names, types, present)
             for field in fields:
                 if _is_instant(field.type) and field.name in present:
                     instants = from_text(rows.column(field.name).combine_chunks(), field.type)
@@ -273,10 +286,37 @@ class CsvFormat(_TextFormat):
         names: list[str] = self._parsed(header.rstrip(b"\r\n") + b"\n", None, {}, None).column_names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise SourceError(
-                f"A file has several columns named {twice[0]!r}.", remedy="Write it with one."
-            )
+            msg = f"it has several columns named {twice[0]!r}"
+            raise ValueError(msg)
         return names
+
+    def _lines(
+        self, text: bytes, names: list[str], types: dict[str, pa.DataType], columns: list[str]
+    ) -> pa.Table:
+        """Parse lines; refuse values with line breaks where ranges may be cut at them."""
+        quote = self._parse["quote_char"]
+        has_breaks = self._parse["newlines_in_values"]
+        if has_breaks or not quote or str(quote).encode() not in text:
+            return self._parsed(text, names, types, columns)
+        hint = "if values in quotes have line breaks, give newlines_in_values=True"
+        try:
+            rows = self._parsed(text, names, types, columns)
+        except pa.ArrowInvalid as error:
+            msg = f"{str(error).splitlines()[0]} ({hint})"
+            raise ValueError(msg) from error
+        lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        if rows.num_rows != lines:  # of those that are blank
+            lines = len(_LINE.findall(text))
+        # A range that ends within quotes is parsed as if they were closed.
+        last = text.rstrip(b"\r\n").rpartition(b"\n")[2] + b"\n"
+        if rows.num_rows == lines:
+            try:
+                if self._parsed(last * 2, names, {}, columns[:1]).num_rows == 2:
+                    return rows
+            except pa.ArrowInvalid:
+                pass  # two halves of lines
+        msg = f"a value in quotes has a line break; {hint}"
+        raise ValueError(msg)
 
     def _parsed(
         self,

@@ -542,3 +542,69 @@ def test_lag_is_what_was_listed_and_not_read(tmp_path: Path) -> None:
         (BASE_S + 5) * 1_000_000,
     )
     assert source.lag(source.latest(source.start())).rows == 0
+
+
+@pytest.mark.parametrize("line", ["null", '  null\n{"n": 1}', '{"n": 1}\nnull', "[1]", "7"])
+def test_lines_that_are_no_objects_are_refused_by_the_files_name(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(f"{line}\n")
+    with pytest.raises(gw.errors.SourceError, match=r"a\.json.*no JSON object"):
+        everything(source_of("json", tmp_path))
+
+
+def test_text_that_is_not_utf_8_is_refused_by_the_files_name(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'{"name": "\xff"}\n')
+    with pytest.raises(gw.errors.SourceError, match=r"a\.json.*UTF8"):
+        everything(source_of("json", tmp_path))
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 3])
+@pytest.mark.parametrize("ending", ["\n", "", "\n\n"])
+def test_line_breaks_in_quotes_are_refused_wherever_a_file_is_cut(
+    limit: int | None, ending: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(f'name\n"one"\n"two\nhalves"{ending}')
+    source = source_of("csv", tmp_path, schema="name string", max_rows_per_epoch=limit)
+    source.open(None)
+    position, error = source.start(), None
+    while error is None and (end := source.latest(position)) != position:
+        try:
+            assert read(source, position, end)["name"].to_pylist() == ["one"]
+        except gw.errors.SourceError as refused:
+            error = refused
+        position = end
+    assert "newlines_in_values=True" in str(error)
+    assert "a.csv" in str(error)
+
+
+@pytest.mark.parametrize("text", ['"a ""b""",\n\n,"c"\n', '5" pipe,x\n,"c"', '"","\\""\n1,2\n'])
+def test_quotes_without_line_breaks_are_read_in_parts_as_in_one(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    options = {"schema": "one string, two string", "header": False, "escape": "\\"}
+    in_one = everything(source_of("csv", tmp_path, newlines_in_values=True, **options))
+    source = source_of("csv", tmp_path, max_rows_per_epoch=1, **options)
+    source.open(None)
+    position, parts = source.start(), []
+    while (end := source.latest(position)) != position:
+        parts.append(read(source, position, end))
+        position = end
+    assert pa.concat_tables(parts).to_pylist() == in_one.to_pylist() != []
+
+
+def test_lines_of_empty_values_are_rows_where_spaces_separate_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("one\ttwo\n\t\n\t\n")
+    source = source_of("csv", tmp_path, schema="one string, two string", delimiter="\t")
+    assert everything(source).to_pylist() == [{"one": None, "two": None}] * 2
+
+
+def test_a_day_is_its_first_moment_where_a_timestamp_is_expected(tmp_path: Path) -> None:
+    write(tmp_path / "day=2024-05-01/a.csv", pa.table({"t": ["2024-05-01"]}))
+    rows = everything(source_of("csv", tmp_path, schema="t timestamp, day timestamp"))
+    assert rows.to_pylist() == [dict.fromkeys(("t", "day"), MIDNIGHT.replace(tzinfo=UTC))]
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused_by_name(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+    for kind in ("parquet", "arrow", "csv"):
+        write(tmp_path / kind / f"a.{kind}", twice)
+        with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}.*columns named 'n'"):
+            everything(source_of(kind, tmp_path / kind))
