@@ -471,3 +471,15 @@ def test_files_are_read_where_the_last_run_left_them(tmp_path: Path) -> None:
         rows = {r["key"]: (r["n"], r["total"]) for r in run.state("totals").to_pylist()}
     assert rows == expected(Numbers(55))
     assert sum(outcome.rows_in for outcome in (*played.epochs, *run.epochs)) == 55
+
+
+def test_a_source_that_another_query_reads_is_refused_until_that_one_ends(tmp_path: Path) -> None:
+    source = gw.sources.memory("key string, number long", [("a", 1)])
+    with gw.testing.cluster(sums(source), checkpoint=tmp_path / "one") as one:
+        one.epoch()
+        with pytest.raises(SourceError, match="the same object") as refused:
+            gw.testing.run(sums(source), checkpoint=tmp_path / "two")
+        assert "Make a source for each query" in refused.value.remedy
+        one.restart()
+        assert one.state("totals").num_rows == 1
+    assert gw.testing.run(sums(source), checkpoint=tmp_path / "two").state("totals").num_rows == 1

@@ -15,10 +15,12 @@ No Spark is in here: whoever drives epochs asks `SourcePositions` for rows, one 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -132,6 +134,11 @@ def _sum(numbers: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
+# id of a source → who has it open. Whoever is gone without closing it does not count.
+_OPENED: Final[WeakValueDictionary[int, SourcePositions]] = WeakValueDictionary()
+_OPENING: Final = threading.Lock()
+
+
 class SourcePositions:
     """Own sources of one run: opened at their positions, asked for rows, told of commits.
 
@@ -173,6 +180,14 @@ class SourcePositions:
     def _open(self, name: str, source: Source) -> None:
         committed = name in self._committed
         self._until.pop(name, None)
+        with _OPENING:
+            if _OPENED.get(id(source), self) is not self:
+                raise SourceError(
+                    f"Source {name!r} is the same object as a source of another query that runs.",
+                    remedy="Make a source for each query, or stop the other one before.",
+                    source=name,
+                )
+            _OPENED[id(source)] = self
         self._opened[name] = source  # closed also if opening it fails half-way
         with _errors_of(name, "could not be opened"):
             source.open(self._position(name) if committed else None)
@@ -190,6 +205,9 @@ class SourcePositions:
                 source.close()
             except Exception as error:  # noqa: BLE001  whatever a user's source raises
                 self._on_failure(f"closing source {name!r}", error_line(error))
+            finally:
+                with _OPENING:
+                    _OPENED.pop(id(source), None)
 
     @property
     def positions(self) -> dict[str, Position]:

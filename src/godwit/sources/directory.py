@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from godwit.model.errors import SourceError
+from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
@@ -80,6 +81,17 @@ class Directory:
     def __init__(
         self, path: str | os.PathLike[str], filesystem: pafs.FileSystem | None, pattern: str | None
     ) -> None:
+        for option, value, kinds in (
+            ("path", path, (str, os.PathLike)),
+            ("filesystem", filesystem, (pafs.FileSystem, type(None))),
+            ("pattern", pattern, (str, type(None))),
+        ):
+            if not isinstance(value, kinds):
+                raise SourceError(
+                    f"The option {option} of a source of files is of type {type_name(value)}.",
+                    remedy="Give a path or URI, a pyarrow.fs.FileSystem as filesystem=, and a "
+                    'pattern of names such as "*.csv".',
+                )
         self._text = os.fspath(path)
         self._opened: tuple[pafs.FileSystem, str] | None = None
         if filesystem is not None or not is_remote(self._text):  # opening some asks their server

@@ -219,6 +219,19 @@ class CsvFormat(_TextFormat):
         null_values: Sequence[str],
         newlines_in_values: bool,
     ) -> None:
+        for option, value in (("delimiter", delimiter), ("quote", quote), ("escape", escape)):
+            if value is None and option != "delimiter":
+                continue
+            if not isinstance(value, str) or len(value.encode()) != 1:
+                raise SourceError(
+                    f"The option {option} of a CSV source is {value!r}.",
+                    remedy="Give one ASCII character.",
+                )
+        if isinstance(null_values, str) or not all(isinstance(v, str) for v in null_values):
+            raise SourceError(
+                f"The option null_values of a CSV source is {null_values!r}.",
+                remedy='Give a list of texts, such as ["", "NA"].',
+            )
         self._parse = {
             "delimiter": delimiter,
             "quote_char": False if quote is None else quote,
@@ -273,6 +286,8 @@ class CsvFormat(_TextFormat):
             if _NO_LINES.match(text):
                 continue
             present = [name for name in types if name in names] or names[:1]
+            if fields and present[0] not in types:
+                _insist_on_delimiter(names, str(self._parse["delimiter"]))
             rows = self._lines(text, names, types, present)
             for field in fields:
                 if _is_instant(field.type) and field.name in present:
@@ -337,6 +352,16 @@ class CsvFormat(_TextFormat):
                 null_values=self._nulls,
             ),
         )
+
+
+def _insist_on_delimiter(names: list[str], delimiter: str) -> None:
+    """Refuse a header that another delimiter would cut, of which no column is known."""
+    if len(names) == 1 and (others := [mark for mark in ";,\t|" if mark in names[0]]):
+        msg = (
+            f"its header is one column, {names[0]!r}, as columns are separated by {delimiter!r}; "
+            f"give delimiter={others[0]!r}"
+        )
+        raise ValueError(msg)
 
 
 def _is_instant(dtype: pa.DataType) -> bool:

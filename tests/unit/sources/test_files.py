@@ -608,3 +608,32 @@ def test_a_file_with_two_columns_of_one_name_is_refused_by_name(tmp_path: Path) 
         write(tmp_path / kind / f"a.{kind}", twice)
         with pytest.raises(gw.errors.SourceError, match=rf"a\.{kind}.*columns named 'n'"):
             everything(source_of(kind, tmp_path / kind))
+
+
+def test_a_header_of_another_delimiter_is_refused_and_no_row_of_nulls(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n;name\n1;x\n")
+    with pytest.raises(gw.errors.SourceError, match=r"a\.csv.*give delimiter=';'"):
+        everything(source_of("csv", tmp_path))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delimiter": ";;"},
+        {"delimiter": None},
+        {"quote": 5},
+        {"escape": ""},
+        {"null_values": "NA"},
+        {"null_values": [None]},
+        {"pattern": 5},
+        {"filesystem": "local"},
+    ],
+    ids=str,
+)
+def test_options_of_another_type_are_refused_by_name(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(gw.errors.SourceError, match=next(iter(options))):
+        source_of("csv", tmp_path, **options)
+    with pytest.raises(gw.errors.SourceError, match="path"):
+        source_of("json", None)  # type: ignore[arg-type]
