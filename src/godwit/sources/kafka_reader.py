@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from godwit.sources.kafka_client import ErrorLog, KafkaSettings, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from confluent_kafka import Message
 
 __all__ = [
     "OffsetRange",
@@ -179,7 +177,7 @@ class RangeReader:
             if first is None:
                 return
             messages = [first, *self._consumer.consume(BATCH - 1, 0)]
-        if len(self._at) == 1 and not any(m.error() for m in messages):
+        if len(self._at) == 1 and not any(map(Message.error, messages)):
             (place,) = self._at
             self._held[place] += messages
             self._seen[place] = max(self._seen[place], _OFFSET(messages[-1]) + 1)

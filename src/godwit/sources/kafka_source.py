@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 
 from godwit.columns.types import plain_schema
 from godwit.model.durations import seconds
@@ -40,8 +40,6 @@ from godwit.sources.source import Lag, Source, Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from confluent_kafka import Message
 
     from godwit.columns.types import SchemaLike
     from godwit.model.durations import DurationOrSeconds
@@ -448,7 +446,7 @@ class KafkaSource(Source):
     ) -> pa.RecordBatch:
         """Make columns of messages."""
         names = [name for name in columns if name in self._value_names]
-        values = [message.value() for message in messages]
+        values = list(map(Message.value, messages))
         decoded = self._format.decode(values, names)
         if decoded.bad:
             messages = self._without_bad(r, messages, decoded.bad)
@@ -631,16 +629,16 @@ def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Arra
     """Make a column of what messages have beside their values."""
     dtype = _EXTRA[what]
     if what == "key":
-        return pa.array([m.key() for m in messages], dtype)
+        return pa.array(list(map(Message.key, messages)), dtype)
     if what == "headers":
         return pa.array([m.headers() or [] for m in messages], dtype)
     if what == "offset":
-        return pa.array([m.offset() for m in messages], dtype)
+        return pa.array(list(map(Message.offset, messages)), dtype)
     if what == "topic":
         return pa.repeat(pa.scalar(r.topic, dtype), len(messages))
     if what == "partition":
         return pa.repeat(pa.scalar(r.partition, dtype), len(messages))
-    times = np.array([m.timestamp() for m in messages], np.int64).reshape(-1, 2)
+    times = np.array(list(map(Message.timestamp, messages)), np.int64).reshape(-1, 2)
     return pa.array(times[:, 1] * 1000, dtype, mask=times[:, 0] == 0)
 
 
