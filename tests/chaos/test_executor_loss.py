@@ -25,13 +25,14 @@ CONTRACT = (
     "the rows of a lost executor wait and the others go on",
     "the source of a migration is lost",
 )
+OWN = ("the rows of a lost executor wait and the others go on",)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of a run on one cluster; its contract was kept."""
     directory = tmp_path_factory.mktemp("cluster")
-    config = {"directory": str(directory), "seed": SEED, "contract": CONTRACT}
+    config = {"directory": str(directory), "seed": SEED, "contract": CONTRACT, "own": OWN}
     status = run_program("cluster", config, timeout_s=900)
     log = (directory / "cluster.log").read_text()
     assert status == 0, log[-4000:]

@@ -32,7 +32,7 @@ class OnCluster(OnSpark):
         Its processes.
     spark
         A session on it.
-    directory, patch, deep, policy, resident
+    directory, patch, deep, policy, resident, own
         As for `OnSpark`.
     """
 
@@ -46,8 +46,11 @@ class OnCluster(OnSpark):
         deep: bool,
         policy: Policy,
         resident: bool = False,
+        own: bool = False,
     ) -> None:
-        super().__init__(spark, directory, patch, deep=deep, policy=policy, resident=resident)
+        super().__init__(
+            spark, directory, patch, deep=deep, policy=policy, resident=resident, own=own
+        )
         self._cluster, self._application = cluster, spark.sparkContext.applicationId
         self._ids: dict[str, str] = {}
 

@@ -1,9 +1,10 @@
 """Executors that are killed while key groups move, on a real cluster of processes.
 
 Called with the path of a JSON file: ``directory``, ``seed``, ``contract`` (names of scenarios of
-`tests.contract`, which are judged here).  One cluster serves everything.  What is not of the
-contract has a directory of its own, with ``in/``, ``out/``, ``ck/`` and, when it is done,
-``events.json`` and ``told.json``; what should have come out of it is for the tests to say.
+`tests.contract`, which are judged here), ``own`` (those over a source of Godwit's own).  One
+cluster serves everything.  What is not of the contract has a directory of its own, with ``in/``,
+``out/``, ``ck/`` and, when it is done, ``events.json`` and ``told.json``; what should have come out
+of it is for the tests to say.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.contract.verdict import play
 
 from godwit.cluster.spark.platform.executors import live_executors
 from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.cluster.spark.stages import split_rows
 from godwit.columns.hashing import hash_keys
 from godwit.model.events import KeyGroupsWarmed
 from godwit.model.key_groups import key_groups_of
@@ -190,21 +192,42 @@ def main(path: str) -> None:
         until(scenario.has_three_executors, "three executors")
         timed(cluster, spark, directory / "timed", timed_rows(config["seed"], 8))
         for number, name in enumerate(config["contract"]):
-            print(time.strftime("%H:%M:%S"), name, flush=True)  # noqa: T201  the log of this program
-            until(scenario.has_three_executors, "three executors")
-            played = contract(name)
-            with pytest.MonkeyPatch.context() as patch:
-                realization = OnCluster(
-                    cluster,
-                    spark,
-                    directory / f"contract-{number}",
-                    patch,
-                    deep=played.deep,
-                    policy=played.policy,
-                )
-                play(played, realization)
-            sent = [e.peer_bytes for e in realization.events if isinstance(e, KeyGroupsWarmed)]
-            (directory / f"sent-{number}.json").write_text(json.dumps(sent))
+            sent = directory / f"sent-{number}.json"
+            kept(cluster, spark, directory / f"contract-{number}", name, sent)
+        for number, name in enumerate(config.get("own", ())):
+            kept(cluster, spark, directory / f"own-{number}", name, own=True)
+
+
+def kept(
+    cluster: LocalCluster,
+    spark: SparkSession,
+    directory: Path,
+    name: str,
+    sent: Path | None = None,
+    *,
+    own: bool = False,
+) -> None:
+    """Play a scenario of the contract; `own`: rows are those of a source of Godwit's own.
+
+    Those are read by tasks then, however few they are.
+    """
+    print(time.strftime("%H:%M:%S"), name, flush=True)  # noqa: T201  the log of this program
+
+    def has_three_executors() -> bool:
+        pids = cluster.executor_pids(spark.sparkContext.applicationId)
+        return len(pids) == 3 and len(live_executors(spark.sparkContext)) == 3
+
+    until(has_three_executors, "three executors")
+    played = contract(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_rows, "ROWS_HERE", -1)
+        realization = OnCluster(
+            cluster, spark, directory, patch, deep=played.deep, policy=played.policy, own=own
+        )
+        play(played, realization)
+    if sent is not None:
+        told = [e.peer_bytes for e in realization.events if isinstance(e, KeyGroupsWarmed)]
+        sent.write_text(json.dumps(told))
 
 
 if __name__ == "__main__":
