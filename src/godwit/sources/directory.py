@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -26,7 +27,7 @@ from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -146,30 +147,80 @@ class Directory:
         )
 
     def _listed(self) -> Listing:
+        known, self._keys = self._keys, {}
+        files = []
+        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        for file in self._local_files() if is_local else self._remote_files():
+            path = file.path
+            if not file.size or (path and not self._is_read(path)):
+                continue
+            key = known.get(path)
+            self._keys[path] = key_of(path) if key is None else key
+            files.append(file)
+        return Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
+
+    def _remote_files(self) -> Iterator[File]:
+        """Yield the files below the directory; the path of the directory itself is empty."""
         root = self.filesystem.get_file_info(self._root)
-        if root.type == pafs.FileType.File:  # the source is one file: its path within itself is ""
+        if root.type == pafs.FileType.File:
             infos, start = [root], len(self._root)
         else:
             infos = self.filesystem.get_file_info(pafs.FileSelector(self._root, recursive=True))
             start = len(self._root.rstrip("/")) + 1
-        known, self._keys = self._keys, {}
-        files = []
         for info in infos:
-            if not info.is_file or (size := info.size) == 0:
+            if not info.is_file:
                 continue
-            path = info.path[start:]
-            if path and not self._is_read(path):
-                continue
-            if size is None:
+            if info.size is None:
                 raise SourceError(
                     f"The file system of {self.shown!r} does not say how large files are.",
                     remedy="Give another filesystem=.",
                     path=self.shown,
                 )
-            key = known.get(path)
-            self._keys[path] = key_of(path) if key is None else key
-            files.append(File(path=path, size=size, modified_ns=info.mtime_ns or 0))
-        return Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
+            yield File(path=info.path[start:], size=info.size, modified_ns=info.mtime_ns or 0)
+
+    def _local_files(self) -> Iterator[File]:
+        """Yield the same of a local disk, without what links lead to that is read anyway."""
+        root = self._root
+        if not os.path.isdir(root):  # noqa: PTH112  as quick as can be
+            found = os.stat(root)  # noqa: PTH116
+            yield File(path="", size=found.st_size, modified_ns=found.st_mtime_ns)
+            return
+        start, waiting = len(root.rstrip("/")) + 1, [root]
+        while waiting:
+            directory = waiting.pop()
+            # What vanishes meanwhile is not there; the directory itself must be.
+            vanished = [] if directory == root else [FileNotFoundError]
+            with suppress(*vanished), os.scandir(directory) as entries:
+                for entry in entries:
+                    if entry.is_symlink() and self._is_read_elsewhere(entry.path):
+                        continue
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    elif entry.is_file():
+                        with suppress(FileNotFoundError):
+                            yield self._local_file(entry, start)
+
+    def _local_file(self, entry: os.DirEntry[str], start: int) -> File:
+        """Look at a file; `start` is where its path within the directory begins."""
+        path, found = entry.path[start:], entry.stat()
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise SourceError(
+                f"The name of the file {path!r} in {self.shown!r} is no UTF-8.",
+                remedy="Give it another name, or move it out of the directory.",
+                path=self.shown,
+            ) from error
+        return File(path=path, size=found.st_size, modified_ns=found.st_mtime_ns)
+
+    def _is_read_elsewhere(self, link: str) -> bool:
+        """Return true for a link to a place within the directory, or to one that it lies within."""
+        root, target = os.path.realpath(self._root), os.path.realpath(link)
+        parent = os.path.realpath(os.path.dirname(link))  # noqa: PTH120
+        if f"{parent}/".startswith(f"{target}/"):
+            return True  # it leads round in a circle
+        within = f"{target}/".startswith(f"{root}/") and target != root
+        return within and self._is_read(target[len(root.rstrip("/")) + 1 :])
 
     def _is_read(self, path: str) -> bool:
         """Return false for names that are by custom no data, and for those of another pattern."""

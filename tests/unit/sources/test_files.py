@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,8 +21,6 @@ import pytest
 import godwit as gw
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from godwit.sources.source import Source
 
 SCHEMA = "n bigint, name string, price double"
@@ -464,6 +463,43 @@ def test_csv_with_line_breaks_in_quotes_is_read_as_a_whole(tmp_path: Path) -> No
     assert numbers(rows) == list(range(20_000))
     assert set(rows["s"].to_pylist()) == {"a\nb"}
     assert len(source.splits(source.start(), source.latest(source.start()), 4)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['n,s\n1,"a\nb"\n', 'n,s\n1,"a\n2,b\n', 'n,s\n1,"a""\n', 'n,s\n1,x\n2,"a\\"\n'],
+)
+def test_line_breaks_in_quotes_are_refused_unless_they_are_meant(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(gw.errors.SourceError, match=r"a\.csv' .*newlines_in_values=True"):
+        everything(gw.sources.csv(tmp_path, schema="n bigint, s string", escape="\\"))
+
+
+def test_quotes_that_end_are_taken_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('n,s\n1,"a,""b"""\n\n2,5" pipe\n3,""\n4,"x"')
+    rows = everything(gw.sources.csv(tmp_path, schema="n bigint, s string"))
+    assert rows["s"].to_pylist() == ['a,"b"', '5" pipe', "", "x"]
+
+
+def test_links_are_followed_but_for_those_to_what_is_read_anyway(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    write(root / "day=1/a.json", table_of(0, 1))
+    write(root / "_staged/b.json", table_of(1, 1))
+    write(tmp_path / "elsewhere/c.json", table_of(2, 1))
+    (root / "round").symlink_to(root)
+    (root / "latest.json").symlink_to(root / "day=1/a.json")
+    (root / "days").symlink_to(root / "day=1")
+    (root / "nowhere.json").symlink_to(tmp_path / "none")
+    (root / "b.json").symlink_to(root / "_staged/b.json")
+    (root / "other").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path)
+    assert sorted(numbers(everything(source_of("json", root)))) == [0, 1, 2]
+
+
+def test_names_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json")).write_text("{}")
+    with pytest.raises(gw.errors.SourceError, match="no UTF-8"):
+        source_of("json", tmp_path).open(None)
 
 
 def test_compressed_text_is_not_cut(tmp_path: Path) -> None:

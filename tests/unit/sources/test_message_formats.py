@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import godwit as gw
@@ -99,6 +99,7 @@ def test_a_bad_message_takes_no_other_with_it(bad: bytes) -> None:
     assert reason
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.sampled_from(BAD), st.integers(0, 9)), max_size=12))
 def test_of_any_mixture_the_good_ones_are_read_in_order(mixture: list[bytes | int | None]) -> None:
     json = gw.formats.json("n bigint")
