@@ -59,7 +59,7 @@ class _TextFormat(FileFormat):
         del layout
         if not self._is_cut(file):
             return file.size, rows
-        left = rows
+        left, ends_within_a_line = rows, False
         with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
             at = max(start, self._first_line(stream))
             stream.seek(at)
@@ -69,7 +69,8 @@ class _TextFormat(FileFormat):
                     data = np.frombuffer(block, np.uint8)
                     return at + int(np.flatnonzero(data == _NEWLINE)[left - 1]) + 1, rows
                 left, at = left - breaks, at + len(block)
-        return file.size, rows - left
+                ends_within_a_line = not block.endswith(b"\n")
+        return file.size, rows - left + ends_within_a_line
 
     def cuts(
         self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
