@@ -119,8 +119,8 @@ class OperatorOutput:
     groups: Groups | None = None  # the keys that have rows, or entries that were processed
     changed: Mapping[str, Changed] = field(default_factory=dict)  # name of a state → entries
     next_due: Due = field(default_factory=Due)
-    """When timers or expiries are due next: of all keys, if the epoch was to look for them, else of
-    those that it changed."""
+    """Time at which timers or expiries are due next: of all keys, if the epoch was to look for
+    them, else of those that it changed."""
     cpu_ms: npt.NDArray[np.float64] | None = None
     """Shape ``(K,)``: CPU time measured for each of the K key groups in ``groups.key_groups``,
     ascending; ``None`` where the cost of a key does not depend on which key it is, so that it may

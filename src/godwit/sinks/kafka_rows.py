@@ -46,7 +46,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Which columns of a row make what of its message; picklable."""
+    """Columns of a row that make the parts of its message; picklable."""
 
     topic: str
     value: MessageFormat

@@ -138,7 +138,7 @@ class KafkaSink(TargetSink):
 
     @property
     def keeps_epochs(self) -> bool:
-        """Whether the group knows of epochs: not where they are delivered at least once."""
+        """True if the group knows of epochs; it does not where they are delivered at least once."""
         return self._exactly_once
 
     def row_check(self) -> RowCheck:

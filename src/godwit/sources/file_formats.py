@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """How many rows the file has."""
+        """Number of rows of the file."""
         return int(self.edges[-1])
 
 

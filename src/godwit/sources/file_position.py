@@ -1,4 +1,4 @@
-"""Which files were read: the position of a source of files.
+"""Position of a source of files: the set of files that were read.
 
 It has the key and the version of every file that was read to its end and was still there when files
 were listed last, 12 bytes a file, and how far the one file is read that is read in part. Nothing

@@ -95,7 +95,7 @@ class ErrorLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """How clients connect; picklable, and shown without secrets."""
+    """Settings of clients, such as servers; picklable, and shown without secrets."""
 
     servers: str
     timeout_s: float
@@ -108,7 +108,7 @@ class KafkaSettings:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells clients of different settings apart; secrets are in it."""
+        """A value that tells clients of different settings apart; secrets are in it."""
         return (self.servers, *(f"{n}={_stable(v)}" for n, v in sorted(self.config.items())))
 
     def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Position: TypeAlias = Any
-"""How far a source was read: numbers, text, bytes, ``None``, and lists and dicts of them."""
+"""Progress in a source: numbers, text, bytes, ``None``, and lists and dicts of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

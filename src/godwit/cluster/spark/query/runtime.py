@@ -134,7 +134,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Driven:
-    """What depends on who calls for epochs."""
+    """The parts of a query that depend on who calls for epochs."""
 
     rows_of: Callable[[Recovery, CommitLog], BatchRows[Any]]  # makes what has the source rows
     driver_of: Callable[[SparkRun], EpochDriver]

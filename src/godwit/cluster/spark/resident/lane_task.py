@@ -41,7 +41,7 @@ _SETTLED_AFTER = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where the driver listens for the lanes of one job; picklable."""
+    """Address and secret at which the driver listens for the lanes of one job; picklable."""
 
     address: tuple[str, int]  # host and port of the driver
     secret: bytes  # of the job

@@ -54,7 +54,7 @@ class ResidentLanes:
     """The resident lanes of a run; `run` and `large_epoch` are called by an epoch's thread."""
 
     patience_s = 30.0
-    """How long lanes are waited for in the background, until they count as not to be had."""
+    """Time for which lanes are waited for in the background, until they count as not to be had."""
 
     waits_s = 0.0
     """Test hook; 0 in production. How long an epoch waits for lanes that start."""

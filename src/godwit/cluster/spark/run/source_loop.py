@@ -53,7 +53,7 @@ _IDLE_SHARE: Final = 9
 """While there are no rows, a look at the sources is followed by a pause that is longer by this, so
 that a directory of many files is not listed all the time."""
 _LAG_SHARE: Final = 20
-"""How far behind the sources are is asked in as small a part of the time."""
+"""The lag of the sources is asked for in as small a part of the time."""
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0
 _STOP_S: Final = 10.0

@@ -36,7 +36,7 @@ __all__ = ["SplitStage", "dealt", "planned_tasks"]
 
 ROWS_HERE: Final = 10_000
 BYTES_HERE: Final = 2**20
-"""How many rows and bytes the driver reads itself, at most."""
+"""Rows and bytes that the driver reads itself, at most."""
 _TASKS_A_CORE: Final = 4
 
 
