@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
-    from godwit.sources import message_formats as formats
+    from godwit.sources import formats
 
 __all__ = [
     "Adaptation",
@@ -189,7 +189,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
         if name == "testing":
             return import_module("godwit.testing")
         if name == "formats":
-            return import_module("godwit.sources.message_formats")
+            return import_module("godwit.sources.formats")
         if name not in _LOADED_LATER:
             raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
         value = getattr(import_module(_LOADED_LATER[name]), name)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, Message
 
-from godwit.columns.types import plain_schema
+from godwit.columns.types import plain_schema, to_schema
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SourceError
 from godwit.model.naming import insist_on_number, listing
@@ -495,9 +495,7 @@ class KafkaSource(Source):
                     f"{self._where}: schema= means nothing beside value={value!r}.",
                     remedy="Leave it out; the format has its columns.",
                 )
-            from godwit.sources.message_formats import json  # noqa: PLC0415
-
-            chosen = json(schema)
+            chosen = JsonMessages(to_schema(schema, where="The JSON format"))
         if chosen.schema is None:
             raise InvalidFlowError(
                 f"{self._where}: the columns of its JSON are not known.",
