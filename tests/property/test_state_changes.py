@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,11 +114,15 @@ def test_old_state_says_the_same_to_a_changed_class_or_the_change_is_refused(dat
             for name in kept
             if name == "long" and changed[name] == "wider"
         )
-        if not exact:
-            with pytest.raises(StateEncodingError, match="a number that today's type does not"):
-                upgrade(batch)
+        refusal = None
+        try:
+            blob = upgrade(batch).column(0)[0].as_py()
+        except StateEncodingError as error:
+            refusal = str(error)
+        if refusal is not None:
+            assert not exact
+            assert "a number that today's type does not" in refusal
             return
-        blob = upgrade(batch).column(0)[0].as_py()
     (state,) = new._codec.decode([memoryview(blob)])
     fresh = new._state_type()
     for name in new_fields:

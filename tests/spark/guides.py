@@ -187,6 +187,7 @@ PREPARED: dict[str, Callable[[SparkSession], Namespace]] = {
     "control": _ready,
     "errors": _ready,
     "events": _running,
+    "kafka": lambda _spark: {},  # its flow needs a broker
     "metrics": _ready,
     "running": _running,
     "sinks": _delivered,

@@ -246,7 +246,7 @@ def test_from_a_thread_that_an_epoch_waits_for(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "_GRACE_S", 0.5)
-    monkeypatch.setattr(lifecycle, "_SPARK_S", 1.0)
+    monkeypatch.setattr(lifecycle, "_DRIVER_S", 1.0)
     inbox.put([("a", 1)])
     returned = threading.Event()
 

@@ -107,7 +107,6 @@ def test_a_declaration_that_will_not_do_is_refused_in_its_line(call: Any, said: 
         ("utilization", "Did you mean 'utilisation'"),
         ("window", r"Use stream\.key_by"),
         ("parquet", r"Use gw\.sinks\.parquet"),
-        ("sinks.kafka", r'foreach\(.*format\("kafka"\)'),
         ("sinks.parqet", "Did you mean 'parquet'"),
         ("sinks.nothing_like_it", "There are 'console', 'delta'"),
     ],
