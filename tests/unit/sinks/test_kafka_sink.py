@@ -295,7 +295,7 @@ def test_errors_of_the_cluster_come_in_time_and_without_passwords() -> None:
         gw.sinks.kafka("127.0.0.1:9", "flights", config={"transactional.id": "mine"})
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(40, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("kills", [6, pytest.param(12, marks=pytest.mark.campaign)])
 def test_killed_at_any_moment_every_row_is_there_once_and_in_order(
     kafka: KafkaBroker, kills: int
 ) -> None:
