@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.chaos.flow import epochs_of, expected_final
 from tests.chaos.results import rows_in_order, run_program
+from tests.support.long_tests import minutes_long
 
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
@@ -16,7 +17,7 @@ from godwit.checkpoint.verification import verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.campaign]
+pytestmark = [pytest.mark.spark, pytest.mark.campaign, minutes_long]
 
 SEED = 31
 

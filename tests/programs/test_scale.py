@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from tests.programs.scale_program import rows_of
+from tests.support.long_tests import minutes_long
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.campaign,
+    minutes_long,
     pytest.mark.skipif(
         shutil.which("java") is None and "JAVA_HOME" not in os.environ,
         reason="Spark needs Java 17 or newer",

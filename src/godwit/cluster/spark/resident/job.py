@@ -227,8 +227,8 @@ class LaneJob:
             if self._ended.is_set() or len(self._channels) < len(self.places):
                 return
             self.ready_after_ms = (time.monotonic() - self._began_s) * 1e3
-            self._ready.set()
-        self._on_ready(self)
+        self._on_ready(self)  # before an epoch may use the lanes, and end them
+        self._ready.set()
 
     def _take(self, connection: socket.socket) -> None:
         """Take one lane, if it is one and is where it was placed."""

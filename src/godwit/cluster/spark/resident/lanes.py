@@ -226,7 +226,9 @@ class ResidentLanes:
             return mine
 
     def _is_ready(self, job: LaneJob) -> None:
-        if job is self._job:
+        with self._lock:  # a job may be ready before `_start` has noted it
+            mine = job is self._job
+        if mine:
             self._announce(
                 events.ResidentLanesStarted,
                 lanes=len(job.places),
