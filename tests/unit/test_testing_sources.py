@@ -425,11 +425,15 @@ def test_a_long_position_is_shortened(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "39.1 KiB" in told
 
 
-def test_a_position_counts_elsewhere_if_a_user_says_so(tmp_path: Path) -> None:
+def test_a_position_counts_elsewhere_if_a_user_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gw.testing.run(sums(Numbers(5)), checkpoint=tmp_path)
     moved = Numbers(8, name="moved")
     with pytest.raises(CheckpointMismatchError, match="keep-offsets PATH numbers"):
         gw.testing.run(sums(moved), checkpoint=tmp_path)
+    assert main(["checkpoint", "keep-offsets", str(tmp_path), "number"]) == 2
+    assert "Its sources are numbers." in capsys.readouterr().err
     assert main(["checkpoint", "keep-offsets", str(tmp_path), "numbers"]) == 0
     played = gw.testing.run(sums(moved), checkpoint=tmp_path)
     assert [outcome.rows_in for outcome in played.epochs] == [3]

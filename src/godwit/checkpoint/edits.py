@@ -33,7 +33,7 @@ from godwit.checkpoint.records import (
     StateId,
     edit_path,
 )
-from godwit.model.errors import CheckpointError
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -276,7 +276,14 @@ def keep_position(log: CommitLog, source: str) -> None:
     latest = log.latest
     assert latest is not None
     assert latest.last_batch is not None
-    identities = {**latest.last_batch.identities, source: ANY_IDENTITY}
+    known = latest.last_batch.identities
+    if source not in known:
+        raise CheckpointMismatchError(
+            f"The checkpoint {log.storage.uri!r} knows no source {source!r}.",
+            remedy=f"Its sources are {', '.join(sorted(known))}.",
+            uri=log.storage.uri,
+        )
+    identities = {**known, source: ANY_IDENTITY}
     log.commit(
         msgspec.structs.replace(
             latest,

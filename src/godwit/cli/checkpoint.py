@@ -439,7 +439,7 @@ def _drop(args: argparse.Namespace) -> int:
 def _keep_offsets(args: argparse.Namespace) -> int:
     with _alone(args.path) as log:
         latest = None if log.latest is None else log.latest.last_batch
-        if latest is not None and args.source in latest.identities:
+        if latest is not None and latest.identities:
             keep_position(_writing(log, "keep"), args.source)
         else:
             keep_offsets(log.storage, args.source)

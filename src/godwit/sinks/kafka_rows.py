@@ -21,7 +21,7 @@ from godwit.sources.message_formats import JsonMessages, MessageFormat, Unwritab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Layout", "Outgoing", "SizeCheck"]
+__all__ = ["MessageLayout", "Outgoing", "SizeCheck"]
 
 # What a message takes beside its key, value and headers: Kafka's batch header and its own.
 _OVERHEAD_BYTES: Final = 256
@@ -45,7 +45,7 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class MessageLayout:
     """Columns of a row that make the parts of its message; picklable."""
 
     topic: str
@@ -128,7 +128,7 @@ def _headers(given: Any) -> list[tuple[str, bytes | None]] | None:
 class SizeCheck:
     """Finds rows that cannot be messages, or are larger than the broker takes; picklable."""
 
-    layout: Layout
+    layout: MessageLayout
     schema: pa.Schema
     max_bytes: int
 

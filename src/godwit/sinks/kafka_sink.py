@@ -24,7 +24,7 @@ from godwit.model.durations import seconds
 from godwit.model.errors import InvalidFlowError, SinkError
 from godwit.model.wording import counted
 from godwit.plan.staging import Rejections
-from godwit.sinks.kafka_rows import Layout, SizeCheck
+from godwit.sinks.kafka_rows import MessageLayout, SizeCheck
 from godwit.sinks.rows import column_names, fit, gather, halved, require_columns, storable_schema
 from godwit.sinks.target_sink import TargetSink
 from godwit.sources.kafka_client import (
@@ -103,7 +103,7 @@ class KafkaSink(TargetSink):
         )
         super().__init__("Kafka", secrets=self._settings.secrets, rejects=rejects, topic=topic)
         self._topic = topic
-        self._layout = Layout(
+        self._layout = MessageLayout(
             topic=topic,
             value=as_format(value, where),
             key=() if key is None else column_names(key),

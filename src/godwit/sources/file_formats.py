@@ -30,7 +30,7 @@ _UTC: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layout:
+class FileLayout:
     """Rows of a file, and the offsets between its row groups or record batches."""
 
     edges: npt.NDArray[np.int64]  # from 0 to the number of rows
@@ -53,24 +53,24 @@ class FileFormat(ABC):
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Return the schema that a file has, where no other is given."""
 
-    def layout(self, directory: Directory, file: File) -> Layout | None:
+    def layout(self, directory: Directory, file: File) -> FileLayout | None:
         """Return where the rows of a file are; ``None`` if that takes reading it."""
         del directory, file
         return None
 
     @abstractmethod
     def advance(
-        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+        self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
         """Return the offset about so many rows after another, and how many there are between."""
 
     @abstractmethod
-    def end(self, file: File, layout: Layout | None) -> int:
+    def end(self, file: File, layout: FileLayout | None) -> int:
         """Return the offset at the end of a file."""
 
     @abstractmethod
     def cuts(
-        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """Return offsets within a range, such that parts have about so many bytes of the file."""
 
@@ -93,25 +93,25 @@ class _RowFormat(FileFormat):
     """Offsets are rows, which the file counts."""
 
     @abstractmethod
-    def layout(self, directory: Directory, file: File) -> Layout:
+    def layout(self, directory: Directory, file: File) -> FileLayout:
         """See `FileFormat.layout`."""
 
     def advance(
-        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+        self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
         """See `FileFormat.advance`."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start
 
-    def end(self, file: File, layout: Layout | None) -> int:
+    def end(self, file: File, layout: FileLayout | None) -> int:
         """See `FileFormat.end`."""
         del file
         assert layout is not None, "asked for files whose layout is known"
         return layout.rows
 
     def cuts(
-        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """See `FileFormat.cuts`."""
         assert layout is not None, "asked for files whose layout is known"
@@ -145,14 +145,14 @@ class ParquetFormat(_RowFormat):
         columns = [opened.schema.column(n) for n in range(len(opened.schema))]
         return {c.path for c in columns if c.physical_type == "INT96"}
 
-    def layout(self, directory: Directory, file: File) -> Layout:
+    def layout(self, directory: Directory, file: File) -> FileLayout:
         """See `FileFormat.layout`."""
         with self._open(directory, file) as opened:
             return self._layout(opened.metadata)
 
-    def _layout(self, metadata: pq.FileMetaData) -> Layout:
+    def _layout(self, metadata: pq.FileMetaData) -> FileLayout:
         rows = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
-        return Layout(edges=np.cumsum([0, *rows], dtype=np.int64))
+        return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
         self,
@@ -200,7 +200,7 @@ class ArrowFormat(_RowFormat):
         with self._open(directory, file) as opened:
             return common_schema(opened.schema)
 
-    def layout(self, directory: Directory, file: File) -> Layout:
+    def layout(self, directory: Directory, file: File) -> FileLayout:
         """See `FileFormat.layout`; reads one column, a narrow one if there is one."""
         with self._open(directory, file) as opened:
             schema = opened.schema
@@ -208,7 +208,7 @@ class ArrowFormat(_RowFormat):
         narrow = [widths.index(min(widths))] if widths else []
         with self._open(directory, file, narrow) as opened:
             rows = [opened.get_batch(n).num_rows for n in range(opened.num_record_batches)]
-        return Layout(edges=np.cumsum([0, *rows], dtype=np.int64))
+        return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
         self,

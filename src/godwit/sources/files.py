@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
     from godwit.columns.types import SchemaLike
-    from godwit.sources.file_formats import FileFormat, Layout
+    from godwit.sources.file_formats import FileFormat, FileLayout
     from godwit.sources.source import Position
 
 _MIN_SPLIT_BYTES: Final = 64 << 10
@@ -85,7 +85,7 @@ class FileSource(Source):
         self._listing: Listing | None = None
         # key → version and file, of those that the last result of `latest` or `end` added
         self._taken: dict[int, tuple[int, File]] = {}
-        self._layouts: dict[File, Layout | None] = {}
+        self._layouts: dict[File, FileLayout | None] = {}
 
     def __repr__(self) -> str:
         return f"<{self.identity}>"
@@ -259,7 +259,7 @@ class FileSource(Source):
         pieces = self._between(FilePosition.of(begin), FilePosition.of(end))
         if not pieces:
             return []
-        layouts: dict[File, Layout | None] = {}
+        layouts: dict[File, FileLayout | None] = {}
         total = sum(piece.file.size for piece in pieces)
         target = max(total / max(parallelism, 1), _MIN_SPLIT_BYTES)
         known = [
@@ -328,7 +328,7 @@ class FileSource(Source):
         return piece.start > 0 or piece.stop is not None
 
     def _parts(
-        self, piece: _Piece, layouts: dict[File, Layout | None], target: float
+        self, piece: _Piece, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[_Piece, float]]:
         """Cut a piece into parts of about so many bytes, each with its bytes."""
         file = piece.file
@@ -344,7 +344,7 @@ class FileSource(Source):
             yield part, file.size * (upto - start) / max(end, 1)
 
     def _split(
-        self, group: list[tuple[_Piece, float]], layouts: dict[File, Layout | None]
+        self, group: list[tuple[_Piece, float]], layouts: dict[File, FileLayout | None]
     ) -> Split:
         """Make a split of parts; those of one file that follow each other are read at once."""
         pieces: list[_Piece] = []
@@ -374,7 +374,7 @@ class FileSource(Source):
             payload=tuple(pieces),
         )
 
-    def _layouts_of(self, files: Sequence[File]) -> list[Layout | None]:
+    def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
         """Return the layouts of files, several of which are looked at at once."""
         wanted = [file for file in dict.fromkeys(files) if file not in self._layouts]
         if len(self._layouts) + len(wanted) > _MAX_LAYOUTS:
@@ -386,7 +386,7 @@ class FileSource(Source):
             self._layouts.update({file: self._layout(file) for file in wanted})
         return [self._layouts[file] for file in files]
 
-    def _layout(self, file: File) -> Layout | None:
+    def _layout(self, file: File) -> FileLayout | None:
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from godwit.sources.directory import Directory, File
-    from godwit.sources.file_formats import Layout
+    from godwit.sources.file_formats import FileLayout
 
 _BLOCK_BYTES: Final = 8 << 20
 _PROBE_BYTES: Final = 64 << 10
@@ -47,13 +47,13 @@ class _TextFormat(FileFormat):
     def _is_cut(self, file: File) -> bool:
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
-    def end(self, file: File, layout: Layout | None) -> int:
+    def end(self, file: File, layout: FileLayout | None) -> int:
         """See `FileFormat.end`."""
         del layout
         return file.size
 
     def advance(
-        self, directory: Directory, file: File, layout: Layout | None, start: int, rows: int
+        self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
         """Count line breaks; a file that cannot be cut counts for all the rows asked for."""
         del layout
@@ -73,7 +73,7 @@ class _TextFormat(FileFormat):
         return file.size, rows - left + ends_within_a_line
 
     def cuts(
-        self, file: File, layout: Layout | None, start: int, stop: int, num_bytes: float
+        self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
         """See `FileFormat.cuts`."""
         del layout
