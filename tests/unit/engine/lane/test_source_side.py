@@ -14,9 +14,10 @@ import godwit as gw
 from godwit.cluster.local import run as local_run
 from godwit.cluster.local.stages import Boxes, add_splits, run_lanes
 from godwit.engine.lane.lane import run_lane
-from godwit.engine.lane.source_side import SourceSide
+from godwit.engine.lane.source_side import SourceSide, read_split
 from godwit.engine.lane.wire import due_at
 from godwit.model.errors import SourceError
+from godwit.sources.source import Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,3 +122,19 @@ def test_the_source_side_can_be_sent_to_executors() -> None:
     side = SourceSide.of(two_levels(Numbers(5)).compiled())
     assert pickle.loads(pickle.dumps(side)) == side
     assert side.columns["numbers"].names == ["key", "number"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "exact", "refused"),
+    [(5, True, False), (6, True, True), (6, False, False), (4, True, True), (4, False, True)],
+)
+def test_a_split_may_have_fewer_rows_than_it_says_only_if_it_says_so(
+    rows: int, exact: bool, refused: bool
+) -> None:
+    split = Split(rows=rows, size_bytes=None, what="0..5", payload=(0, 5), exact=exact)
+    reading = read_split("numbers", Numbers(5), split, pa.schema([("number", pa.int64())]))
+    if refused:
+        with pytest.raises(SourceError, match=f"gave 5 rows of 0..5, which has {rows}"):
+            list(reading)
+    else:
+        assert sum(batch.num_rows for batch in reading) == 5
