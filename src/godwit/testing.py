@@ -590,7 +590,7 @@ class Run:
         """
         output, rows = self._output(sink), self.rows(sink)
         of_epochs = self._rows.get(sink, {})
-        if of_epochs and not output.left_out and self.flow.operator(output.operator).complete:
+        if of_epochs and output.is_result and self.flow.operator(output.operator).complete:
             return of_epochs[max(of_epochs)]
         if not output.unique_keys:
             return rows

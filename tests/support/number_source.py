@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.sources.source import Lag, Source, Split
+from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,7 +84,7 @@ class Numbers(Source):
             if stop > start
         ]
 
-    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         self.asked.append(tuple(columns))
         start, stop = split.payload
         for first in range(start, stop, 5):  # in several batches
@@ -115,3 +116,28 @@ class Numbers(Source):
 
     def close(self) -> None:
         self._called("close")
+
+
+class PartlyUnreadable(Numbers):
+    """Numbers of which every seventh cannot be read."""
+
+    unreadable = pa.schema([("number", pa.int64()), ("error", pa.string())])
+
+    def __init__(self, count: int = 0, *, rejects: Any = None, **options: Any) -> None:
+        super().__init__(count, **options)
+        self.rejects = rejects
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        return [replace(split, exact=False) for split in super().splits(begin, end, parallelism)]
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
+        start, stop = split.payload
+        bad = [number for number in range(start, stop) if number % 7 == 0]
+        if bad:
+            errors = [f"{number} is no number" for number in bad]
+            yield Unreadable(
+                rows=pa.record_batch([bad, errors], schema=PartlyUnreadable.unreadable)
+            )
+        for number in (number for number in range(start, stop) if number % 7):
+            payload = (number, number + 1)
+            yield from super().read(replace(split, payload=payload), columns)

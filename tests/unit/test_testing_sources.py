@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tests.support.number_source import Numbers
+from tests.support.number_source import Numbers, PartlyUnreadable
 
 import godwit as gw
 from godwit.checkpoint.commit_log import CommitLog
@@ -22,12 +22,13 @@ from godwit.cli.main import main
 from godwit.model.errors import (
     CheckpointMismatchError,
     CorruptCheckpointError,
+    GodwitError,
     InvalidFlowError,
     InvalidInputError,
     SourceError,
     UserFunctionError,
 )
-from godwit.model.events import BackgroundFailed, FlowChanged
+from godwit.model.events import BackgroundFailed, FlowChanged, RowsUnreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +94,36 @@ def test_epochs_and_their_rows_can_be_bounded() -> None:
     source = Numbers(100, most=7)
     played = gw.testing.run(sums(source), epochs=3)
     assert [outcome.rows_in for outcome in played.epochs] == [7, 7, 7]
+
+
+def test_rows_that_cannot_be_read_are_counted_and_go_to_a_sink_with_their_epoch() -> None:
+    for rejects, sink in ((None, ""), (gw.sinks.noop(), "numbers_unreadable")):
+        source = PartlyUnreadable(100, most=30, rejects=rejects)
+        played = gw.testing.run(sums(source), executors={"1": 2, "2": 1})
+        read = [number for number in range(100) if number % 7]
+        assert sum(n for n, _ in totals_of(played).values()) == len(read)
+        assert sum(total for _, total in totals_of(played).values()) == sum(read)
+        told = [event for event in played.events if isinstance(event, RowsUnreadable)]
+        assert [(event.rows, event.sink, event.is_warning) for event in told] == [
+            (rows, sink, not sink) for rows in (5, 4, 4, 2)
+        ]
+        assert sum(outcome.rows_in for outcome in played.epochs) == len(read)
+        if sink:
+            bad = played.rows(sink)
+            assert sorted(bad["number"].to_pylist()) == [*range(0, 100, 7)]
+            assert bad["error"][0].as_py().endswith("is no number")
+
+
+def test_rows_that_cannot_be_read_have_the_columns_that_the_source_says() -> None:
+    source = PartlyUnreadable(10, rejects=gw.sinks.noop())
+    gw.testing.check_source(PartlyUnreadable(40))
+    source.unreadable = pa.schema([("number", pa.int64())])
+    with pytest.raises(GodwitError, match="no record batch of the columns"):
+        gw.testing.run(sums(source))
+    for wrong, message in ((Numbers(3), "and reads all"), (PartlyUnreadable(3), "is no sink")):
+        wrong.rejects = "out/"
+        with pytest.raises(InvalidFlowError, match=message):
+            gw.testing.run(sums(wrong))
 
 
 def test_rows_that_are_given_stand_for_a_source() -> None:

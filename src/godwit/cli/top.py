@@ -543,7 +543,8 @@ _SHOWN_EXECUTORS = 64
 _STYLES = {"running": "green", "stopped": "yellow"}
 _ALARMING = (
     *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
-    *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed", "RowsLeftOut"),
+    *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed"),
+    *("RowsLeftOut", "RowsUnreadable"),
 )
 
 

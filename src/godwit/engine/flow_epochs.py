@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
-from godwit.engine.outcomes import counted_inputs, outcome_of, record_of, rows_left_out
+from godwit.engine.outcomes import (
+    counted_inputs,
+    outcome_of,
+    record_of,
+    rows_left_out,
+    rows_unreadable,
+)
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -185,8 +191,10 @@ class FlowEpochs(Generic[RowsT]):
         self.cluster.deliver(self._record)
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events on the rows that operators left out."""
+        """Return events on the rows that operators left out, and sources could not read."""
+        left_out = rows_left_out(outcome.left_out, self.flow)
+        unreadable = rows_unreadable(self._reports, self.flow)
         return [
-            (events.RowsLeftOut, {"epoch": outcome.epoch, **values})
-            for values in rows_left_out(outcome.left_out, self.flow)
+            *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
+            *((events.RowsUnreadable, {"epoch": outcome.epoch, **v}) for v in unreadable),
         ]

@@ -227,6 +227,16 @@ def rows_left_out(
     ]
 
 
+def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[dict[str, Any]]:
+    """Return the fields of `events.RowsUnreadable` for each source with such rows."""
+    counts: dict[str, int] = {}
+    for report in reports:
+        for source, rows in report.unreadable.items():
+            _add(counts, flow.sources[source], rows)
+    sinks = {output.unreadable_of: output.name for output in flow.outputs}
+    return [{"source": s, "rows": rows, "sink": sinks.get(s, "")} for s, rows in counts.items()]
+
+
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
     """Shape ``(num_key_groups,)``: bytes read to bring an empty copy to the committed version."""
     sizes = [chains.of(s).snapshot_bytes + chains.of(s).changelog_bytes for s in states]

@@ -78,11 +78,11 @@ class Deliveries:
         self, flow: CompiledFlow, latest: CommitRecord | None, renamed: Mapping[str, str]
     ) -> None:
         outputs = [output for output in flow.outputs if output.sink.wants_rows]
-        # Rejected and late rows are never the whole of anything.
+        # Rejected, late and unreadable rows are never the whole of anything.
         complete = {
             output.name: flow.operator(output.operator).complete
             for output in outputs
-            if output.rejects_of is None and not output.left_out
+            if output.rejects_of is None and output.is_result
         }
         recorded = {} if latest is None else latest.sinks
         if latest is not None and recorded is None:  # an earlier version did not say

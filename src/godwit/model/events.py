@@ -64,6 +64,7 @@ __all__ = [
     "ResidentLanesFailed",
     "ResidentLanesStarted",
     "RowsLeftOut",
+    "RowsUnreadable",
     "ScaledIn",
     "ScaledOut",
     "ScalingFailed",
@@ -190,6 +191,25 @@ class RowsLeftOut(Event):
                 'order may be late: give flow.source(..., slack="10 minutes")'
             )
         return f"operator {self.operator} left out in epoch {self.epoch}: {told}{where}{slack}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsUnreadable(Event):
+    """A source had rows in an epoch that could not be read."""
+
+    source: str  # its name
+    rows: int
+    sink: str = ""  # name of the sink that they went to; empty if they are gone
+
+    @property
+    def is_warning(self) -> bool:
+        """True if the rows are gone."""
+        return not self.sink
+
+    def _line(self) -> str:
+        where = f"sink {self.sink} has them" if self.sink else "they are left out"
+        rows = counted(self.rows, "row")
+        return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

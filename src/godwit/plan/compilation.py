@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from godwit.operators.operator import KeyedOperator
     from godwit.plan.nodes import FlowGraph
+    from godwit.sources.source import Source
 
 __all__ = ["Resolver", "compile_flow"]
 
@@ -329,7 +330,7 @@ class _Compilation:
         ]
 
     def outputs(self) -> Iterable[Output]:
-        """Yield the output of every sink, of late rows, and of rejected rows."""
+        """Yield the output of every sink, of late, rejected and unreadable rows."""
         for sink in self.flow.sinks:
             schema, _ = self.columns.of(sink.upstream)
             (branch,) = branches_of(sink.upstream)
@@ -373,6 +374,40 @@ class _Compilation:
                     left_out=True,
                 )
                 yield from self.rejects_of(name, node.name, node.late)
+
+        for source, own in self.own.items():
+            if own.rejects is not None:
+                yield from self.unreadable_of(source, own)
+
+    def unreadable_of(self, source: str, own: Source) -> Iterable[Output]:
+        """Yield the output of the rows that a source cannot read."""
+        name = f"{source}_unreadable"
+        self.insist_on_new(name)
+        if own.unreadable is None or getattr(own.rejects, "deliver", None) is None:
+            raise InvalidFlowError(
+                f"Source {source!r} has rejects={own.rejects!r}, "
+                + ("and reads all rows." if own.unreadable is None else "which is no sink."),
+                remedy='Give a sink, such as gw.sinks.parquet("out/unreadable"), to a source that '
+                "may have rows it cannot read.",
+                source=source,
+            )
+        reads = (o for o in self.flow.operators if source in self.feeds_of(o))
+        operator = next(reads).name
+        yield Output(
+            name=name,
+            operator=operator,
+            maps=(),
+            schema=own.unreadable,
+            keys=(),
+            sink=own.rejects,
+            unreadable_of=source,
+        )
+        yield from self.rejects_of(name, operator, own.rejects)
+
+    def feeds_of(self, node: OperatorNode) -> set[str]:
+        """Return the sources whose rows an operator reads without another one in between."""
+        branches = [branch for stream in read_by(node) for branch in branches_of(stream)]
+        return {b.feed.name for b in branches if isinstance(b.feed, SourceNode)}
 
     def own_sinks(self, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
         """Refuse a sink object under two names, which would mix up its epochs.

@@ -118,7 +118,14 @@ class Output:
     unique_keys: tuple[tuple[str, ...], ...] = ()
     rejects_of: str | None = None  # sink whose refused rows these are
     left_out: bool = False  # the rows that the operator left out, and not its output
+    # source whose rows these are that could not be read; `operator` is one that it feeds
+    unreadable_of: str = ""
     formerly: str = ""  # name that the user says it had before
+
+    @property
+    def is_result(self) -> bool:
+        """True if these are rows that the operator emits, or a sink rejects of them."""
+        return not self.left_out and not self.unreadable_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -100,7 +100,7 @@ def split_windows(
         inputs=tuple(inputs),
         outputs=tuple(
             replace(output, operator=parts.get(output.operator, output.operator))
-            if not output.left_out
+            if output.is_result
             else output
             for output in flow.outputs
         ),

@@ -30,7 +30,7 @@ from godwit.sources.files import FileSource
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
 from godwit.sources.nexmark import NexmarkKind, NexmarkSource
-from godwit.sources.source import Lag, Position, Source, Split
+from godwit.sources.source import Lag, Position, Source, Split, Unreadable
 from godwit.sources.text_formats import CsvFormat, JsonFormat
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ __all__ = [
     "Position",
     "Source",
     "Split",
+    "Unreadable",
     "arrow",
     "csv",
     "json",
@@ -353,7 +354,8 @@ def kafka(
     max_rows_per_epoch: int | None = None,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     on_data_loss: Literal["refuse", "skip"] = "refuse",
-    on_bad: Literal["refuse", "skip"] = "refuse",
+    on_bad: Literal["refuse", "skip", "divert"] = "refuse",
+    rejects: Any = None,
     group: str | None = None,
     timeout: DurationOrSeconds = "30 seconds",
     config: Mapping[str, Any] | None = None,
@@ -386,7 +388,12 @@ def kafka(
         Where retention has deleted messages that are yet to be read: refuse to go on, or go on
         without them and warn how many offsets there were.
     on_bad
-        A message that cannot be read: refuse its epoch, or leave it out and warn.
+        A message that cannot be read: refuse its epoch, leave it out and warn, or leave it out and
+        give it to `rejects`.
+    rejects
+        Sink of messages that cannot be read, with ``on_bad="divert"``. Its rows have columns
+        ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers`` and
+        ``error``, and are delivered with their epoch, exactly once where the sink is.
     group
         Consumer group that offsets are reported to after each commit, for lag monitors. A query
         goes on from its checkpoint, whatever the group says.
@@ -422,6 +429,7 @@ def kafka(
         isolation=isolation,
         on_data_loss=on_data_loss,
         on_bad=on_bad,
+        rejects=rejects,
         group=group,
         timeout=timeout,
         config=config,

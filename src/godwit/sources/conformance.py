@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import error_line, type_name
 from godwit.model.wording import counted
-from godwit.sources.source import Lag, Source, Split
+from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -421,6 +421,10 @@ class _Check:
         batches = []
         for split in splits:
             for batch in self._call("read", lambda s=split: list(source.read(s, names))):
+                if isinstance(batch, Unreadable):
+                    if batch.rows.schema != source.unreadable:
+                        self._broken("unreadable rows", "their columns are not those it says")
+                    continue
                 if not isinstance(batch, pa.RecordBatch):
                     self._broken(
                         "columns", f"read gives a value of type {type_name(batch)}, no RecordBatch"

@@ -36,7 +36,7 @@ from godwit.sources.kafka_client import (
 )
 from godwit.sources.kafka_reader import OffsetRange, OffsetsLostError, close_readers, leased_reader
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
-from godwit.sources.source import Lag, Source, Split
+from godwit.sources.source import Lag, Source, Split, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +59,18 @@ _EXTRA: Final[Mapping[str, pa.DataType]] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
 }
+_UNREADABLE: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", _EXTRA["timestamp"]),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+        ("error", pa.string()),
+    ]
+)
 _FEW: Final = 10_000  # rows that are not worth a second split
 _TOPICS_S: Final = 1.0  # between two looks at the topics themselves
 _GUESSED_BYTES: Final = 256  # of a message, before any was read
@@ -81,6 +93,7 @@ class KafkaSource(Source):
         isolation: str,
         on_data_loss: str,
         on_bad: str,
+        rejects: Any,
         group: str | None,
         timeout: DurationOrSeconds,
         config: Mapping[str, Any] | None,
@@ -98,7 +111,13 @@ class KafkaSource(Source):
         self._max_rows = max_rows_per_epoch
         self._isolation = self._choice("isolation", isolation, "read_committed", "read_uncommitted")
         self._skips_lost = self._choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
-        self._skips_bad = self._choice("on_bad", on_bad, "refuse", "skip") == "skip"
+        self._on_bad = self._choice("on_bad", on_bad, "refuse", "skip", "divert")
+        if (rejects is None) == (on_bad == "divert"):
+            raise InvalidFlowError(
+                f"{self._where}: on_bad={on_bad!r} and rejects={rejects!r} say different things.",
+                remedy='Give both on_bad="divert" and a sink as rejects=, or neither.',
+            )
+        self.rejects = rejects
         self._group = group
         assert self._format.schema is not None
         value_schema = plain_schema(self._format.schema)
@@ -117,8 +136,8 @@ class KafkaSource(Source):
         self._bytes_per_row = float(_GUESSED_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave connections behind."""
-        ours = vars(self).copy()
+        """Leave connections, and the sink, behind."""
+        ours = vars(self) | {"rejects": None}
         for name in ("_admin", "_reporter", "_states", "_looked_s", "_bytes_per_row"):
             del ours[name]
         return ours
@@ -126,6 +145,8 @@ class KafkaSource(Source):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._prepare()
+
+    unreadable = _UNREADABLE
 
     def __repr__(self) -> str:
         return f"gw.sources.kafka({self._settings.servers!r}, {list(self._topics)!r})"
@@ -184,7 +205,7 @@ class KafkaSource(Source):
         rows = total if total <= _FEW else -(-total // max(1, parallelism))
         return [self._split(part) for part in _cut(ranges, rows)]
 
-    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         """Read ranges of offsets with a consumer that stays."""
         ranges: tuple[OffsetRange, ...] = split.payload
         count = size = 0
@@ -193,7 +214,7 @@ class KafkaSource(Source):
                 for r, messages in reader.read(ranges):
                     count += len(messages)
                     size += sum(map(len, messages))
-                    yield self._rows(r, messages, columns)
+                    yield from self._rows(r, messages, columns)
         except KafkaFailedError as error:
             raise self._failed(f"cannot read {split.what}", error) from None
         except OffsetsLostError as error:
@@ -443,47 +464,59 @@ class KafkaSource(Source):
 
     def _rows(
         self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
-    ) -> pa.RecordBatch:
+    ) -> Iterator[pa.RecordBatch | Unreadable]:
         """Make columns of messages."""
         names = [name for name in columns if name in self._value_names]
         values = list(map(Message.value, messages))
         decoded = self._format.decode(values, names)
         if decoded.bad:
-            messages = self._without_bad(r, messages, decoded.bad)
+            yield self._unreadable(r, messages, decoded.bad)
+            gone = {position for position, _ in decoded.bad}
+            messages = [m for position, m in enumerate(messages) if position not in gone]
         found = dict(zip(names, decoded.rows.columns, strict=True)) if names else {}
         for name in columns:
             if name in self._extra and name not in found:
                 found[name] = _extra_column(self._extra[name], r, messages)
         schema = pa.schema([self._schema.field(name) for name in columns])
         if not columns:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
-        return pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
+            yield pa.RecordBatch.from_struct_array(pa.array([{}] * len(messages), pa.struct([])))
+        else:
+            yield pa.RecordBatch.from_arrays([found[name] for name in columns], schema=schema)
 
-    def _without_bad(
+    def _unreadable(
         self, r: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
-    ) -> list[Message]:
-        """Refuse messages that cannot be read, or leave them out."""
+    ) -> Unreadable:
+        """Refuse messages that cannot be read, or leave them out of the rows."""
         at, reason = bad[0]
         offset = messages[at].offset()
         what = (
             f"the message at offset {offset} of partition {r.partition} of topic {r.topic!r} "
             f"cannot be read ({self._settings.secrets.hide(reason)})"
         )
-        if not self._skips_bad:
+        if self._on_bad == "refuse":
             raise self._error(
                 what,
                 "Give the format that the topic has (value=...). To leave such messages out: "
-                'on_bad="skip".',
+                'on_bad="skip", or on_bad="divert" with a sink, rejects=..., that gets them.',
                 topic=r.topic,
                 partition=r.partition,
                 offset=offset,
             )
-        more = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
-        _logger.warning(
-            "%s: %s%s; %s left out.", self._where, what, more, counted(len(bad), "message")
-        )
-        gone = {position for position, _ in bad}
-        return [m for position, m in enumerate(messages) if position not in gone]
+        if self._on_bad == "skip":
+            more = f", and {len(bad) - 1} after it" if len(bad) > 1 else ""
+            _logger.warning(
+                "%s: %s%s; %s left out.", self._where, what, more, counted(len(bad), "message")
+            )
+        those = [messages[position] for position, _ in bad]
+        columns = [
+            pa.array([self._settings.secrets.hide(reason) for _, reason in bad])
+            if name == "error"
+            else pa.array(list(map(Message.value, those)), pa.binary())
+            if name == "value"
+            else _extra_column(name, r, those)
+            for name in _UNREADABLE.names
+        ]
+        return Unreadable(rows=pa.RecordBatch.from_arrays(columns, schema=_UNREADABLE))
 
     # What the user gives, and errors
 

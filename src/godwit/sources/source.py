@@ -78,6 +78,21 @@ class Lag:
     oldest_us: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """Rows of a split that could not be read, and are left out of its rows.
+
+    They are counted, by an event and a metric, and go to `Source.rejects` with their epoch.
+
+    Attributes
+    ----------
+    rows
+        What is known of each, in the columns of `Source.unreadable`.
+    """
+
+    rows: pa.RecordBatch
+
+
 class Source(ABC):
     """Rows that arrive, for ``flow.source(name, source)``.
 
@@ -86,9 +101,16 @@ class Source(ABC):
     arrival_time
         Name of the timestamp column that says when a row arrived at the source, such as a broker's
         timestamp; ``None`` if there is none. Latency is measured from it.
+    unreadable
+        Columns of rows that could not be read, where it may yield `Unreadable` in their place.
+    rejects
+        Sink of those rows; ``None``: they are counted only. Of the driver's source alone: copies
+        that read splits need not have it.
     """
 
     arrival_time: str | None = None
+    unreadable: pa.Schema | None = None
+    rejects: Any = None
 
     @property
     @abstractmethod
@@ -153,8 +175,12 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split, with these columns in this order, in types of the schema."""
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
+        """Yield the rows of a split, with these columns in this order, in types of the schema.
+
+        `Unreadable` stands for rows that cannot be read, where the user wants to go on without
+        them; the same ones each time.
+        """
 
     def lag(self, position: Position) -> Lag:
         """Return how far a query that has read up to `position` is behind."""

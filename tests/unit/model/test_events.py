@@ -66,6 +66,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
     events.RowsLeftOut(
         epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b")
     ),
+    events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3),
     events.BackgroundFailed(epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'"),
     events.ResidentLanesStarted(epoch=4, at_s=1.0, lanes=2, took_ms=310.4),
     events.ResidentLanesEnded(epoch=4, at_s=1.0, reason="the query ends"),
@@ -196,6 +197,10 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
                 "the watermark of a, b has no slack, so what is out of order may be late: give "
                 'flow.source(..., slack="10 minutes")'
             ),
+        ),
+        (
+            events.RowsUnreadable,
+            "source flights could not read 3 rows in epoch 4; they are left out",
         ),
         (events.BackgroundFailed, "watching executors failed: KeyError: 'x'"),
         (events.ResidentLanesStarted, "2 resident lanes ready after 310 ms"),

@@ -15,6 +15,7 @@ import pytest
 
 import godwit as gw
 from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.events import RowsUnreadable
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 
@@ -26,6 +27,7 @@ from godwit.sources.kafka_source import KafkaSource, fair_shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tests.kafka_broker import KafkaBroker
 
@@ -316,6 +318,62 @@ def test_a_message_that_cannot_be_read_is_refused_by_its_place_or_left_out(
     assert "and 1 after it; 2 messages left out" in caplog.text
     source.close()
     lenient.close()
+
+
+def test_messages_that_cannot_be_read_come_once_with_their_epoch_to_a_sink(
+    kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    topic = kafka.topic(2)
+    good = [b'{"n":%d}' % number for number in range(6)]
+    kafka.put(topic, good[0], b"\xff\n", *good[1:3], timestamp=NOW_MS)
+    headers: Any = [("trace", b"\x00"), ("none", None)]
+    kafka.put(topic, b'{"n":"x"}', key=b"k", headers=headers, partition=1, timestamp=NOW_MS)
+
+    def flow(rejects: Any) -> gw.Flow:
+        options = {"on_bad": "divert", "rejects": rejects, "max_rows_per_epoch": 2}
+        source = source_of(kafka, topic, value="json", schema="n bigint", **options)
+        built = gw.Flow("numbers", num_key_groups=4)
+        counts = built.source("rows", source).key_by("n").compute(times=gw.count())
+        built.sink("out", counts, gw.sinks.noop())
+        return built
+
+    seen, counted = [], []
+    for more in ([], [*good[3:], None, b"["]):  # a restart in between
+        if more:
+            kafka.put(topic, *more, partition=1, timestamp=NOW_MS)
+        with gw.testing.cluster(flow(gw.sinks.noop()), checkpoint=tmp_path, executors=2) as run:
+            while run.epoch():
+                pass
+            seen += run.rows("rows_unreadable").to_pylist()
+            told = [event for event in run.events if isinstance(event, RowsUnreadable)]
+        assert {(event.source, event.sink) for event in told} == {("rows", "rows_unreadable")}
+        counted.append(sum(event.rows for event in told))
+        assert not any(event.is_warning for event in told)
+    by_place = {(row["partition"], row["offset"]): row for row in seen}
+    assert counted == [2, 1]
+    assert (len(seen), sorted(by_place)) == (3, [(0, 1), (1, 0), (1, 5)])
+    first = by_place[1, 0]
+    assert first["topic"] == topic
+    assert first["key"] == b"k"
+    assert first["value"] == b'{"n":"x"}'
+    assert first["headers"] == [{"key": key, "value": value} for key, value in headers]
+    assert first["timestamp"] == dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
+    assert "Expected `int | null`" in first["error"]
+    assert by_place[0, 1]["value"] == b"\xff\n"
+
+
+def test_a_sink_of_messages_that_cannot_be_read_is_said_twice_or_not_at_all(
+    kafka: KafkaBroker,
+) -> None:
+    for options in ({"on_bad": "divert"}, {"rejects": gw.sinks.noop()}):
+        with pytest.raises(InvalidFlowError, match="say different things"):
+            source_of(kafka, "flights", **options)
+    source = source_of(kafka, "flights", on_bad="divert", rejects="out/")
+    flow = gw.Flow("flow")
+    rows = flow.source("rows", source).key_by("value").compute(n=gw.count())
+    flow.sink("out", rows, gw.sinks.noop())
+    with pytest.raises(InvalidFlowError, match="rejects='out/', which is no sink"):
+        flow.compiled()
 
 
 def test_what_retention_has_deleted_is_refused_or_left_out_with_a_warning(

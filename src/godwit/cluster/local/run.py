@@ -37,7 +37,7 @@ from godwit.model.errors import MigrationError
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -115,7 +115,8 @@ class LocalRun:
         self.executors: Mapping[str, Executor] = _executors(executors)
         self._settings = settings
         self._orders: list[StartWarming | DropCopies] = []
-        self._lanes = lane_flow(recovered.flow, recovered.layouts, _staged_sinks(recovered.flow))
+        sinks = self.open_sinks(recovered.flow)
+        self._lanes = lane_flow(recovered.flow, recovered.layouts, sinks)
         self._side = SourceSide.of(recovered.flow)
         self.sources = SourcePositions(
             flow.own_sources,
@@ -259,6 +260,10 @@ class LocalRun:
         reports = run_lanes(self._lanes, instruction, boxes)
         insist_on_same_rows(reports, rows.splits)
         return reports
+
+    def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
+        """Say what lanes stage output for; here no sink is opened, and checkpoints keep it."""
+        return _staged_sinks(flow)
 
     def deliver(self, record: CommitRecord) -> None:
         """Give out what a record names; nothing here, where sinks are not open."""

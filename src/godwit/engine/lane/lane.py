@@ -16,7 +16,7 @@ a later epoch finds it committed.  So an attempt never meets the half-done work 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from godwit.engine.lane.wire import (
     LEFT_OUT,
     PARTIAL,
     ROWS,
+    UNREADABLE,
     Header,
     Shipment,
     digests_in,
@@ -48,6 +49,7 @@ from godwit.engine.lane.wire import (
     ship_digest,
     unpack_arrivals,
     unpack_rows,
+    unreadable_in,
 )
 from godwit.model.errors import EpochFailedError, GodwitError
 from godwit.model.key_groups import KeyGroupLoad, PerKeyGroup
@@ -99,6 +101,8 @@ class LaneFlow:
 
     num_key_groups: int
     operators: tuple[LaneOperator, ...]
+    # number of a source → its name, and the sink of its rows that cannot be read
+    unreadable: Mapping[int, tuple[str, StagedSink]] = field(default_factory=dict)
 
 
 def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink]) -> LaneFlow:
@@ -118,15 +122,21 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
                 index=index,
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
-                outputs=tuple(
-                    staged[o.name] for o in outputs if o.name in staged and not o.left_out
-                ),
+                outputs=tuple(staged[o.name] for o in outputs if o.name in staged and o.is_result),
                 left_out=next((staged.get(o.name) for o in outputs if o.left_out), None),
                 states=states,
                 waiting=waiting,
             )
         )
-    return LaneFlow(num_key_groups=flow.num_key_groups, operators=tuple(operators))
+    return LaneFlow(
+        num_key_groups=flow.num_key_groups,
+        operators=tuple(operators),
+        unreadable={
+            flow.sources.index(o.unreadable_of): (o.unreadable_of, staged[o.name])
+            for o in flow.outputs
+            if o.unreadable_of and o.name in staged
+        },
+    )
 
 
 def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, ...]:
@@ -161,14 +171,18 @@ def run_lane(
     """
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
+    unreadable: list[tuple[Header, bytes]] = []
     for payload in payloads:
         header = Header.of(payload)
         if header.kind == DIGEST:
             digests.append((header, payload))
+        elif header.kind == UNREADABLE:
+            unreadable.append((header, payload))
         else:
             by_operator.setdefault(header.operator, []).append((header, payload))
     lane = _Lane(flow, instruction, level, place)
     try:
+        lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].arrival))
         yield from lane.run(by_operator)
         yield from lane.pass_digest_on(digests_in(digests))
     except GodwitError as error:
@@ -224,6 +238,23 @@ class _Lane:
                 places=len(self.instruction.places),
             )
 
+    def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
+        """Count rows that sources could not read, and stage them for their sinks."""
+        counts = self.report.unreadable
+        for header, payload in payloads:
+            counts[header.number] = counts.get(header.number, 0) + header.rows
+            rows = unreadable_in(payload)
+            if rows is not None and header.number in self.flow.unreadable:
+                source, sink = self.flow.unreadable[header.number]
+                stage_output(
+                    sink,
+                    pa.Table.from_batches([rows]),
+                    self.files,
+                    where=f"what source {source!r} could not read",
+                    epoch=self.instruction.epoch,
+                    place=self.place,
+                )
+
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
     ) -> None:
@@ -242,7 +273,7 @@ class _Lane:
             sink,
             rows,
             self.files,
-            operator=member.operator.name,
+            where=f"operator {member.operator.name!r}",
             epoch=self.instruction.epoch,
             place=self.place,
         )

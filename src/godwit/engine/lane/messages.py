@@ -173,6 +173,8 @@ class LaneReport:
     # level 0 and number of a split, or level and place of a lane → digest of what it had read when
     # it sent rows here
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
+    # number of a source in the flow → rows of it that could not be read
+    unreadable: dict[int, int] = field(default_factory=dict)
     # why it could not be done, if the reason is in the flow and trying again would not help
     error: GodwitError | None = None
 

@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 
 
 def stage_output(
-    sink: StagedSink, rows: pa.Table, files: LaneFiles, *, operator: str, epoch: int, place: int
+    sink: StagedSink,
+    rows: pa.Table,
+    files: LaneFiles,
+    *,
+    where: str,  # where the rows come from, for errors
+    epoch: int,
+    place: int,
 ) -> None:
-    """Stage an operator's output for a sink, without the rows that its target cannot take.
+    """Stage rows for a sink, without those that its target cannot take.
 
     Raises `SinkError` if there are such rows and nowhere to put them; names the first by its key.
     """
     if rows.num_rows == 0:
         return
     if sink.check is not None:
-        rows = _accepted(sink, rows, files, f"epoch {epoch} of operator {operator!r}")
+        rows = _accepted(sink, rows, files, f"epoch {epoch} of {where}")
         if rows.num_rows == 0:
             return
     if sink.writer is not None:

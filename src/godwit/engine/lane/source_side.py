@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.columns.digest import RowsDigest
-from godwit.engine.lane.wire import ship, ship_arrivals, ship_digest
+from godwit.engine.lane.wire import ship, ship_arrivals, ship_digest, ship_unreadable
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import error_line, listing, type_name
 from godwit.operators.windows.event_time import Arrivals
 from godwit.plan.compiled import SourceInput
+from godwit.sources.source import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,6 +70,15 @@ class _Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _UnreadableRows:
+    """Where rows go that a source could not read."""
+
+    source: int  # its number in the flow
+    index: int  # of an operator that it feeds: a lane of that reports them
+    kept: bool  # whether a sink gets them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedSplit:
     """A split of a source in an epoch."""
 
@@ -96,6 +106,8 @@ class SourceSide:
     feeds: tuple[_Feed, ...]
     # source of Godwit's own → columns that are read of it, with their types, in its order
     columns: Mapping[str, pa.Schema]
+    # source of Godwit's own → what becomes of rows that it cannot read
+    unreadable: Mapping[str, _UnreadableRows]
 
     @classmethod
     def of(cls, flow: CompiledFlow) -> SourceSide:
@@ -129,6 +141,14 @@ class SourceSide:
             feeds=tuple(feeds.values()),
             columns={
                 name: _columns_read(source, [f for f in feeds.values() if f.source == name])
+                for name, source in flow.own_sources.items()
+            },
+            unreadable={
+                name: _UnreadableRows(
+                    source=flow.sources.index(name),
+                    index=next(f.inputs[0].index for f in feeds.values() if f.source == name),
+                    kept=source.rejects is not None,
+                )
                 for name, source in flow.own_sources.items()
             },
         )
@@ -204,6 +224,14 @@ def ship_splits(
         name, columns = numbered.source, side.columns[numbered.source]
         chunks, digest = count(), RowsDigest()
         for table in _gathered(read_split(name, sources[name], numbered.split, columns)):
+            if isinstance(table, pa.RecordBatch):
+                if places:
+                    digest.update(table)
+                to, origin = side.unreadable[name], (0, numbered.number, next(chunks), 0)
+                yield from ship_unreadable(
+                    shipments[to.index], table, origin, source=to.source, kept=to.kept
+                )
+                continue
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
@@ -241,11 +269,15 @@ def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[Numbered
 
 def read_split(
     name: str, source: Source, split: Split, columns: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch | Unreadable]:
     """Read a split, and hold what comes against the contract; errors name source and split."""
     read = 0
     try:
         for batch in source.read(split, columns.names):
+            if isinstance(batch, Unreadable):
+                _check_unreadable(name, source, split, batch.rows)
+                yield batch
+                continue
             _check_batch(name, split, batch, columns)
             read += batch.num_rows
             yield pa.RecordBatch.from_arrays(batch.columns, schema=columns)
@@ -300,11 +332,32 @@ def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> 
     )
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Gather batches into tables large enough to combine well and small enough to hold."""
+def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> None:
+    """Refuse rows that could not be read in other columns than the source says."""
+    if isinstance(rows, pa.RecordBatch) and rows.schema == source.unreadable:
+        return
+    raise SourceError(
+        f"Source {name!r} gave Unreadable rows ({split.what}) that are no record batch of the "
+        "columns in its attribute unreadable.",
+        remedy="Let both have the same schema.",
+        source=name,
+        split=split.what,
+    )
+
+
+def _gathered(
+    batches: Iterable[pa.RecordBatch | Unreadable],
+) -> Iterator[pa.Table | pa.RecordBatch]:
+    """Gather batches into tables large enough to combine well and small enough to hold.
+
+    Rows that could not be read are batches.
+    """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if isinstance(batch, Unreadable):
+            yield batch.rows
+            continue
         gathered.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MAX_ROWS or size >= _MAX_BYTES:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.blocks import decode_batch, encode_batch
 from godwit.columns.arrays import values_of
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.engine.lane.packing import pack, raw_schema
@@ -43,6 +44,7 @@ __all__ = [
     "LEFT_OUT",
     "PARTIAL",
     "ROWS",
+    "UNREADABLE",
     "Blob",
     "Header",
     "Payload",
@@ -55,8 +57,10 @@ __all__ = [
     "ship",
     "ship_arrivals",
     "ship_digest",
+    "ship_unreadable",
     "unpack_arrivals",
     "unpack_rows",
+    "unreadable_in",
 ]
 
 Blob = tuple[int, bytes]
@@ -66,10 +70,10 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """Rows or arrivals for an operator: as bytes where they crossed an exchange."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST = range(6)
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE = range(7)
 """Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
-were sent, keys that had many rows, what a sender has read. 0xFF is left to whatever carries
-payloads."""
+were sent, keys that had many rows, what a sender has read, rows that a source could not read. 0xFF
+is left to whatever carries payloads."""
 _LEVEL = 1  # where the header has it
 _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")
@@ -81,7 +85,8 @@ _MAX_CHUNK_ROWS = 1_000_000
 class Header:
     """Kind, destination and origin of a payload."""
 
-    kind: int  # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT` or `DIGEST`
+    # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT`, `DIGEST` or `UNREADABLE`
+    kind: int
     level: int  # level of the component it is for
     operator: int  # index of the operator it is for
     # who sent it: at the source side (0, partition, chunk, number), in a lane (level, operator,
@@ -154,6 +159,26 @@ def digests_in(
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
     }
+
+
+def ship_unreadable(
+    shipment: Shipment,  # of an operator that the source feeds: any of its lanes will do
+    rows: pa.RecordBatch,
+    origin: tuple[int, int, int, int],
+    *,
+    source: int,  # its number in the flow
+    kept: bool,  # whether a sink gets them; they are counted anyway
+) -> Iterator[Blob]:
+    """Send rows that a source could not read to a lane, which reports and stages them."""
+    place = int(shipment.places[origin[1] % len(shipment.places)])
+    to = shipment.level, shipment.index
+    header = _HEADER.pack(UNREADABLE, *to, *origin, rows.num_rows, source)
+    yield place, header + (encode_batch(rows).to_pybytes() if kept else b"")
+
+
+def unreadable_in(payload: bytes) -> pa.RecordBatch | None:
+    """Read rows that a source could not read; ``None`` if they are only counted."""
+    return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

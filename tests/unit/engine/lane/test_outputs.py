@@ -56,7 +56,7 @@ def staged(rows: pa.Table = ROWS, **changes: Any) -> Files:
     fields: dict[str, Any] = {"check": None, "rejects": None, "writer": None, "keys": ("plane",)}
     sink = StagedSink(name="out", maps=(), **{**fields, **changes})
     files = Files()
-    stage_output(sink, rows, cast("LaneFiles", files), operator="totals", epoch=4, place=2)
+    stage_output(sink, rows, cast("LaneFiles", files), where="operator 'totals'", epoch=4, place=2)
     return files
 
 

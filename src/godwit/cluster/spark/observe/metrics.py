@@ -52,6 +52,7 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
         "Rows that an operator over event time left out, by the reason: late, ahead, untimed",
         ("operator", "reason"),
     ),
+    "godwit_rows_unreadable": (Counter, "Rows that a source could not read", ("source",)),
     "godwit_changelog_bytes": (Counter, "Changelog written", ()),
     "godwit_snapshot_bytes": (Counter, "Snapshots written", ()),
     "godwit_crossed_bytes": (Counter, "Sent between operators on different executors", ()),
@@ -198,6 +199,9 @@ class Metrics:
             rows = self._metrics["godwit_rows_left_out"]
             for reason in _LEFT_OUT:
                 rows.labels(printable(values["operator"]), reason).inc(values[reason])
+        if kind == "RowsUnreadable":
+            unreadable = self._metrics["godwit_rows_unreadable"]
+            unreadable.labels(printable(values["source"])).inc(values["rows"])
         if "moved" in values:
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
 

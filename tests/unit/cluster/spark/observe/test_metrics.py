@@ -20,7 +20,7 @@ from godwit.cluster.spark.observe import metrics
 from godwit.cluster.spark.observe.metrics import METRICS, Metrics, MetricsServer
 from godwit.cluster.spark.query.settings import Observability
 from godwit.model.errors import InvalidFlowError
-from godwit.model.events import RowsLeftOut
+from godwit.model.events import RowsLeftOut, RowsUnreadable
 
 PROGRESS: dict[str, Any] = {
     "epoch": 7,
@@ -140,6 +140,14 @@ def test_rows_that_are_left_out_are_counted_by_operator_and_reason(server: Metri
     seen = samples(fetched(server.url)[1])
     left_out = {labels: n for (name, labels), n in seen.items() if name.endswith("left_out_total")}
     assert left_out == {("hourly", "late"): 6, ("hourly", "ahead"): 0, ("hourly", "untimed"): 4}
+
+
+def test_rows_that_a_source_could_not_read_are_counted(server: MetricsServer) -> None:
+    event = RowsUnreadable(epoch=3, at_s=1.0, source="flights", rows=3, sink="flights_unreadable")
+    for _ in range(2):
+        server.metrics.add("event", event.to_dict())
+    seen = samples(fetched(server.url)[1])
+    assert seen["godwit_rows_unreadable_total", ("flights",)] == 6
 
 
 def test_a_source_whose_name_is_no_text_keeps_nothing_from_being_read(
