@@ -26,9 +26,50 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["KafkaBroker", "kafka", "kafka_server", "running_broker"]
+__all__ = ["KafkaBroker", "KafkaServer", "kafka", "kafka_server", "running_broker"]
 
 _START_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class KafkaServer:
+    """The broker's process, which can be halted, killed, and started again on the same data."""
+
+    command: list[str]
+    directory: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        arguments = ["--kafka-port", str(self.port), "--data-dir", f"{self.directory}/data"]
+        with (self.directory / "log").open("ab") as log:
+            self.process = process = subprocess.Popen(
+                [*self.command, "start", "--only", "kafka", *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1):
+                    return
+            except OSError:
+                time.sleep(0.02)
+        pytest.fail(f"The broker did not start: {(self.directory / 'log').read_text()}")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it, and to whatever it has started."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def end(self, number: int) -> None:
+        """End it by a signal."""
+        assert self.process is not None
+        self.signal(number)
+        self.process.wait(30)
 
 
 @dataclass(slots=True)
@@ -36,19 +77,28 @@ class KafkaBroker:
     """A running broker, and what a test does with it beside the code that is tested."""
 
     servers: str
-    pid: int | None = None  # of its process, if it is the tests' own
+    server: KafkaServer | None = None  # its process, if it is the tests' own
     topics: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _admin: Any = None
 
-    def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> str:
-        """Make a topic."""
-        from confluent_kafka.admin import NewTopic
+    @property
+    def pid(self) -> int | None:
+        """Id of its process, if it is the tests' own."""
+        process = None if self.server is None else self.server.process
+        return None if process is None else process.pid
 
+    def topic(self, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+        """Make a topic of a new name."""
         name = f"godwit-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
-        _done(self.admin().create_topics([NewTopic(name, partitions, 1, config=config or {})]))
+        self.make(name, partitions, config)
         self.topics.append(name)
         return name
+
+    def make(self, name: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        _done(self.admin().create_topics([NewTopic(name, partitions, 1, config=config or {})]))
 
     def admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
@@ -140,23 +190,13 @@ def running_broker() -> Iterator[KafkaBroker]:
     if command is None:
         pytest.skip("Kafka tests need a broker: pip install noida-db, or GODWIT_KAFKA=host:port.")
     directory = Path(tempfile.mkdtemp(prefix="godwit-kafka-"))
+    server = KafkaServer(command, directory, _free_port())
     try:
-        port, data = _free_port(), f"{directory}/data"
-        arguments = ["--only", "kafka", "--kafka-port", str(port), "--data-dir", data]
-        with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [*command, "start", *arguments],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        server.start()
         try:
-            _wait_until_it_answers(process, port, directory / "log")
-            yield KafkaBroker(f"127.0.0.1:{port}", pid=process.pid)
+            yield KafkaBroker(f"127.0.0.1:{server.port}", server=server)
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
+            server.end(signal.SIGTERM)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -172,7 +212,7 @@ def kafka_server() -> Iterator[KafkaBroker]:
 @pytest.fixture
 def kafka(kafka_server: KafkaBroker) -> Iterator[KafkaBroker]:
     """Yield the broker; topics that the test makes are deleted after it."""
-    broker = KafkaBroker(kafka_server.servers, pid=kafka_server.pid)
+    broker = KafkaBroker(kafka_server.servers, server=kafka_server.server)
     yield broker
     if broker.topics and os.environ.get("GODWIT_KAFKA"):
         broker.delete(*broker.topics)
@@ -189,14 +229,3 @@ def _command() -> list[str] | None:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", port), 1):
-                return
-        except OSError:
-            time.sleep(0.05)
-    pytest.fail(f"The broker did not start: {log.read_text()}")

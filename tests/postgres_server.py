@@ -6,6 +6,7 @@ for the disk, and is stopped by the process id it was started with.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -22,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PostgresServer", "postgres", "postgres_server"]
+__all__ = ["PostgresServer", "postgres", "postgres_server", "running_postgres"]
 
 _START_TIMEOUT_S = 30.0
 
@@ -51,9 +52,9 @@ class PostgresServer:
         return f"host={self.directory} user=postgres dbname=postgres"
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """Yield a server that lives as long as the test session."""
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """Run a server for as long as the context lasts."""
     pytest.importorskip("psycopg", reason="PostgreSQL tests need psycopg.")
     binaries = _binaries()
     if binaries is None:
@@ -96,6 +97,13 @@ def postgres_server() -> Iterator[PostgresServer]:
             server.wait(timeout=_START_TIMEOUT_S)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Yield a server that lives as long as the test session."""
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture

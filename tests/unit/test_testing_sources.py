@@ -116,7 +116,6 @@ def test_rows_that_cannot_be_read_are_counted_and_go_to_a_sink_with_their_epoch(
 
 def test_rows_that_cannot_be_read_have_the_columns_that_the_source_says() -> None:
     source = PartlyUnreadable(10, rejects=gw.sinks.noop())
-    gw.testing.check_source(PartlyUnreadable(40))
     source.unreadable = pa.schema([("number", pa.int64())])
     with pytest.raises(GodwitError, match="no record batch of the columns"):
         gw.testing.run(sums(source))

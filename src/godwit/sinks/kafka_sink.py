@@ -115,6 +115,11 @@ class KafkaSink(TargetSink):
         self._partitioner = partitioner
         self._exactly_once = exactly_once
         self._transaction_s = seconds(transaction_timeout, f"The transaction timeout of {where}")
+        if exactly_once and self._transaction_s < 1:
+            raise InvalidFlowError(
+                f"The transaction timeout of {where} is {self._transaction_s:g} s.",
+                remedy="Give a second or more: a whole epoch is written in that time.",
+            )
         self._producer: Producer | None = None
         self._group: Consumer | None = None
         self._log = ErrorLog()

@@ -222,7 +222,10 @@ class KafkaSource(Source):
             raise self._error(
                 f"partition {partition} of topic {topic!r} does not have offset {error.offset} any "
                 "more, which is yet to be read",
-                'Raise the topic\'s retention. To go on without what is lost: on_data_loss="skip".',
+                "Start the query again: it goes on without what is lost."
+                if self._skips_lost
+                else "Raise the topic's retention. To go on without what is lost: "
+                'on_data_loss="skip".',
                 topic=topic,
                 partition=partition,
                 offset=error.offset,

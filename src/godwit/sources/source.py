@@ -175,11 +175,11 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split, with these columns in this order, in types of the schema.
 
-        `Unreadable` stands for rows that cannot be read, where the user wants to go on without
-        them; the same ones each time.
+        Where the user wants to go on without rows that cannot be read, it yields `Unreadable` for
+        these, the same ones each time.
         """
 
     def lag(self, position: Position) -> Lag:

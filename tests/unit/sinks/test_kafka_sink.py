@@ -248,6 +248,44 @@ def test_a_row_that_is_too_large_is_found_before_it_is_committed(kafka: KafkaBro
     assert diverted == [2]
 
 
+def test_what_only_the_broker_can_refuse_says_what_to_do(kafka: KafkaBroker) -> None:
+    topic, small = kafka.topic(), kafka.topic(config={"max.message.bytes": "2000"})
+    schema = pa.schema([("plane", pa.string()), ("to", pa.string())])
+    table = pa.table({"plane": ["x" * 3000], "to": [small]}, schema=schema)
+    refused = f"messages are refused.*{small}.*Raise the topic's max.message.bytes"
+    with opened(kafka, topic, context(schema=schema, keys=()), topic_column="to") as sink:
+        with pytest.raises(SinkError, match=refused):
+            sink.deliver(EpochRows(epoch=0, table=table))
+        assert sink.last_delivered() is None
+        table = pa.table({"plane": ["x" * 300], "to": [small]}, schema=schema)
+        sink.deliver(EpochRows(epoch=0, table=table))
+        assert sink.last_delivered() == point(0)
+    assert len(kafka.values(small)) == 1
+
+
+@pytest.mark.parametrize(
+    ("timeout", "message"),
+    [("1 second", "after 1 s: .*transaction_timeout"), ("1 minute", "has taken this sink")],
+)
+def test_a_transaction_that_the_broker_has_ended_says_why(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, timeout: str, message: str
+) -> None:
+    topic = kafka.topic()
+
+    def commit(_sink: KafkaSink, _producer: Any) -> None:
+        time.sleep(1.01)
+        raise KafkaException(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH))
+
+    with monkeypatch.context() as ended, opened(kafka, topic, transaction_timeout=timeout) as sink:
+        ended.setattr(KafkaSink, "_commit", commit)
+        with pytest.raises(SinkError, match=message):
+            sink.deliver(EPOCHS[0])
+    with opened(kafka, topic) as restarted:
+        for epoch in EPOCHS:
+            restarted.deliver(epoch)
+    assert totals(kafka, topic) == TOTALS
+
+
 def test_times_that_have_no_text_are_found_before_they_are_committed(kafka: KafkaBroker) -> None:
     topic = kafka.topic()
     schema = pa.schema([("at", pa.timestamp("us"))])
@@ -291,6 +329,8 @@ def test_errors_of_the_cluster_come_in_time_and_without_passwords() -> None:
     assert time.monotonic() - began_s < 20
     assert "hunter3333" not in f"{sink!r} {refused.value} {sink.destination}"
     sink.close()
+    with pytest.raises(InvalidFlowError, match=r"transaction timeout .* is 0\.5 s"):
+        gw.sinks.kafka("127.0.0.1:9", "flights", transaction_timeout=0.5)
     with pytest.raises(InvalidFlowError, match="which Godwit decides"):
         gw.sinks.kafka("127.0.0.1:9", "flights", config={"transactional.id": "mine"})
 

@@ -11,10 +11,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from tests.support.epoch_rows import context
+from tests.support.refusing_broker import refusing_broker
 
 import godwit as gw
-from godwit.model.errors import InvalidFlowError, SourceError
+from godwit.model.errors import InvalidFlowError, SinkError, SourceError
 from godwit.model.events import RowsUnreadable
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
@@ -57,7 +60,9 @@ def rows_between(
 ) -> list[dict[str, Any]]:
     names = columns or source.schema.names
     splits = source.splits(begin, end, parallelism)
-    return [row for split in splits for b in source.read(split, names) for row in b.to_pylist()]
+    batches = [batch for split in splits for batch in source.read(split, names)]
+    read = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
+    return [row for batch in read for row in batch.to_pylist()]
 
 
 def read_all(source: KafkaSource, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -267,7 +272,7 @@ def test_large_ranges_are_cut_into_splits_of_like_size(kafka: KafkaBroker) -> No
     reading = source.read(splits[1], ["n"])
     next(reading)
     reading.close()  # type: ignore[attr-defined]
-    again = [n for b in source.read(splits[1], ["n"]) for n in b["n"].to_pylist()]
+    again = pa.Table.from_batches(source.read(splits[1], ["n"]))["n"].to_pylist()
     assert again == whole[7_500:15_000]
     source.close()
 
@@ -419,6 +424,74 @@ def test_a_topic_that_was_made_anew_is_refused(
     monkeypatch.setattr(ClusterAdmin, "topics", lambda *_: {topic: other})
     with pytest.raises(SourceError, match=r"its id is BBBB.* deleted and made anew"):
         source.open({topic: {"id": "A" * 21 + "C", "next": [1, 0]}})
+
+
+def test_a_topic_that_is_deleted_and_made_anew_under_a_query_is_refused(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "_TOPICS_S", 0.0)
+    topic = kafka.topic()
+    kafka.put(topic, b"a", b"b")
+    source = opened(kafka, topic)
+    position = source.latest(source.start())
+    kafka.delete(topic)
+    with pytest.raises(SourceError, match=f"has no topic '{topic}'"):
+        source.latest(position)
+    kafka.make(topic)
+    kafka.put(topic, b"c")  # fewer than were read: not all brokers give topics ids
+    with pytest.raises(SourceError, match="deleted and made anew"):
+        source.latest(position)
+    source.close()
+
+
+def test_wrong_credentials_end_the_wait_at_once() -> None:
+    config = {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "me",
+        "sasl.password": "hunter4444",
+    }
+    began_s = time.monotonic()
+    with refusing_broker() as servers:
+        source = gw.sources.kafka(servers, "flights", config=config, timeout="1 minute")
+        with pytest.raises(SourceError, match="Check the credentials") as refused:
+            source.open(None)
+        source.close()
+        sink = gw.sinks.kafka(servers, "flights", config=config, timeout="1 minute")
+        with pytest.raises(SinkError, match="the credentials in config") as not_opened:
+            sink.open(context())
+        sink.close()
+    assert time.monotonic() - began_s < 30
+    assert "hunter4444" not in f"{refused.value} {not_opened.value}"
+
+
+def test_a_flow_goes_over_gaps_that_transactions_leave(kafka: KafkaBroker) -> None:
+    topic = kafka.topic()
+    for number in range(6):
+        producer = kafka.producer(f"{topic}-{number}")  # see tests/chaos/kafka/rounds.py
+        producer.begin_transaction()
+        producer.produce(topic, b'{"k":"a","n":%d}' % number, partition=0)
+        if number % 3:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    options = {"value": "json", "schema": "k string, n bigint", "max_rows_per_epoch": 5}
+    flow = gw.Flow("gaps", num_key_groups=4)
+    rows = flow.source("rows", source_of(kafka, topic, **options))
+    flow.sink("out", rows.key_by("k").compute(total=gw.sum("n")), gw.sinks.noop())
+    played = gw.testing.run(flow)
+    assert played.current("out").to_pylist() == [{"k": "a", "total": 1 + 2 + 4 + 5}]
+
+
+def test_a_compacted_topic_is_read_with_its_tombstones(kafka: KafkaBroker) -> None:
+    topic = kafka.topic(config={"cleanup.policy": "compact"})
+    for value in (b'{"n":1}', None, b'{"n":2}'):
+        kafka.put(topic, value, key=b"k")
+    source = opened(kafka, topic, value="json", schema="n bigint", include=["key", "offset"])
+    rows = read_all(source)
+    assert [(row["key"], row["n"]) for row in rows][-1] == (b"k", 2)
+    assert {row["n"] for row in rows if row["offset"] == 1} <= {None}
+    source.close()
 
 
 def test_a_topic_that_is_not_there_is_refused_by_name(kafka: KafkaBroker) -> None:

@@ -222,11 +222,10 @@ def ship_splits(
     """
     for numbered in splits:
         name, columns = numbered.source, side.columns[numbered.source]
-        chunks, digest = count(), RowsDigest()
+        chunks, digest, unreadable = count(), RowsDigest(), RowsDigest()
         for table in _gathered(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
-                if places:
-                    digest.update(table)
+                unreadable.update(table)
                 to, origin = side.unreadable[name], (0, numbered.number, next(chunks), 0)
                 yield from ship_unreadable(
                     shipments[to.index], table, origin, source=to.source, kept=to.kept
@@ -238,7 +237,8 @@ def ship_splits(
             for lane_input, rows in side.inputs(name, table):
                 shipment = shipments[lane_input.index]
                 yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
-        yield from ship_digest(digest.value, (0, numbered.number), level=1, places=places)
+        value = digest.value ^ (unreadable.value if unreadable.rows else 0)
+        yield from ship_digest(value, (0, numbered.number), level=1, places=places)
 
 
 def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
