@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from godwit.checkpoint.commit_log import CommitLog
@@ -240,8 +239,8 @@ class CheckpointSummary:
     # first epoch
     plan: int
     components: Mapping[str, tuple[str, ...]]
-    # source of Godwit's own → what it reads, and how far it is read, as JSON
-    positions: Mapping[str, tuple[str, str]]
+    # source of Godwit's own → what it reads, and its position
+    positions: Mapping[str, tuple[str, Any]]
     states: tuple[StateSummary, ...]  # by operator and state
     # files, file_bytes: number and size of all files
     files: int
@@ -284,12 +283,12 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
     )
 
 
-def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, str]]]:
+def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Yield what each of Godwit's own sources reads, and how far it is read."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:
         for name, position in batch.positions.items():
-            yield name, (batch.identities[name], msgspec.json.encode(position).decode())
+            yield name, (batch.identities[name], position)
 
 
 def _pending(log: CommitLog) -> Iterator[str]:

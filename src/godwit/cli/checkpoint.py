@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self, TextIO, TypeAlias, cast
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -45,6 +46,7 @@ from godwit.model.events import event_from_dict
 from godwit.model.wording import counted, human_bytes, printable
 from godwit.sinks.carried_files import carry_files
 from godwit.sinks.continuity import TargetReport, check_targets
+from godwit.sources.file_position import described
 
 if TYPE_CHECKING:
     import argparse
@@ -227,7 +229,7 @@ def _inspect(args: argparse.Namespace) -> int:
             ("retained epochs", epochs),
             *([("physical plan", _plan(summary))] if summary.components else []),
             *(
-                (f"source {name}", f"{reads}, read up to {_shortened(position)}")
+                (f"source {name}", f"{reads}, read {_position(position)}")
                 for name, (reads, position) in summary.positions.items()
             ),
             *(("with the next epoch", change) for change in summary.pending),
@@ -248,11 +250,20 @@ def _inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shortened(position: str) -> str:
-    """Shorten a position, which may hold a whole set of files."""
-    if len(position) <= _POSITION:
-        return position
-    return f"{position[:_POSITION]}… ({human_bytes(len(position))})"
+def _position(position: Any) -> str:
+    """Describe a position in a line: files in words, others as JSON, shortened."""
+    shown = described(position)
+    if shown is not position:
+        whole = counted(shown["files"], "file")
+        return f"{whole} whole, {shown['reading']}" if "reading" in shown else whole
+    text = _json(position)
+    if len(text) > _POSITION:
+        text = f"{text[:_POSITION]}… ({human_bytes(len(text))})"
+    return f"up to {text}"
+
+
+def _json(position: Any) -> str:
+    return msgspec.json.encode(position).decode()
 
 
 def _plan(summary: CheckpointSummary) -> str:
@@ -314,7 +325,7 @@ def _plain(summary: CheckpointSummary) -> dict[str, Any]:
         "plan": summary.plan,
         "components": dict(summary.components),
         "sources": {
-            name: {"reads": reads, "position": json.loads(position)}
+            name: {"reads": reads, "position": json.loads(_json(described(position)))}
             for name, (reads, position) in summary.positions.items()
         },
         "states": [asdict(state) for state in summary.states],

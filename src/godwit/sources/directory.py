@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from godwit.model.naming import type_name
 from godwit.model.secrets import Secrets, shown_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _ATTEMPTS: Final = 3
+_COSTLY_S: Final = 0.02
+_TRUSTED_S: Final = 60.0
+_GRAIN_NS: Final = 2 * 10**9  # some file systems tell times no closer
 _WRITE_ELSEWHERE: Final = (
     "Write a file under a name that begins with '_' or '.', or in another directory, and rename it "
     "when it is complete."
@@ -76,6 +80,24 @@ class Listing:
         return np.where(self.keys[at] == keys, at, -1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """A listing of a local directory that need not be made anew while its directories stay."""
+
+    listing: Listing
+    modified_ns: Mapping[str, int]  # of every directory in it, before it was listed
+    at_s: float  # monotonic
+
+    def still_holds(self) -> bool:
+        """Return true if no name has come or gone since."""
+        if time.monotonic() - self.at_s > _TRUSTED_S:
+            return False
+        try:
+            return all(os.stat(path).st_mtime_ns == ns for path, ns in self.modified_ns.items())  # noqa: PTH116
+        except OSError:
+            return False
+
+
 class Directory:
     """A directory, or one file; a value that can be pickled."""
 
@@ -101,9 +123,11 @@ class Directory:
         self.shown = self._opened[1] if self._opened and is_local else shown_uri(self._text)
         self._pattern = pattern
         self._keys: dict[str, int] = {}  # path → key, of the last listing
+        self._directories: dict[str, int] = {}  # those of a local disk → when they changed
+        self._look: _Look | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_keys": {}}
+        return {**self.__dict__, "_keys": {}, "_directories": {}, "_look": None}
 
     @property
     def filesystem(self) -> pafs.FileSystem:
@@ -125,8 +149,13 @@ class Directory:
     def list(self) -> Listing:
         """List the files that may be read; empty ones may not yet.
 
+        Where a listing costs much, the last one is returned if no file has come or gone since:
+        directories say so. A file that was written to, which none may be, is seen by the next one.
+
         Raises `SourceError` if the directory is not there, or may not be listed.
         """
+        if self._look is not None and self._look.still_holds():
+            return self._look.listing
         for attempt in range(_ATTEMPTS):
             try:
                 return self._listed()
@@ -148,16 +177,27 @@ class Directory:
 
     def _listed(self) -> Listing:
         known, self._keys = self._keys, {}
-        files = []
+        self._look, self._directories = None, {}
+        files, waits = [], False
+        began_s, began_ns = time.monotonic(), time.time_ns()
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
         for file in self._local_files() if is_local else self._remote_files():
             path = file.path
-            if not file.size or (path and not self._is_read(path)):
+            if path and not self._is_read(path):
+                continue
+            if not file.size:
+                waits = True
                 continue
             key = known.get(path)
             self._keys[path] = key_of(path) if key is None else key
             files.append(file)
-        return Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
+        listing = Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
+        ended_s = time.monotonic()
+        # Two changes in quick succession may have one time.
+        old = all(ns < began_ns - _GRAIN_NS for ns in self._directories.values())
+        if self._directories and old and not waits and ended_s - began_s > _COSTLY_S:
+            self._look = _Look(listing=listing, modified_ns=self._directories, at_s=ended_s)
+        return listing
 
     def _remote_files(self) -> Iterator[File]:
         """Yield the files below the directory; the path of the directory itself is empty."""
@@ -189,16 +229,17 @@ class Directory:
         while waiting:
             directory = waiting.pop()
             # What vanishes meanwhile is not there; the directory itself must be.
-            vanished = [] if directory == root else [FileNotFoundError]
-            with suppress(*vanished), os.scandir(directory) as entries:
-                for entry in entries:
-                    if entry.is_symlink() and self._is_read_elsewhere(entry.path):
-                        continue
-                    if entry.is_dir():
-                        waiting.append(entry.path)
-                    elif entry.is_file():
-                        with suppress(FileNotFoundError):
-                            yield self._local_file(entry, start)
+            with suppress(*([] if directory == root else [FileNotFoundError])):
+                self._directories[directory] = os.stat(directory).st_mtime_ns  # noqa: PTH116
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        if entry.is_symlink() and self._is_read_elsewhere(entry.path):
+                            continue
+                        if entry.is_dir():
+                            waiting.append(entry.path)
+                        elif entry.is_file():
+                            with suppress(FileNotFoundError):
+                                yield self._local_file(entry, start)
 
     def _local_file(self, entry: os.DirEntry[str], start: int) -> File:
         """Look at a file; `start` is where its path within the directory begins."""

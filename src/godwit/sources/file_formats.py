@@ -24,9 +24,24 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.sources.directory import Directory, File
+    from godwit.sources.file_position import OffsetUnit
 
 _BATCH_ROWS: Final = 1 << 16
 _UTC: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    """Rows of a file, between two offsets."""
+
+    file: File
+    start: int = 0
+    stop: int | None = None  # None: to the end
+
+    @property
+    def is_cut(self) -> bool:
+        """True if it is not the whole file."""
+        return self.start > 0 or self.stop is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +63,7 @@ class FileFormat(ABC):
     """
 
     name: str
+    unit: OffsetUnit  # of offsets
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:
@@ -74,16 +90,19 @@ class FileFormat(ABC):
     ) -> list[int]:
         """Return offsets within a range, such that parts have about so many bytes of the file."""
 
+    def max_rows(self, directory: Directory, part: FileRange) -> int | None:
+        """Count the rows of a part, or some more; ``None`` if that takes reading it.
+
+        Asked for small parts of files that have no layout.
+        """
+        del directory, part
+        return None
+
     @abstractmethod
     def read(
-        self,
-        directory: Directory,
-        file: File,
-        start: int,
-        stop: int | None,
-        fields: Sequence[pa.Field],
+        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows between two offsets, ``None``: to the end.
+        """Yield the rows of a part.
 
         Of these columns, those that the file has, perhaps beside others and of other types.
         """
@@ -91,6 +110,8 @@ class FileFormat(ABC):
 
 class _RowFormat(FileFormat):
     """Offsets are rows, which the file counts."""
+
+    unit = "row"
 
     @abstractmethod
     def layout(self, directory: Directory, file: File) -> FileLayout:
@@ -155,18 +176,12 @@ class ParquetFormat(_RowFormat):
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
-        self,
-        directory: Directory,
-        file: File,
-        start: int,
-        stop: int | None,
-        fields: Sequence[pa.Field],
+        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat.read`."""
-        with self._open(directory, file) as opened:
-            layout = self._layout(opened.metadata)
-            stop = layout.rows if stop is None else stop
-            edges = layout.edges
+        with self._open(directory, part.file) as opened:
+            edges = self._layout(opened.metadata).edges
+            start, stop = part.start, int(edges[-1]) if part.stop is None else part.stop
             groups = np.flatnonzero((edges[:-1] < stop) & (edges[1:] > start)).tolist()
             if not groups:
                 return
@@ -211,27 +226,23 @@ class ArrowFormat(_RowFormat):
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
     def read(
-        self,
-        directory: Directory,
-        file: File,
-        start: int,
-        stop: int | None,
-        fields: Sequence[pa.Field],
+        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat.read`."""
+        file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema
         columns = [schema.get_field_index(f.name) for f in fields if _has(schema, f.name)]
-        edges = self.layout(directory, file).edges if start or stop is not None else None
+        edges = self.layout(directory, file).edges if part.is_cut else None
         with self._open(directory, file, columns or [0]) as opened:
             for number in range(opened.num_record_batches):
                 if edges is None:
                     yield opened.get_batch(number)
                     continue
                 first, after = int(edges[number]), int(edges[number + 1])
-                upto = after if stop is None else min(after, stop)
-                if first < upto and after > start:
-                    skipped = max(start - first, 0)
+                upto = after if part.stop is None else min(after, part.stop)
+                if first < upto and after > part.start:
+                    skipped = max(part.start - first, 0)
                     yield opened.get_batch(number).slice(skipped, upto - first - skipped)
 
 

@@ -9,7 +9,7 @@ were read is not in the set, so it is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
     from godwit.sources.source import Position
 
+OffsetUnit: TypeAlias = Literal["row", "byte"]
+
 _KEY: Final = np.dtype("<u8")
 _VERSION: Final = np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartlyRead:
-    """A file that is read up to an offset: rows or bytes, as its format counts."""
+    """A file that is read up to an offset."""
 
     file: File
     offset: int
+    unit: OffsetUnit | None = None  # None: of a position that does not say
 
     @property
     def key(self) -> int:
@@ -66,6 +69,7 @@ class FilePosition:
                     modified_ns=partly["modified_ns"],
                 ),
                 offset=partly["offset"],
+                unit=partly.get("unit"),
             ),
         )
 
@@ -83,9 +87,25 @@ class FilePosition:
                 "size": partly.file.size,
                 "modified_ns": partly.file.modified_ns,
                 "offset": partly.offset,
+                "unit": partly.unit,
             },
         }
+
+    def described(self) -> dict[str, Any]:
+        """Describe it for people."""
+        shown: dict[str, Any] = {"files": len(self.keys)}
+        if (partly := self.partly) is not None:
+            place = " ".join([partly.unit or "", f"{partly.offset:,}"]).strip()
+            whole = f" of {partly.file.size:,}" if partly.unit == "byte" else ""
+            shown["reading"] = f"{partly.file.path} at {place}{whole}"
+        return shown
 
     def has(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which of these files were read to their end."""
         return np.isin(keys, self.keys)
+
+
+def described(position: Position) -> Position:
+    """Describe a position of files for people; return that of another source as it is."""
+    is_of_files = isinstance(position, dict) and position.keys() == {"keys", "versions", "file"}
+    return FilePosition.of(position).described() if is_of_files else position

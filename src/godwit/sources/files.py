@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import insist_on_number
 from godwit.model.wording import counted
 from godwit.sources.directory import Directory, File, Listing, key_of, partitions_of, versions_of
+from godwit.sources.file_formats import FileRange
 from godwit.sources.file_position import FilePosition, PartlyRead
 from godwit.sources.file_types import conformed, from_text
 from godwit.sources.source import Lag, Source, Split
@@ -42,32 +43,24 @@ if TYPE_CHECKING:
 
 _MIN_SPLIT_BYTES: Final = 64 << 10
 _FEW_FILES: Final = 64  # of so many, an epoch counts the rows before it reads them
+_FEW_BYTES: Final = 1 << 20
 _LAYOUTS_AT_ONCE: Final = 16
 _MAX_LAYOUTS: Final = 4096  # remembered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """Rows of a file, between two offsets."""
-
-    file: File
-    start: int
-    stop: int | None  # None: to the end
-
-
 class FileSource(Source):
-    """Rows of the files of a directory."""
+    """Rows of the files of a directory; options are those of `gw.sources.parquet`."""
 
     def __init__(
         self,
         file_format: FileFormat,
         path: str | os.PathLike[str],
         *,
-        schema: SchemaLike | None,
-        filesystem: pafs.FileSystem | None,
-        pattern: str | None,
-        max_rows_per_epoch: int | None,
-        max_files_per_epoch: int | None,
+        schema: SchemaLike | None = None,
+        filesystem: pafs.FileSystem | None = None,
+        pattern: str | None = None,
+        max_rows_per_epoch: int | None = None,
+        max_files_per_epoch: int | None = None,
     ) -> None:
         for option, value in (
             ("max_rows_per_epoch", max_rows_per_epoch),
@@ -83,6 +76,7 @@ class FileSource(Source):
         if schema is not None:
             self._schema = plain_schema(to_schema(schema, where=f"The schema of {self.identity}"))
         self._listing: Listing | None = None
+        self._idle_at: Position | None = None  # a position behind all that the listing has
         # key → version and file, of those that the last result of `latest` or `end` added
         self._taken: dict[int, tuple[int, File]] = {}
         self._layouts: dict[File, FileLayout | None] = {}
@@ -92,7 +86,8 @@ class FileSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what the driver remembers; copies read splits only."""
-        return {**self.__dict__, "_listing": None, "_taken": {}, "_layouts": {}}
+        forgotten: dict[str, Any] = {"_listing": None, "_idle_at": None, "_taken": {}}
+        return {**self.__dict__, **forgotten, "_layouts": {}}
 
     @property
     def schema(self) -> pa.Schema:
@@ -145,6 +140,7 @@ class FileSource(Source):
         """List the directory; refuse it if a file changed that was read."""
         listing = self._directory.list()
         self._check(listing, read)
+        self._idle_at = None
         return listing
 
     def _check(self, listing: Listing, read: FilePosition) -> None:
@@ -167,17 +163,23 @@ class FileSource(Source):
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
         """See `Source.latest`."""
+        idle = until is None and self._idle_at is not None and self._idle_at == position
+        if idle:
+            known, self._listing = self._listing, self._directory.list()
+            if self._listing is known:
+                return position
         read = FilePosition.of(position)
         bound = None if until is None else FilePosition.of(until)
-        pieces: Iterator[_Piece] = iter(())
+        pieces: Iterator[FileRange] = iter(())
         if self._listing is not None:
             self._check(self._listing, read)
             pieces = self._pending(self._listing, read, bound)
         first = next(pieces, None)
-        if first is None and (bound is None or self._listing is None):
+        if first is None and not idle and (bound is None or self._listing is None):
             self._listing = self._list(read)
             pieces = self._pending(self._listing, read, bound)
             first = next(pieces, None)
+        self._idle_at = position if first is None and bound is None else None
         if first is None:
             return position
         pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
@@ -189,7 +191,7 @@ class FileSource(Source):
 
     def _pending(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
-    ) -> Iterator[_Piece]:
+    ) -> Iterator[FileRange]:
         """Return what was not read, in order; of `bound` alone, if it is given."""
         is_new = ~read.has(listing.keys)
         last = None if bound is None else bound.partly
@@ -201,15 +203,15 @@ class FileSource(Source):
         if (partly := read.partly) is not None:
             is_new &= listing.keys != np.uint64(partly.key)
             if bound is None or bound.has(np.array([partly.key], np.uint64))[0]:
-                yield _Piece(file=partly.file, start=partly.offset, stop=None)
+                yield FileRange(file=partly.file, start=partly.offset)
             elif last is not None and last.file == partly.file and partly.offset < last.offset:
-                yield _Piece(file=partly.file, start=partly.offset, stop=last.offset)
+                yield FileRange(file=partly.file, start=partly.offset, stop=last.offset)
         for n in np.flatnonzero(is_new).tolist():
             file = listing.files[n]
             stop = last.offset if last is not None and last.file == file else None
-            yield _Piece(file=file, start=0, stop=stop)
+            yield FileRange(file=file, stop=stop)
 
-    def _up_to(self, pieces: Iterable[_Piece], rows: int) -> tuple[list[_Piece], int | None]:
+    def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
         """Take pieces of so many rows together; return where the last one is cut, if it is."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
@@ -231,14 +233,18 @@ class FileSource(Source):
         return taken, None
 
     def _after(
-        self, position: Position, read: FilePosition, taken: Sequence[_Piece], cut: int | None
+        self, position: Position, read: FilePosition, taken: Sequence[FileRange], cut: int | None
     ) -> Position:
         """Return the position after these pieces, of which the last one is cut or is not."""
         if not taken:
             return position
         assert self._listing is not None, "pieces come of a listing"
         listing = self._listing
-        partly = None if cut is None else PartlyRead(file=taken[-1].file, offset=cut)
+        partly = (
+            None
+            if cut is None
+            else PartlyRead(file=taken[-1].file, offset=cut, unit=self._format.unit)
+        )
         whole = taken if cut is None else taken[:-1]
         files = [piece.file for piece in whole]
         keys = np.array([key_of(file.path) for file in files], np.uint64)
@@ -265,20 +271,21 @@ class FileSource(Source):
         known = [
             piece.file
             for piece in pieces
-            if len(pieces) <= _FEW_FILES or piece.file.size > target or self._is_cut(piece)
+            if len(pieces) <= _FEW_FILES or piece.file.size > target or piece.is_cut
         ]
         layouts.update(zip(known, self._layouts_of(known), strict=True))
         parts = [part for piece in pieces for part in self._parts(piece, layouts, target / 8)]
         num_bytes = sum((size for _, size in parts), 0.0)
         target = max(num_bytes / max(parallelism, 1), _MIN_SPLIT_BYTES)
-        grouped: dict[int, list[tuple[_Piece, float]]] = {}
+        grouped: dict[int, list[tuple[FileRange, float]]] = {}
         before = 0.0
         for part, size in parts:
             grouped.setdefault(int((before + size / 2) / target), []).append((part, size))
             before += size
-        return [self._split(group, layouts) for group in grouped.values()]
+        few = num_bytes <= _FEW_BYTES and len(pieces) <= _FEW_FILES
+        return [self._split(group, layouts, few=few) for group in grouped.values()]
 
-    def _between(self, begin: FilePosition, end: FilePosition) -> list[_Piece]:
+    def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
         """Return what lies between two positions, oldest first."""
         new = ~begin.has(end.keys)
         first, last = begin.partly, end.partly
@@ -286,16 +293,12 @@ class FileSource(Source):
         files.sort(key=lambda file: (file.modified_ns, file.path))
         pieces = []
         if first is not None and first.file in files:
-            pieces.append(_Piece(file=first.file, start=first.offset, stop=None))
-        pieces += [
-            _Piece(file=file, start=0, stop=None)
-            for file in files
-            if first is None or file != first.file
-        ]
+            pieces.append(FileRange(file=first.file, start=first.offset))
+        pieces += [FileRange(file=file) for file in files if first is None or file != first.file]
         if last is not None:
             start = first.offset if first is not None and first.file == last.file else 0
             if start < last.offset:
-                pieces.append(_Piece(file=last.file, start=start, stop=last.offset))
+                pieces.append(FileRange(file=last.file, start=start, stop=last.offset))
         return pieces
 
     def _resolve(
@@ -323,13 +326,9 @@ class FileSource(Source):
                 files.append(self._listing.files[at])
         return files
 
-    @staticmethod
-    def _is_cut(piece: _Piece) -> bool:
-        return piece.start > 0 or piece.stop is not None
-
     def _parts(
-        self, piece: _Piece, layouts: dict[File, FileLayout | None], target: float
-    ) -> Iterator[tuple[_Piece, float]]:
+        self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
+    ) -> Iterator[tuple[FileRange, float]]:
         """Cut a piece into parts of about so many bytes, each with its bytes."""
         file = piece.file
         if file not in layouts:
@@ -344,35 +343,43 @@ class FileSource(Source):
             yield part, file.size * (upto - start) / max(end, 1)
 
     def _split(
-        self, group: list[tuple[_Piece, float]], layouts: dict[File, FileLayout | None]
+        self,
+        group: list[tuple[FileRange, float]],
+        layouts: dict[File, FileLayout | None],
+        *,
+        few: bool,  # whether rows are worth counting, so that the driver may read them
     ) -> Split:
         """Make a split of parts; those of one file that follow each other are read at once."""
-        pieces: list[_Piece] = []
+        pieces: list[FileRange] = []
         for part, _ in group:
             if pieces and pieces[-1].file == part.file and pieces[-1].stop == part.start:
                 pieces[-1] = replace(pieces[-1], stop=part.stop)
             else:
                 pieces.append(part)
-        rows: int | None = 0
-        for piece in pieces:
-            layout = layouts.get(piece.file)
-            if layout is None or rows is None:
-                rows = None
-            else:
-                stop = layout.rows if piece.stop is None else piece.stop
-                rows += stop - piece.start
+        counts = [self._rows(piece, layouts.get(piece.file), few=few) for piece in pieces]
+        known = [count for count in counts if count is not None]
         first = pieces[0]
         if len(pieces) > 1:
             what = f"{counted(len(pieces), 'file')} from {first.file.path}"
         else:
-            cut = "" if not self._is_cut(first) else f" from {first.start} to {first.stop or 'end'}"
+            cut = "" if not first.is_cut else f" from {first.start} to {first.stop or 'end'}"
             what = f"{first.file.path or self._directory.shown}{cut}"
         return Split(
-            rows=rows,
+            rows=sum(known) if len(known) == len(counts) else None,
+            exact=all(layouts.get(piece.file) is not None for piece in pieces),
             size_bytes=int(sum(size for _, size in group)),
             what=what,
             payload=tuple(pieces),
         )
+
+    def _rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
+        """Return the rows of a piece, as far as that costs next to nothing."""
+        if layout is not None:
+            return (layout.rows if piece.stop is None else piece.stop) - piece.start
+        if not few:
+            return None
+        with _naming(self._directory, piece.file):
+            return self._format.max_rows(self._directory, piece)
 
     def _layouts_of(self, files: Sequence[File]) -> list[FileLayout | None]:
         """Return the layouts of files, several of which are looked at at once."""
@@ -400,11 +407,11 @@ class FileSource(Source):
                 yield from self._read(piece, schema)
                 self._directory.check(piece.file)
 
-    def _read(self, piece: _Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _read(self, piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         file = piece.file
         partitions = partitions_of(file)
         fields = [field for field in schema if field.name not in partitions]
-        batches = self._format.read(self._directory, file, piece.start, piece.stop, fields)
+        batches = self._format.read(self._directory, piece, fields)
         named = self._directory.named(file)
         for batch in batches:
             columns = []
@@ -424,6 +431,8 @@ class FileSource(Source):
         """Return what the last listing has that was not read."""
         if self._listing is None:
             return Lag()
+        if self._idle_at is not None and self._idle_at == position:
+            return Lag(rows=0, size_bytes=0)
         read = FilePosition.of(position)
         pieces = list(self._pending(self._listing, read, None))
         modified_ns = [piece.file.modified_ns for piece in pieces if piece.file.modified_ns]
@@ -435,11 +444,7 @@ class FileSource(Source):
 
     def describe(self, position: Position) -> dict[str, Any]:
         """See `Source.describe`."""
-        read = FilePosition.of(position)
-        shown: dict[str, Any] = {"files": len(read.keys)}
-        if read.partly is not None:
-            shown["reading"] = f"{read.partly.file.path} at {read.partly.offset}"
-        return shown
+        return FilePosition.of(position).described()
 
 
 class _naming:  # noqa: N801  reads as a function

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from abc import abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow.json as pajson
 
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
-from godwit.sources.file_formats import FileFormat
+from godwit.sources.file_formats import FileFormat, FileRange
 from godwit.sources.file_types import common_schema, from_text
 
 if TYPE_CHECKING:
@@ -30,18 +31,22 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES: Final = 8 << 20
 _PROBE_BYTES: Final = 64 << 10
+_NO_LINES_OF_OBJECTS: Final = (
+    "a line is no JSON object in braces: each has a whole one, and no two are on one line"
+)
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".br")
 _MARK: Final = b"\xef\xbb\xbf"  # some programs begin UTF-8 with it
 _NEWLINE: Final = 0x0A
 _LINE: Final = re.compile(rb"[^\r\n]+")
 _NO_LINES: Final = re.compile(rb"[\r\n]*\Z")
-_NULL_LINE: Final = re.compile(rb"\n[ \t\r]*null")
 _NOT_OBJECT: Final = re.compile(rb"\s*[^{\s]")
+_NOT_OBJECT_LATER: Final = re.compile(rb"\n[ \t\r]*[^{\s]")
 
 
 class _TextFormat(FileFormat):
     """Offsets are bytes."""
 
+    unit = "byte"
     cuttable = True
 
     def _is_cut(self, file: File) -> bool:
@@ -87,24 +92,34 @@ class _TextFormat(FileFormat):
         del stream
         return 0
 
-    def _blocks(
-        self, directory: Directory, file: File, start: int, stop: int | None
-    ) -> Iterator[bytes]:
-        """Yield the lines that begin in a range, in blocks of whole lines."""
-        path = directory.full(file.path)
+    def max_rows(self, directory: Directory, part: FileRange) -> int | None:
+        """Count the lines of data that begin in a part."""
+        file = part.file
+        if not self._is_cut(file):
+            return None
+        with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
+            part = replace(part, start=max(part.start, self._first_line(stream)))
+        return sum(
+            block.count(b"\n") + (not block.endswith(b"\n"))
+            for block in self._blocks(directory, part)
+        )
+
+    def _blocks(self, directory: Directory, part: FileRange) -> Iterator[bytes]:
+        """Yield the lines that begin in a part, in blocks of whole lines."""
+        file, path = part.file, directory.full(part.file.path)
         if not self._is_cut(file):
             with directory.filesystem.open_input_stream(path, compression="detect") as stream:
                 yield from _whole_lines(stream, None if self.cuttable else -1)
             return
         with directory.filesystem.open_input_file(path) as stream:
-            begin = _line_from(stream, start, file.size)
-            end = file.size if stop is None else _line_from(stream, stop, file.size)
+            begin = _line_from(stream, part.start, file.size)
+            end = file.size if part.stop is None else _line_from(stream, part.stop, file.size)
             stream.seek(begin)
             yield from _whole_lines(stream, end - begin)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer it from the file's first lines."""
-        for block in self._blocks(directory, file, 0, min(file.size, 1 << 20)):
+        for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
             return common_schema(self._infer(block))
         raise SourceError(
             f"The file {directory.named(file)!r} has no rows to infer a schema from.",
@@ -153,7 +168,7 @@ def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
 
 
 class JsonFormat(_TextFormat):
-    """One JSON object a line."""
+    """One JSON object a line: refused otherwise, whether or not a file is cut there."""
 
     name = "JSON"
 
@@ -162,12 +177,7 @@ class JsonFormat(_TextFormat):
         return _parsed_json(block.removeprefix(_MARK), None).schema
 
     def read(
-        self,
-        directory: Directory,
-        file: File,
-        start: int,
-        stop: int | None,
-        fields: Sequence[pa.Field],
+        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat.read`."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
@@ -175,12 +185,12 @@ class JsonFormat(_TextFormat):
         parse = pajson.ParseOptions(
             explicit_schema=pa.schema(read_as), unexpected_field_behavior="ignore"
         )
-        for block in self._blocks(directory, file, start, stop):
+        for block in self._blocks(directory, part):
             text = block.removeprefix(_MARK)
             if text.isspace():
                 continue
             if not fields:  # nobody asks for more than how many there are
-                count = sum(not line.isspace() for line in text.splitlines() if line)
+                count = sum(not line.isspace() for line in text.split(b"\n") if line)
                 yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
                 continue
             rows = _parsed_json(text, parse)
@@ -193,13 +203,32 @@ class JsonFormat(_TextFormat):
 def _parsed_json(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
     """Parse lines that are objects; refuse others, and text that is not UTF-8."""
     # A null at the beginning would end the process (pyarrow 26), and further ones be rows of nulls.
-    if _NOT_OBJECT.match(text) or _NULL_LINE.search(text):
-        msg = "a line is no JSON object in braces, but null, an array, a number or a text"
-        raise ValueError(msg)
+    if _NOT_OBJECT.match(text) or _NOT_OBJECT_LATER.search(text):
+        raise ValueError(_NO_LINES_OF_OBJECTS)
     options = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
-    rows = pajson.read_json(io.BytesIO(text), options, parse)
+    try:
+        rows = pajson.read_json(io.BytesIO(text), options, parse)
+    except pa.ArrowInvalid as error:
+        if _whole_objects(text) is None:
+            raise ValueError(_NO_LINES_OF_OBJECTS) from error
+        raise
     rows.validate(full=True)  # the parser takes any bytes for text
+    if _whole_objects(text) != rows.num_rows:
+        raise ValueError(_NO_LINES_OF_OBJECTS)
     return rows
+
+
+def _whole_objects(text: bytes) -> int | None:
+    """Count lines that begin with a brace, as all do, and end with one; ``None`` if not all do.
+
+    If there are as many objects, each line has one: within an object, or a list of them, a comma or
+    a bracket follows on a brace, and no brace.
+    """
+    last = not text.endswith(b"\n")
+    if (count := text.count(b"\n") + last) == text.count(b"}\n") + text.endswith(b"}"):
+        return count
+    lines = [line for line in map(bytes.strip, text.split(b"\n")) if line]
+    return len(lines) if all(line.endswith(b"}") for line in lines) else None
 
 
 class CsvFormat(_TextFormat):
@@ -259,15 +288,10 @@ class CsvFormat(_TextFormat):
         return self._parsed(block, self._columns, {}, None).schema
 
     def read(
-        self,
-        directory: Directory,
-        file: File,
-        start: int,
-        stop: int | None,
-        fields: Sequence[pa.Field],
+        self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat.read`."""
-        names = self._columns
+        file, names = part.file, self._columns
         if names is not None:
             of_directories = partitions_of(file)
             names = [name for name in names if name not in of_directories]
@@ -275,11 +299,11 @@ class CsvFormat(_TextFormat):
             with directory.filesystem.open_input_file(directory.full(file.path)) as stream:
                 header = self._header(stream)
             names = self._names(header)
-            if stop is not None and stop <= len(header):
+            if part.stop is not None and part.stop <= len(header):
                 return
-            start = max(start, len(header))
+            part = replace(part, start=max(part.start, len(header)))
         types = {f.name: pa.string() if _is_instant(f.type) else f.type for f in fields}
-        for block in self._blocks(directory, file, start, stop):
+        for block in self._blocks(directory, part):
             text = block
             if names is None:
                 header, newline, text = block.partition(b"\n")

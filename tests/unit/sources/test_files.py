@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
+from godwit.sources import directory
 
 if TYPE_CHECKING:
     from godwit.sources.source import Source
@@ -116,6 +117,86 @@ def test_a_large_file_is_cut_into_splits_of_like_size(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+def test_few_rows_are_counted_so_that_the_driver_may_read_them(kind: str, tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / f"{number}.{kind}", table_of(10 * number, 10))
+    source = source_of(kind, tmp_path, max_rows_per_epoch=25)
+    source.open(None)
+    start = source.start()
+    for begin, end, rows in (
+        (start, source.latest(start), 25),
+        (source.latest(start), source.latest(source.latest(start)), 5),
+    ):
+        splits = source.splits(begin, end, 4)
+        assert sum(split.rows or 0 for split in splits) == rows
+        assert all(split.size_bytes for split in splits)
+        assert all(split.exact == (kind in ("parquet", "arrow")) for split in splits)
+    write(tmp_path / f"large.{kind}", table_of(0, 60_000), group=60_000)
+    (split,) = source_of(kind, tmp_path / f"large.{kind}").splits(start, _all(kind, tmp_path), 1)
+    assert (split.rows is None) == (kind in ("csv", "json"))
+
+
+def _all(kind: str, directory: Path) -> Any:
+    return (one := source_of(kind, directory / f"large.{kind}")).end(one.start())
+
+
+def test_a_large_directory_is_listed_again_only_if_a_name_has_come_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_COSTLY_S", 0.0)
+    for path in (tmp_path / "sub", tmp_path / "other"):
+        write(path / "a.json", table_of(0, 1))
+    for path in (tmp_path / "sub", tmp_path / "other", tmp_path):
+        os.utime(path, (BASE_S, BASE_S))
+    listed = 0
+    list_files = directory.Directory._local_files
+
+    def listing(of: directory.Directory) -> Any:
+        nonlocal listed
+        listed += 1
+        return list_files(of)
+
+    monkeypatch.setattr(directory.Directory, "_local_files", listing)
+    source = source_of("json", tmp_path)
+    source.open(None)
+    position = source.latest(source.start())
+    assert [source.latest(position) for _ in range(5)] == [position] * 5
+    assert source.lag(position).rows == 0
+    assert listed == 1
+    write(tmp_path / "sub" / "b.json", table_of(1, 1))
+    after = source.latest(position)
+    assert numbers(read(source, position, after)) == [1]
+    # The directory has just changed, so it may change again and have the same time.
+    count = listed
+    assert [source.latest(after) for _ in range(3)] == [after] * 3
+    assert listed == count + 3
+    os.utime(tmp_path / "sub", (BASE_S + 1, BASE_S + 1))
+    assert [source.latest(after) for _ in range(3)] == [after] * 3
+    assert listed == count + 4
+    # What was written to in its place is seen once the listing counts no more.
+    write(tmp_path / "other" / "a.json", table_of(0, 2))
+    assert source.latest(after) == after
+    monkeypatch.setattr(directory, "_TRUSTED_S", -1.0)
+    with pytest.raises(gw.errors.SourceError, match="changed after it was read"):
+        source.latest(after)
+
+
+def test_empty_files_of_a_large_directory_are_looked_at_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_COSTLY_S", 0.0)
+    path = tmp_path / "a.json"
+    path.touch()
+    os.utime(tmp_path, (BASE_S, BASE_S))
+    source = source_of("json", tmp_path)
+    source.open(None)
+    assert source.latest(start := source.start()) == start
+    path.write_text('{"n": 5}\n')
+    os.utime(tmp_path, (BASE_S, BASE_S))
+    assert numbers(read(source, start, source.latest(start))) == [5]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_small_files_share_a_split(kind: str, tmp_path: Path) -> None:
     for number in range(30):
         write(tmp_path / f"{number:02}.{kind}", table_of(number * 10, 10), at=number)
@@ -123,7 +204,7 @@ def test_small_files_share_a_split(kind: str, tmp_path: Path) -> None:
     source.open(None)
     (split,) = source.splits(source.start(), source.latest(source.start()), 4)
     assert split.what == f"30 files from 00.{kind}"
-    assert split.rows == (300 if kind in {"parquet", "arrow"} else None)
+    assert (split.rows, split.exact) == (300, kind in {"parquet", "arrow"})
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -142,7 +223,8 @@ def test_limits_of_rows_hold_within_files(kind: str, tmp_path: Path) -> None:
     assert len(seen) == 8
     assert source.describe(position) == {"files": 3}
     one = source.latest(source.start())
-    assert source.describe(one)["reading"].startswith(f"0.{kind} at ")
+    unit = "row" if kind in ("parquet", "arrow") else "byte"
+    assert source.describe(one)["reading"].startswith(f"0.{kind} at {unit} ")
     assert numbers(read(source, one, source.latest(one, limit=3))) == [10, 11, 12]
 
 
@@ -580,11 +662,47 @@ def test_lag_is_what_was_listed_and_not_read(tmp_path: Path) -> None:
     assert source.lag(source.latest(source.start())).rows == 0
 
 
-@pytest.mark.parametrize("line", ["null", '  null\n{"n": 1}', '{"n": 1}\nnull', "[1]", "7"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "null",
+        '  null\n{"n": 1}',
+        '{"n": 1}\nnull',
+        "[1]",
+        "7",
+        '{\n  "n": 1\n}',
+        '{"n":\n1}',
+        '{"n": 1}{"n": 2}',
+        '{"n": 1} {"m":\n{"n": 2}}',
+        '{"n": 1, "m": [{"n": 2},\n{"n": 3}]}',
+    ],
+)
 def test_lines_that_are_no_objects_are_refused_by_the_files_name(line: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(f"{line}\n")
     with pytest.raises(gw.errors.SourceError, match=r"a\.json.*no JSON object"):
         everything(source_of("json", tmp_path))
+
+
+def test_objects_over_lines_are_refused_wherever_a_file_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"n": 1}\n{"n":\n2}\n{"n": 3}\n')
+    for limit in (1, 2, 3, 4, None):
+        source = source_of("json", tmp_path, max_rows_per_epoch=limit)
+        source.open(None)
+        position, got, error = source.start(), list[int](), None
+        while error is None and (end := source.latest(position)) != position:
+            try:
+                got += numbers(read(source, position, end))
+            except gw.errors.SourceError as refused:
+                error = refused
+            position = end
+        assert "a.json' cannot be read: a line is no JSON object in braces" in str(error)
+        assert got in ([], [1])
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n", " \r\n\n", "\n  "])
+def test_lines_of_json_may_have_blanks_around_them(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(f'  {{"n": 1}} \r\n\n\t{{"n": 2}}{ending}'.encode())
+    assert numbers(everything(source_of("json", tmp_path))) == [1, 2]
 
 
 def test_text_that_is_not_utf_8_is_refused_by_the_files_name(tmp_path: Path) -> None:
