@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import traceback
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.contract import drawn_flows
+from tests.streams.own_playing import play_own, play_own_on_spark
 from tests.streams.playing import play, play_by_testing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> int:
@@ -22,8 +29,16 @@ def main() -> int:
         help="under the real conductor: migrations, regrouping, executors and drivers that die",
     )
     parser.add_argument("--testing", action="store_true", help="by godwit.testing, as users do")
+    parser.add_argument("--own", action="store_true", help="over sources of Godwit's own")
+    parser.add_argument("--spark", action="store_true", help="these on Spark, by its loop of ours")
     args = parser.parse_args()
-    one = _conducted if args.conducted else play_by_testing if args.testing else play
+    one: Callable[[int], list[str]] = play
+    if args.conducted:
+        one = _conducted
+    elif args.spark:
+        one = _on_spark()
+    elif args.own or args.testing:
+        one = play_own if args.own else play_by_testing
     different = 0
     for seed in range(args.seed, args.seed + args.rounds):
         try:
@@ -43,6 +58,21 @@ def main() -> int:
 def _conducted(seed: int) -> list[str]:
     with tempfile.TemporaryDirectory() as root:
         return drawn_flows.play(seed, Path(root))
+
+
+def _on_spark() -> Callable[[int], list[str]]:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return partial(play_own_on_spark, spark=session)
 
 
 if __name__ == "__main__":

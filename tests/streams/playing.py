@@ -24,7 +24,7 @@ from godwit.api.flow import LogicalFlow
 from godwit.migration import LossPolicy, Policy
 from godwit.model.errors import MigrationError
 
-__all__ = ["differences", "plain", "play", "play_by_testing"]
+__all__ = ["differences", "moment", "plain", "play", "play_by_testing"]
 
 
 def play(seed: int, *, epochs: int = 8) -> list[str]:
@@ -141,7 +141,7 @@ class _Tested:
         self.played = testing.cluster(
             flow,
             executors={"1": 2, "2": 1},
-            now=_moment(self.world.clock),
+            now=moment(self.world.clock),
             policy=Policy(on_loss=LossPolicy.LOAD),
         )
         self.owed: list[tuple[Any, ...]] = []
@@ -220,7 +220,8 @@ class _Tested:
             self._take(out, len(played.epochs) - done)
 
 
-def _moment(micros: int) -> dt.datetime:
+def moment(micros: int) -> dt.datetime:
+    """Return a moment of Unix time."""
     return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=micros)
 
 

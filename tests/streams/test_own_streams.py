@@ -1,0 +1,31 @@
+"""Drawn flows over drawn sources, a few; `python -m tests.streams --own` plays any number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.streams.own_playing import play_own, play_own_on_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_drawn_flow_over_own_sources_gives_what_plain_python_says(seed: int) -> None:
+    assert play_own(seed) == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(1_000, 1_060, 10))
+def test_sixty_drawn_flows_over_own_sources_give_what_plain_python_says(first: int) -> None:
+    played = {seed: play_own(seed) for seed in range(first, first + 10)}
+    assert {seed: differences for seed, differences in played.items() if differences} == {}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_drawn_flow_over_own_sources_on_spark_gives_what_plain_python_says(
+    seed: int, spark: SparkSession
+) -> None:
+    assert play_own_on_spark(seed, spark) == []
