@@ -89,9 +89,16 @@ def is_alive(pid: int) -> bool:
 
 
 def chaos_flow(
-    spark: SparkSession, directory: Path, *, dsn: str | None = None, num_key_groups: int = 8
+    spark: SparkSession,
+    directory: Path,
+    *,
+    dsn: str | None = None,
+    num_key_groups: int = 8,
+    mixed: bool = False,
 ) -> gw.Flow:
     """Build the flow over ``directory/in``; its sinks are in ``directory/out``.
+
+    With `mixed`, rows come from ``directory/own`` too, by a source of Godwit's own.
 
     Level 1: `order` (a function that insists on its order) and `totals`; level 2: `shards`, which
     counts what `order` emits.
@@ -121,7 +128,11 @@ def chaos_flow(
 
     rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
     flow = gw.Flow("chaos", num_key_groups=num_key_groups)
-    keyed = flow.source("rows", rows.parquet(str(directory / "in"))).key_by("k")
+    came = flow.source("rows", rows.parquet(str(directory / "in")))
+    if mixed:
+        own = gw.sources.parquet(directory / "own", schema=COLUMNS, max_rows_per_epoch=40)
+        came = came.union(flow.source("own", own))
+    keyed = came.key_by("k")
     ordered = keyed.process(
         order, state=dict, output="k int, number long, shard int, act string", name="order"
     )

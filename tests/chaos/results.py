@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.chaos.flow import Row, expected_final
 
-__all__ = ["put", "rows_in_order", "run_program", "sink_epochs"]
+__all__ = ["insist_on_each_row_once", "put", "rows_in_order", "run_program", "sink_epochs"]
 
 _ROOT = Path(__file__).parents[2]
 _SCHEMA = pa.schema({"k": pa.int32(), "number": pa.int64(), "act": pa.string()})
@@ -79,3 +80,15 @@ def sink_epochs(directory: Path) -> dict[int, Counter[tuple[Any, ...]]]:
     for epoch, row in rows_in_order(directory):
         found.setdefault(epoch, Counter())[row] += 1
     return found
+
+
+def insist_on_each_row_once(out: Path, epochs: list[list[Row]]) -> None:
+    """Check the sinks of the flow, however its rows were cut into epochs."""
+    numbers = defaultdict(list)
+    for _, (key, number) in rows_in_order(out / "order"):
+        numbers[key].append(number)
+    given = Counter(key for rows in epochs for key, *_ in rows)
+    assert numbers == {key: list(range(count)) for key, count in given.items()}
+    for sink in ("totals", "shards"):
+        newest = {row[0]: row[1:] for _, row in rows_in_order(out / sink)}
+        assert newest == expected_final(epochs, sink), sink

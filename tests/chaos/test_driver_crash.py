@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.chaos.flow import epochs_of, expected_epochs, expected_final
-from tests.chaos.results import put, run_program, sink_epochs
+from tests.chaos.results import insist_on_each_row_once, put, run_program, sink_epochs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +42,20 @@ def test_deaths_before_a_commit_and_in_a_delivery_leave_each_row_once(
     assert run_program("driver", {**config, "kill": None}) == 0
     assert (tmp_path / "acts/die").exists()
     finished(tmp_path, len(epochs))
+
+
+def test_deaths_leave_each_row_once_where_rows_come_from_both_kinds_of_sources(
+    tmp_path: Path,
+) -> None:
+    epochs = epochs_of(17, 4)
+    for number, rows in enumerate(epochs):
+        put(tmp_path / "in", number, [row for row in rows if row[0] % 2])
+        put(tmp_path / "own", number, [row for row in rows if not row[0] % 2])
+    config = {"directory": str(tmp_path), "dsn": None, "mixed": True}
+    for death in (("staged", 1), ("delivering", 1)):
+        assert run_program("driver", {**config, "kill": death}) == KILLED, death
+    assert run_program("driver", {**config, "kill": None}) == 0
+    insist_on_each_row_once(tmp_path / "out", epochs)
 
 
 @pytest.mark.postgres

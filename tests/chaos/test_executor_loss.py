@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.chaos.flow import epochs_of, expected_epochs, expected_final
-from tests.chaos.results import rows_in_order, run_program, sink_epochs
+from tests.chaos.results import (
+    insist_on_each_row_once,
+    rows_in_order,
+    run_program,
+    sink_epochs,
+)
 from tests.chaos.timed import expected_timers, expected_windows, timed_rows
 
 if TYPE_CHECKING:
@@ -87,6 +92,15 @@ def test_windows_and_timers_come_once_though_an_executor_dies(ran: Path) -> None
     for key, second in timers:
         of_key[key].append(second)
     assert all(seconds == sorted(seconds) for seconds in of_key.values())
+
+
+def test_rows_of_both_kinds_of_sources_come_once_though_key_groups_move_and_an_executor_dies(
+    ran: Path,
+) -> None:
+    directory = ran / "mixed"
+    told = {event["kind"] for event in json.loads((directory / "events.json").read_text())}
+    assert {"ExecutorLost", "MigrationFinished"} <= told
+    insist_on_each_row_once(directory / "out", epochs_of(SEED, 8))
 
 
 def test_executors_sent_one_another_copies_through_the_shuffle(ran: Path) -> None:

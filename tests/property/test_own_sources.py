@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.number_source import Numbers
@@ -33,7 +34,7 @@ def running(key: Any, rows: Any, state: Any) -> Any:
     state["total"] = total
 
 
-def built(left: Numbers, right: Numbers) -> gw.Flow:
+def built(left: Any, right: Numbers) -> gw.Flow:
     flow = gw.Flow("both", num_key_groups=8)
     first = flow.source("left", left)
     second = flow.source("right", right)
@@ -131,3 +132,69 @@ def test_nothing_is_lost_or_doubled(
         for key in "abc":
             of_key = [[row for row in of if row["key"] == key] for of in rows]
             assert of_key[0] == of_key[1]
+
+
+def row_of(source: Numbers, number: int) -> dict[str, Any]:
+    return {"key": source.key_of(number), "number": number, "ts": None}
+
+
+MIXED_STEP = st.one_of(
+    st.tuples(st.just("grow"), st.integers(1, 30)),
+    st.tuples(st.just("give"), st.integers(1, 30)),
+    st.tuples(st.just("epoch"), st.none()),
+    st.tuples(st.just("kill"), st.integers(0, 3)),
+    st.tuples(st.just("move"), st.integers(0, 3)),
+    st.tuples(st.just("fail"), st.integers(1, 5)),
+    st.tuples(st.just("restart"), st.integers(1, 3)),
+)
+
+
+@settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    limit=st.one_of(st.none(), st.integers(1, 25)),
+    steps=st.lists(MIXED_STEP, min_size=1, max_size=8),
+)
+def test_nothing_is_lost_or_doubled_where_rows_come_with_a_dataframe_too(
+    limit: int | None, steps: list[tuple[str, Any]]
+) -> None:
+    def flow_of(own: Numbers) -> gw.Flow:
+        return built(gw.testing.stream("key string, number long, ts timestamp"), own)
+
+    own, grown, came = Numbers(name="y", most=limit), 0, 0
+    with gw.testing.cluster(flow_of(own), executors=2) as run:
+        for number, (step, value) in enumerate(steps):
+            executors = sorted(run.executors)
+            if step == "grow":
+                grown = own.count = grown + value
+            elif step in {"give", "fail"}:
+                rows = [row_of(own, n) for n in range(came, came + value)]
+                if step == "fail":  # nothing of such an epoch counts, so the rows come again
+                    own.fails["splits"], own.count = OSError("gone"), grown + 1
+                    with pytest.raises(SourceError):
+                        run.epoch({"left": rows})
+                    own.fails.clear()
+                    grown += 1
+                run.epoch({"left": rows})
+                came += value
+            elif step == "epoch":
+                run.epoch()
+            elif step == "kill":
+                run.add(f"new-{number}")
+                run.kill(executors[value % len(executors)])
+            elif step == "move":
+                run.migrate("totals", executors[value % len(executors)])
+            else:
+                own = Numbers(grown, name="y", most=limit)
+                run.restart(flow_of(own), executors=value)
+        while run.epoch():
+            pass
+        undisturbed = gw.testing.run(built(Numbers(came, name="x"), Numbers(grown, name="y")))
+        for state in ("totals", "ordered"):
+            ours, theirs = run.state(state).to_pylist(), undisturbed.state(state).to_pylist()
+            assert by_key(ours) == by_key(theirs)

@@ -151,12 +151,6 @@ def test_what_cannot_be_right_is_refused_by_name(spark: SparkSession, tmp_path: 
         flow_of(gw.sources.memory(COLUMNS, name="other"), gw.sinks.noop()).start(
             checkpoint=tmp_path / "ck"
         )
-    mixed = flow_of(source, gw.sinks.noop())
-    frame = spark.readStream.format("rate").load()
-    more = mixed.source("frame", frame).key_by("value").compute(name="m", n=gw.count())
-    mixed.sink("more", more, gw.sinks.noop())
-    with pytest.raises(InvalidFlowError, match=r"Godwit's own .*'rows'.* DataFrames .*'frame'"):
-        mixed.start(checkpoint=tmp_path / "mixed")
     with pytest.raises(InvalidFlowError, match="soon"):
         flow.start(checkpoint=tmp_path / "ck", trigger={"processingTime": "soon"})
     query = flow.start(checkpoint=tmp_path / "ck", name="one")

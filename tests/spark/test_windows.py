@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  the name everybody gives i
 from tests.spark.streams import Inbox, counted, drain, rows_of
 
 import godwit as gw
-from godwit.cluster.spark.run.micro_batch_query import QuietEpochs
+from godwit.cluster.spark.run.micro_batch_query import SparkStream
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def native(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spa
     spark.conf.set(name, "false")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     # Between two micro-batches a slow machine looks quiet for long enough.
-    monkeypatch.setattr(QuietEpochs, "_is_quiet", lambda self: not self._spark_query.isActive)
+    monkeypatch.setattr(SparkStream, "is_quiet", lambda self: not self.is_active)
     yield spark
     for n, value in before.items():
         spark.conf.set(n, str(value))

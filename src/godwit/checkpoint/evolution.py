@@ -560,6 +560,8 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
     """Refuse other sources; that a single one was renamed makes no difference to Spark."""
     if len(today.sources) == len(stored.sources) == 1 or today.sources == stored.sources:
         return
+    if not stored.sources:  # all were of Godwit's own, so Spark has no numbers yet
+        return
     problems = [
         f"source {name!r} was added" for name in today.sources if name not in stored.sources
     ]
@@ -576,8 +578,9 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
 def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
     """Return the event-time column of every source; refuse one that was replaced by another."""
     before = dict(stored.times)
-    if len(today.sources) == len(stored.sources) == 1:
-        before = dict.fromkeys(today.sources, *before.values()) if before else {}
+    if len(today.sources) == len(stored.sources) == 1:  # it may have another name now
+        (was,), (now,) = stored.sources, today.sources
+        before = {now if source == was else source: column for source, column in before.items()}
     problems = [
         f"the event time of source {source!r} was {before[source]!r} and is {column!r}"
         for source, column in today.times.items()

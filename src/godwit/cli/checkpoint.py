@@ -450,7 +450,8 @@ def _drop(args: argparse.Namespace) -> int:
 def _keep_offsets(args: argparse.Namespace) -> int:
     with _alone(args.path) as log:
         latest = None if log.latest is None else log.latest.last_batch
-        if latest is not None and latest.identities:
+        of_spark = latest is not None and latest.of_spark and args.source not in latest.identities
+        if latest is not None and latest.identities and not of_spark:
             keep_position(_writing(log, "keep"), args.source)
         else:
             keep_offsets(log.storage, args.source)

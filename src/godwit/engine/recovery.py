@@ -210,16 +210,24 @@ def _insist_on_kind_of_sources(
 ) -> None:
     """Refuse DataFrames in place of own sources, and own sources in place of DataFrames.
 
-    How far the ones were read says nothing of the others.
+    How far the ones were read says nothing of the others. Sources of either kind may come to those
+    that there are.
     """
-    own = list(flow.own_sources)
-    today = [name for name in flow.sources if name not in flow.own_sources]
     if last is None:
         return
-    if own and not today and frames and not last.identities:
-        was, now, names = "DataFrames", "sources of Godwit's own", own
-    elif today and not frames:
-        was, now, names = "sources of Godwit's own", "DataFrames", today
+    own = list(flow.own_sources)
+    today = [name for name in flow.sources if name not in flow.own_sources]
+    read = last.identities
+    in_place_of_frames = [name for name in own if name in frames and name not in read]
+    in_place_of_own = [name for name in today if name in read and name not in frames]
+    if frames and not today and not read:
+        in_place_of_frames = own
+    if not frames and not own:
+        in_place_of_own = today
+    if in_place_of_frames:
+        was, now, names = "DataFrames", "sources of Godwit's own", in_place_of_frames
+    elif in_place_of_own:
+        was, now, names = "sources of Godwit's own", "DataFrames", in_place_of_own
     else:
         return
     raise CheckpointMismatchError(

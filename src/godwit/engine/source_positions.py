@@ -269,9 +269,13 @@ class SourcePositions:
             return None
         return self._planned(ends, splits)
 
+    def standing(self) -> PlannedRows:
+        """Plan a batch that reads nothing of these sources: their positions stay."""
+        return self._planned({}, [])
+
     def played(self, planned: PlannedRows | None = None) -> PlannedRows:
         """Return a batch of rows that come from no source, beside those that were planned."""
-        planned = self._planned({}, []) if planned is None else planned
+        planned = self.standing() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
     def _planned(self, ends: Mapping[str, Position], splits: list[NumberedSplit]) -> PlannedRows:

@@ -167,6 +167,35 @@ def timed(
     (directory / "events.json").write_text(json.dumps(told))
 
 
+def mixed(
+    cluster: LocalCluster, spark: SparkSession, directory: Path, epochs: list[list[Row]]
+) -> None:
+    """Key groups move and an executor dies under a flow that mixes both kinds of sources."""
+    for name in ("in", "own"):
+        (directory / name).mkdir(parents=True)
+    flow = chaos_flow(spark, directory, num_key_groups=NUM_KEY_GROUPS, mixed=True)
+    query = flow.start(checkpoint=directory / "ck", executors=3, name=directory.name)
+    moved = None
+    for number, rows in enumerate(epochs):
+        put(directory / "in", number, [row for row in rows if row[0] % 2])
+        put(directory / "own", number, [row for row in rows if not row[0] % 2])
+        if number == 1:
+            to = query.placement.assignments["order"].executor(NUM_KEY_GROUPS - 1)
+            moved = query.migrate(dict.fromkeys(range(NUM_KEY_GROUPS // 2), to), component="order")
+        if number == len(epochs) // 2:
+            assert moved is not None
+            moved.wait(PATIENCE_S)
+            dying = query.placement.assignments["order"].executor(0)
+            os.kill(cluster.executor_pids(spark.sparkContext.applicationId)[dying], signal.SIGKILL)
+            query.processAllAvailable()
+            wait_for_loss(query, dying)
+        query.processAllAvailable()
+    until(lambda: query.status["keyGroupsSuspended"] == 0, "everything to run again")
+    query.processAllAvailable()
+    query.stop()
+    (directory / "events.json").write_text(json.dumps([e.to_dict() for e in query.events]))
+
+
 def main(path: str) -> None:
     """Run all scenarios."""
     config = json.loads(Path(path).read_text())
@@ -191,6 +220,8 @@ def main(path: str) -> None:
         fetched(scenario)
         until(scenario.has_three_executors, "three executors")
         timed(cluster, spark, directory / "timed", timed_rows(config["seed"], 8))
+        until(scenario.has_three_executors, "three executors")
+        mixed(cluster, spark, directory / "mixed", epochs_of(config["seed"], 8))
         for number, name in enumerate(config["contract"]):
             sent = directory / f"sent-{number}.json"
             kept(cluster, spark, directory / f"contract-{number}", name, sent)

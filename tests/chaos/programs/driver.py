@@ -1,7 +1,8 @@
 """A driver that kills itself, and its JVM, at a chosen step of a chosen epoch.
 
 Called with the path of a JSON file: ``directory`` (with ``in/`` and room for everything else),
-``kill`` (step and epoch, or null), ``dsn`` (or null), ``resident`` (true if lanes stay).  It runs
+``kill`` (step and epoch, or null), ``dsn`` (or null), ``resident`` (true if lanes stay), ``mixed``
+(true if rows come from ``own/`` too).  It runs
 the flow over everything there is and ends with status 0, unless it is killed, also by a lane that
 finds its pid in ``acts/driver``.  The pids of resident lanes are in ``lanes``.
 """
@@ -102,7 +103,7 @@ def main(path: str) -> None:
     resident = config.get("resident", False)
     spark = session(directory, cores=3 if resident else 2)
     spark.sparkContext.setLogLevel("OFF")
-    flow = chaos_flow(spark, directory, dsn=config["dsn"])
+    flow = chaos_flow(spark, directory, dsn=config["dsn"], mixed=config.get("mixed", False))
     if config["kill"] is not None:
         die_at(spark, *config["kill"])
     if resident:

@@ -153,6 +153,10 @@ class SourceSide:
             },
         )
 
+    def of_own_sources(self) -> SourceSide:
+        """Leave DataFrames out: their rows come another way, and their maps may not travel."""
+        return replace(self, feeds=tuple(f for f in self.feeds if f.source in self.columns))
+
     def inputs(
         self,
         source: str,

@@ -25,7 +25,7 @@ from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
-from godwit.model.naming import listing, type_name
+from godwit.model.naming import type_name
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
 
@@ -227,15 +227,6 @@ class Flow(LogicalFlow):
             adaptation=Adaptation() if adaptation is None else adaptation,
             observability=Observability() if observability is None else observability,
         )
-        if self.own_sources and self.sources:
-            raise InvalidFlowError(
-                f"Flow {self.name!r} has sources of Godwit's own "
-                f"({listing(list(self.own_sources))}) and DataFrames "
-                f"({listing(list(self.sources))}).",
-                remedy="Read all of them the one way: files, topics and tables that "
-                "spark.readStream reads are in gw.sources too, or the other way round.",
-                flow=self.name,
-            )
         if self.sources and all(map(is_stand_in, self.sources.values())):
             raise InvalidFlowError(
                 f"Flow {self.name!r} stands on gw.testing.stream(...), which has no rows.",

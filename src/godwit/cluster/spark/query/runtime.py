@@ -21,6 +21,8 @@ from godwit.cluster.spark.query.failures import for_spark, without_credentials
 from godwit.cluster.spark.query.query import Query, end_terminated, is_running
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchQuery, MicroBatchRows, is_stopped
 from godwit.cluster.spark.run.micro_batches import quick_local_logs, wait_for_sources
+from godwit.cluster.spark.run.mixed_query import MixedQuery
+from godwit.cluster.spark.run.mixed_rows import MixedEpochs, MixedRows
 from godwit.cluster.spark.run.run import open_run
 from godwit.cluster.spark.run.source_loop import OwnRows, SourceLoop, interval_s
 from godwit.cluster.spark.run.threads import EpochGate
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
     from godwit.api.flow import LogicalFlow
     from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.observe.metrics import MetricsServer
     from godwit.cluster.spark.query.settings import Options
     from godwit.cluster.spark.run.cluster import BatchRows
@@ -108,7 +111,12 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     name = options.name or flow.name
     _check_name(spark, name)
     insist_on_python(spark.sparkContext)
-    driven = _by_a_loop(options) if flow.own_sources else _by_spark(flow, compiled, options)
+    if not flow.sources:
+        driven = _by_a_loop(options)
+    elif flow.own_sources:
+        driven = _by_both(flow, compiled, options)
+    else:
+        driven = _by_spark(flow, compiled, options)
     dispatcher, gate = EventDispatcher(flow.name, UserNames(compiled.operators)), EpochGate()
     with ExitStack() as undo:
         undo.callback(dispatcher.close)
@@ -142,17 +150,47 @@ class _Driven:
 
 def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
     """Let Spark's micro-batches be the epochs."""
-    spark = next(iter(flow.sources.values())).sparkSession
-    check_offset_log(spark)
-    frames = feed_frames(feeds_of(compiled), flow.sources)
-    rows, offsets = streaming_dataframe(frames), offset_layout(frames, flow.sources)
-    _check_interval(rows, options)
+    rows, offsets = _micro_batches(flow, compiled, options)
 
     def driver(run: SparkRun) -> EpochDriver:
-        query = _start_spark(rows, options, flow.name, run)
+        source: Any = run.cluster.source  # as it was made below
+
+        def epoch(batch: DataFrame, number: int, stopped: Callable[[], bool]) -> dict[str, float]:
+            offered = partial(source.offered, batch, number)
+            return run.with_input(offered, stopped, broken_off=stopped)
+
+        query = _start_spark(rows, options, flow.name, run, epoch)
         return MicroBatchQuery(query, run=run, trigger=options.trigger)
 
     return _Driven(rows_of=partial(MicroBatchRows, rows=rows, offsets=offsets), driver_of=driver)
+
+
+def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
+    """Let micro-batches be epochs that read own sources too, which have their own beside them."""
+    interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
+    rows, offsets = _micro_batches(flow, compiled, options)
+    trigger = options.trigger
+
+    def driver(run: SparkRun) -> EpochDriver:
+        source: Any = run.cluster.source  # as it was made below
+        epochs = MixedEpochs(run, source, trigger=trigger)
+        query = _start_spark(rows, options, flow.name, run, epochs.with_frames)
+        return MixedQuery(query, epochs, run=run, trigger=trigger)
+
+    return _Driven(
+        rows_of=partial(MixedRows, rows=rows, offsets=offsets, trigger=trigger), driver_of=driver
+    )
+
+
+def _micro_batches(
+    flow: LogicalFlow, compiled: CompiledFlow, options: Options
+) -> tuple[DataFrame, OffsetLayout]:
+    """Make one streaming DataFrame of those of a flow; say whose offsets Spark keeps of it."""
+    check_offset_log(next(iter(flow.sources.values())).sparkSession)
+    frames = feed_frames(feeds_of(compiled), flow.sources)
+    rows = streaming_dataframe(frames)
+    _check_interval(rows, options)
+    return rows, offset_layout(frames, flow.sources)
 
 
 def _by_a_loop(options: Options) -> _Driven:
@@ -223,19 +261,22 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
 
 
 def _start_spark(
-    rows: DataFrame, options: Options, flow_name: str, run: SparkRun
+    rows: DataFrame,
+    options: Options,
+    flow_name: str,
+    run: SparkRun,
+    # carries out the epoch of a micro-batch, which has a number; asks whether the query is stopped
+    epoch: Callable[[DataFrame, int, Callable[[], bool]], dict[str, float]],
 ) -> StreamingQuery:
     """Start Spark's streaming query, whose micro-batches are the run's epochs."""
     progress = SparkProgress(rows.sparkSession)
     stopped = partial(is_stopped, rows.sparkSession)
-    source: Any = run.cluster.source  # as `start` has it opened
 
     def in_session(batch: DataFrame, number: int) -> None:
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:
-            offered = partial(source.offered, batch, number)
-            progress.add(run.with_input(offered, stopped))
+            progress.add(epoch(batch, number, stopped))
         except Exception as error:  # noqa: BLE001  told to Spark, in few lines
             # Spark gets the text of what is raised; the gate has kept it as it was.
             raise for_spark(

@@ -20,6 +20,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.run.lifecycle import is_bounded
@@ -30,7 +32,7 @@ from godwit.cluster.spark.stages.stages import RowsHere
 from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
 
-__all__ = ["MicroBatchQuery", "MicroBatchRows", "QuietEpochs", "is_stopped"]
+__all__ = ["MicroBatchQuery", "MicroBatchRows", "QuietEpochs", "SparkStream", "is_stopped"]
 
 
 class MicroBatchRows:
@@ -82,13 +84,28 @@ class MicroBatchRows:
         self, rows: DataFrame, number: int, last: BatchRef | None
     ) -> SourceBatch[DataFrame] | None:
         """Identify the micro-batch that Spark offers; ``None`` if it is committed already."""
-        ref = self._batches.identify(number, last)
+        ref = self.identify(number, last)
         return None if ref is None else SourceBatch(ref=ref, rows=rows)
+
+    def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
+        """Identify a micro-batch; ``None`` if it is committed already.
+
+        Own sources that have left the flow, or are read beside it, stay where they are.
+        """
+        of_spark = None if last is None or not last.of_spark else last
+        ref = self._batches.identify(number, of_spark)
+        if ref is None or last is None or not last.positions:
+            return ref
+        return msgspec.structs.replace(ref, positions=last.positions, identities=last.identities)
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> Any:
         """See `BatchRows.read`."""
         del instruction
-        read = self._rows.read(batch.rows, batch.ref.number)
+        return self.read_rows(batch.rows, batch.ref.number)
+
+    def read_rows(self, rows: DataFrame, number: int) -> Any:
+        """Read the rows of a micro-batch: few of them to the driver, else as an RDD of the JVM."""
+        read = self._rows.read(rows, number)
         return RowsHere(read) if isinstance(read, list) else read
 
     def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
@@ -217,6 +234,58 @@ _LOOK_AT_SPARK_S = 0.5
 _TICK_S = 1.0
 
 
+class SparkStream:
+    """Spark's streaming query, as those see it that work beside it."""
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        trigger: Mapping[str, object] | None,  # when its micro-batches run
+        *,
+        batches: Callable[[], int],  # micro-batches that were carried out in this run
+    ) -> None:
+        self._query, self._trigger, self._batches = query, trigger, batches
+
+    @property
+    def is_active(self) -> bool:
+        """True while micro-batches may still be offered."""
+        return self._query.isActive
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it has ended by an error."""
+        return self._query.exception() is not None
+
+    def input_has_ended(self) -> bool:
+        """Return whether the query has ended, without an error, because its input has."""
+        if not is_bounded(self._trigger):
+            return False
+        if self._trigger is not None and "once" in self._trigger and self._batches():
+            return True
+        try:
+            # Set when Spark has looked for more input and found none, which ends such a query.
+            execution: Any = self._query._jsq.streamingQuery()  # noqa: SLF001  no public way
+            return bool(execution.noNewData())
+        except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
+            _logger.warning(
+                "It cannot be told whether the input has ended or somebody has stopped the query, "
+                "so windows stay open: %s",
+                str(error).partition("\n")[0],
+            )
+            return False
+
+    def is_stopped(self) -> bool:
+        """Return whether the query was stopped, and did not end by itself."""
+        return not self.is_active and not self.input_has_ended()
+
+    def is_quiet(self) -> bool:
+        """Return whether Spark has no micro-batch to run."""
+        if not self.is_active:
+            return not self.has_failed
+        status = self._query.status
+        return not (status["isTriggerActive"] and status["isDataAvailable"])
+
+
 class QuietEpochs:
     """Watches for epochs that are due although no rows arrive, and carries them out."""
 
@@ -229,8 +298,8 @@ class QuietEpochs:
         ending: Ending,  # what is to happen once Spark's query has ended and nothing waits
         trigger: Mapping[str, object] | None,  # when epochs with input run
     ) -> None:
-        self._run, self._gate, self._trigger = run, gate, trigger
-        self._spark_query, self._ending = spark_query, ending
+        self._run, self._gate, self._ending = run, gate, ending
+        self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
         self._looked_s = self._ticked_s = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="godwit-quiet", daemon=True)
         self._thread.start()
@@ -268,13 +337,13 @@ class QuietEpochs:
         quiet = 0
         while self._goes_on():
             due = self._run.due
-            quiet = quiet + 1 if (due or self._run.view.awaits) and self._is_quiet() else 0
+            quiet = quiet + 1 if (due or self._run.view.awaits) and self._stream.is_quiet() else 0
             # Between two micro-batches Spark looks quiet for a moment.
             if quiet < 2:
                 self._gate.wait_for_close(_LOOK_S)
             elif due:
                 with suppress(GateClosedError):
-                    self._run.without_input(self._is_stopped)
+                    self._run.without_input(self._stream.is_stopped)
                 quiet = 0
             else:
                 self._tick()
@@ -287,43 +356,12 @@ class QuietEpochs:
             return True
         self._looked_s = time.monotonic()
         self._run.insist_on_lease()
-        if self._spark_query.isActive:
+        if self._stream.is_active:
             return True
-        if self._spark_query.exception() is not None:
-            return False
-        if not self._input_has_ended():
+        if self._stream.has_failed or not self._stream.input_has_ended():
             return False
         self._run.end_input()
         return self._run.pending
-
-    def _input_has_ended(self) -> bool:
-        """Return whether Spark's query has ended, without an error, because its input has."""
-        if not is_bounded(self._trigger):
-            return False
-        if self._trigger is not None and "once" in self._trigger and self._run.batches:
-            return True
-        try:
-            # Set when Spark has looked for more input and found none, which ends such a query.
-            execution: Any = self._spark_query._jsq.streamingQuery()  # noqa: SLF001  no public way
-            return bool(execution.noNewData())
-        except Exception as error:  # noqa: BLE001  whatever Py4J raises: it is not known
-            _logger.warning(
-                "It cannot be told whether the input has ended or somebody has stopped the query, "
-                "so windows stay open: %s",
-                str(error).partition("\n")[0],
-            )
-            return False
-
-    def _is_stopped(self) -> bool:
-        """Return whether the query was stopped, and did not end by itself."""
-        return not self._spark_query.isActive and not self._input_has_ended()
-
-    def _is_quiet(self) -> bool:
-        """Return whether Spark has no micro-batch to run."""
-        if not self._spark_query.isActive:
-            return self._spark_query.exception() is None
-        status = self._spark_query.status
-        return not (status["isTriggerActive"] and status["isDataAvailable"])
 
     def _tick(self) -> None:
         """Let time pass for the protocol, so that what fell silent is tried again."""

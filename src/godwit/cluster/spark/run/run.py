@@ -160,6 +160,9 @@ class SparkRun:
         # identifies a batch, from the last one that is committed; None if it is committed already
         offered: Callable[[BatchRef | None], SourceBatch[Any] | None],
         stopped: Callable[[], bool] = lambda: False,
+        *,
+        # what stops the query also breaks off its epoch in the middle: see `EpochGate.epoch`
+        broken_off: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
         """Carry out the epoch of a batch of source rows, which may be offered again after a crash.
 
@@ -168,7 +171,7 @@ class SparkRun:
 
         Returns phase → milliseconds; empty if it had been carried out before.
         """
-        with self.gate.epoch(stopped, broken_off=stopped):
+        with self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)
             if batch is not None:  # else it was delivered when the run began
                 self.loop.run(batch)

@@ -17,10 +17,10 @@ import pickle
 import threading
 import time
 import uuid
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.source_figures import SourceFigures
 from godwit.cluster.spark.run.threads import GateClosedError, close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
@@ -41,9 +41,16 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
-    from godwit.sources.source import Lag
 
-__all__ = ["OwnRows", "SourceLoop", "interval_s"]
+__all__ = [
+    "OwnRows",
+    "ReadPace",
+    "SourceLoop",
+    "Waiters",
+    "insist_on_timeout",
+    "interval_s",
+    "num_tasks",
+]
 
 _LOOK_S: Final = 0.05
 """Nobody who asks or stops the loop waits for longer than this, but for an epoch under way."""
@@ -52,13 +59,9 @@ _LONGEST_PAUSE_S: Final = 2.0
 _IDLE_SHARE: Final = 9
 """While there are no rows, a look at the sources is followed by a pause that is longer by this, so
 that a directory of many files is not listed all the time."""
-_LAG_SHARE: Final = 20
-"""The lag of the sources is asked for in as small a part of the time."""
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0
 _STOP_S: Final = 10.0
-_KEPT: Final = 1000
-"""Epochs whose figures of sources are kept, as many as `SparkRun.progress` has."""
 
 
 def interval_s(trigger: Mapping[str, object] | None) -> float:
@@ -80,7 +83,6 @@ def interval_s(trigger: Mapping[str, object] | None) -> float:
 
 _MAX_TOLD: Final = 100
 _logger = logging.getLogger("godwit")
-_TOLD: Final = ("description", "inputRowsPerSecond", "processedRowsPerSecond")
 
 
 class OwnRows:
@@ -101,7 +103,8 @@ class OwnRows:
         self._told: set[tuple[str, str]] = set()
         # Reading is done by copies that were never opened, here as on executors.
         copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
-        self.stage = SplitStage(side=SourceSide.of(recovery.flow), sources=copies)
+        side = SourceSide.of(recovery.flow).of_own_sources()
+        self.stage = SplitStage(side=side, sources=copies)
 
     def _failed(self, what: str, error: str) -> None:
         """Tell of a failure, once."""
@@ -132,12 +135,96 @@ class OwnRows:
         self.positions.close()
 
 
-class _Asked:
+class ReadPace:
+    """Moments at which sources are asked for rows: by the trigger, and seldom while none come."""
+
+    def __init__(self, trigger: Mapping[str, object] | None) -> None:
+        self.interval_s = interval_s(trigger)
+        self._trigger_s = self._look_s = time.monotonic()  # when each is due again
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until sources are to be asked again."""
+        return max(self._trigger_s, self._look_s) - time.monotonic()
+
+    def looked(self, began_s: float, *, has_rows: bool) -> None:
+        """Note that sources were asked, and whether they have rows."""
+        self._look_s = looked_s = time.monotonic()
+        if self.interval_s:
+            # Epochs begin at multiples, and those that are missed are not made up for.
+            missed = max(0.0, looked_s - self._trigger_s) // self.interval_s
+            self._trigger_s += (missed + 1) * self.interval_s
+        if not has_rows:
+            pause_s = max(_FIRST_PAUSE_S, _IDLE_SHARE * (looked_s - began_s))
+            self._look_s += min(pause_s, _LONGEST_PAUSE_S)
+
+
+class _Waiter:
     """Somebody who waits until what was there when they asked is processed."""
 
     def __init__(self) -> None:
         self.ends: Mapping[str, Any] | None = None  # positions; None: not looked up yet
         self.done = threading.Event()
+
+
+class Waiters:
+    """Those who wait until the rows are processed that sources had when they asked.
+
+    All but `wait` is called where the sources are.
+    """
+
+    def __init__(self, positions: SourcePositions) -> None:
+        self._positions = positions
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiter] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def wait(self, over: threading.Event) -> None:
+        """Wait until the rows that there are now are processed, or everything is over."""
+        waiter = _Waiter()
+        with self._lock:
+            self._waiting.append(waiter)
+        while not waiter.done.wait(_LOOK_S):
+            if over.is_set():
+                return
+
+    def look_up(self) -> None:
+        """Look up how far rows reach for those who have just asked."""
+        with self._lock:
+            new = [waiter for waiter in self._waiting if waiter.ends is None]
+        if new:
+            ends = self._positions.ends()
+            for waiter in new:
+                waiter.ends = ends
+
+    def answer(self) -> None:
+        """Let those go whose rows are processed by now."""
+        with self._lock:
+            waiting = list(self._waiting)
+        for waiter in waiting:
+            if waiter.ends is not None and self._positions.reached(waiter.ends):
+                with self._lock:
+                    self._waiting.remove(waiter)
+                waiter.done.set()
+
+
+def insist_on_timeout(timeout_s: float | None) -> None:
+    """Refuse a time-out of awaitTermination that is no number of seconds."""
+    if timeout_s is not None:
+        insist_on_number(
+            "The timeout of awaitTermination",
+            timeout_s,
+            least=0,
+            whole=False,
+            error=InvalidFlowError,
+        )
+
+
+def num_tasks(run: SparkRun) -> int:
+    """Count the tasks that can run at once, about."""
+    return max(1, sum(e.lanes for e in run.cluster.executors.values()))
 
 
 class SourceLoop:
@@ -154,18 +241,13 @@ class SourceLoop:
     ) -> None:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
         rows.on_failure = run.conducting.background_failed
-        self._trigger, self._interval_s = trigger, interval_s(trigger)
+        self._trigger, self._pace = trigger, ReadPace(trigger)
+        self._waiters, self._figures = Waiters(self._positions), SourceFigures(self._positions)
         self._input_ended = False
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._asked: list[_Asked] = []
         self._message, self._has_rows = "Initializing sources", False
-        self._lags: dict[str, Lag] = {}
-        self._figures: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
         now_s = time.monotonic()
-        self._trigger_s = self._look_s = self._lag_s = now_s  # when each is due again
-        self._noted_s = now_s
-        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S
+        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
         self._ending: Ending
         self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
 
@@ -203,14 +285,7 @@ class SourceLoop:
 
     def wait(self, timeout_s: float | None) -> bool:
         """See `EpochDriver.wait`."""
-        if timeout_s is not None:
-            insist_on_number(
-                "The timeout of awaitTermination",
-                timeout_s,
-                least=0,
-                whole=False,
-                error=InvalidFlowError,
-            )
+        insist_on_timeout(timeout_s)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -219,13 +294,8 @@ class SourceLoop:
         """See `EpochDriver.process_all_available`."""
         if is_bounded(self._trigger):
             self._over.wait()
-            return
-        asked = _Asked()
-        with self._lock:
-            self._asked.append(asked)
-        while not asked.done.wait(_LOOK_S):
-            if self._over.is_set():
-                return
+        else:
+            self._waiters.wait(self._over)
 
     def stop(self) -> None:
         """See `EpochDriver.stop`."""
@@ -239,37 +309,22 @@ class SourceLoop:
 
     def sources(self) -> dict[str, Any] | None:
         """See `EpochDriver.sources`."""
-        if not self._figures:
-            return None
-        number, figures, _ = self._figures[-1]
-        lags = self._lags
-        return {
-            "batchId": number,
-            "sources": [
-                {
-                    **{key: figure[key] for key in _TOLD},
-                    "behind": lags[figure["name"]].rows if figure["name"] in lags else None,
-                    "metrics": _lag_metrics(lags.get(figure["name"])),
-                }
-                for figure in figures
-            ],
-        }
+        number = self._figures.last_number
+        return None if number is None else {"batchId": number, "sources": self._figures.sources()}
 
     def rows_held_back(self) -> int | None:
         """See `EpochDriver.rows_held_back`: as of the last time that the sources were asked."""
-        known = [lag.rows for lag in self._lags.values() if lag.rows is not None]
-        return sum(known) if known else None
+        return self._figures.rows_held_back()
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """See `EpochDriver.with_sources`.
 
         ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on.
         """
-        with self._lock:
-            known = {number: (figures, took_ms) for number, figures, took_ms in self._figures}
+        noted = self._figures.noted()
         filled = []
         for made in progress:
-            figures, took_ms = known.get(made["batchId"], ([], 0.0))
+            figures, took_ms = noted.get(made["batchId"], ([], 0.0))
             if figures:
                 durations = {**made["durationMs"], "triggerExecution": round(took_ms, 1)}
                 filled.append({**made, "sources": figures, "durationMs": durations})
@@ -299,32 +354,26 @@ class SourceLoop:
             self._positions.end_with_what_is_there()
         while not self._gate.closed:
             self._insist_on_lease()
-            self._look_up_what_is_asked()
-            self._answer()
+            self._waiters.look_up()
+            if self._waiters and not self._run.pending:
+                self._waiters.answer()
             if self._read() or self._without_rows():
                 continue
             if self._input_ended and not self._run.pending:
                 return
-            self._measure_lag()
+            self._figures.measure_lag()
             self._gate.wait_for_close(self._pause_s())
 
     def _read(self) -> bool:
         """Carry out an epoch with rows, if it is time and there are any; say whether it was."""
-        now_s = time.monotonic()
-        if self._input_ended or now_s < max(self._trigger_s, self._look_s):
+        if self._input_ended or self._pace.left_s > 0:
             return False
+        began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
-        planned = self._positions.plan(self._cores, everything=once)
-        looked_s = time.monotonic()
-        self._look_s = looked_s
-        if self._interval_s:
-            # Epochs begin at multiples, and those that are missed are not made up for.
-            missed = max(0.0, looked_s - self._trigger_s) // self._interval_s
-            self._trigger_s += (missed + 1) * self._interval_s
+        planned = self._positions.plan(num_tasks(self._run), everything=once)
         self._has_rows = planned is not None
+        self._pace.looked(began_s, has_rows=self._has_rows)
         if planned is None:
-            pause_s = max(_FIRST_PAUSE_S, _IDLE_SHARE * (looked_s - now_s))
-            self._look_s += min(pause_s, _LONGEST_PAUSE_S)
             self._message = "Waiting for data to arrive"
             if is_bounded(self._trigger):
                 self._end_input()
@@ -333,10 +382,11 @@ class SourceLoop:
         batch = SourceBatch(ref=planned.ref, rows=planned)
         self._run.with_input(lambda _last: batch)
         self._positions.committed(planned.ref)
-        self._note(planned, now_s)
+        self._figures.note(planned.ref.number, planned, began_s, time.monotonic())
         if once:
             self._end_input()
-        self._message = "Waiting for next trigger" if self._interval_s else self._message
+        if self._pace.interval_s:
+            self._message = "Waiting for next trigger"
         return True
 
     def _without_rows(self) -> bool:
@@ -357,83 +407,9 @@ class SourceLoop:
         """Seconds until something is to be looked at again."""
         if self._input_ended:
             return _LOOK_S
-        next_s = max(self._trigger_s, self._look_s) - time.monotonic()
-        return min(max(next_s, 0.001), _LOOK_S)
-
-    @property
-    def _cores(self) -> int:
-        """Number of tasks that can run at once, about."""
-        return max(1, sum(e.lanes for e in self._run.cluster.executors.values()))
+        return min(max(self._pace.left_s, 0.001), _LOOK_S)
 
     def _insist_on_lease(self) -> None:
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._run.insist_on_lease()
-
-    # -- for those who wait -----------------------------------------------------------------------
-
-    def _look_up_what_is_asked(self) -> None:
-        with self._lock:
-            new = [asked for asked in self._asked if asked.ends is None]
-        if new:
-            ends = self._positions.ends()
-            for asked in new:
-                asked.ends = ends
-
-    def _answer(self) -> None:
-        """Let those go who wait for what is processed by now."""
-        if not self._asked or self._run.pending:
-            return
-        with self._lock:
-            waiting = list(self._asked)
-        for asked in waiting:
-            if asked.ends is not None and self._positions.reached(asked.ends):
-                with self._lock:
-                    self._asked.remove(asked)
-                asked.done.set()
-
-    # -- figures ----------------------------------------------------------------------------------
-
-    def _note(self, rows: PlannedRows, began_s: float) -> None:
-        """Keep figures of an epoch's sources, in the words of Spark's progress."""
-        now_s = time.monotonic()
-        since_s, self._noted_s = max(now_s - self._noted_s, 1e-9), now_s
-        self._measure_lag()
-        before = self._positions.described(rows.begins)
-        after = self._positions.described(rows.ref.positions)
-        figures: list[dict[str, Any]] = []
-        for name, source in self._positions.sources.items():
-            counts = [n.split.rows for n in rows.splits if n.source == name]
-            known = [count for count in counts if count is not None]
-            count = sum(known) if len(known) == len(counts) else None
-            figures.append(
-                {
-                    "name": name,
-                    "description": source.identity,
-                    "startOffset": before.get(name),
-                    "endOffset": after.get(name),
-                    "numInputRows": count,
-                    "inputRowsPerSecond": None if count is None else count / since_s,
-                    "processedRowsPerSecond": None
-                    if count is None
-                    else count / max(now_s - began_s, 1e-9),
-                    "metrics": _lag_metrics(self._lags.get(name)),
-                }
-            )
-        with self._lock:
-            self._figures.append((rows.ref.number, figures, (now_s - began_s) * 1e3))
-
-    def _measure_lag(self) -> None:
-        now_s = time.monotonic()
-        if now_s < self._lag_s:
-            return
-        self._lags = self._positions.lags()
-        ended_s = time.monotonic()
-        self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LOOK_S)
-
-
-def _lag_metrics(lag: Lag | None) -> dict[str, str]:
-    if lag is None:
-        return {}
-    found = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}
-    return {name: str(value) for name, value in found.items() if value is not None}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JvmClasses",
     "PythonStage",
+    "beside",
     "exchange",
     "fetch",
     "jvm_classes",
@@ -275,3 +276,26 @@ def on_executors(
         yield from run(index)
 
     return PythonStage(located(tuple(locations), spark), one)
+
+
+def beside(
+    partitions: Any,  # RDD of the JVM, of byte arrays
+    run: Callable[[int, Iterator[bytes]], Iterable[Any]],  # called with a partition and its items
+    tasks: int,
+    run_task: Callable[[int], Iterable[Any]],  # called with a task's number
+    spark: SparkContext,
+) -> PythonStage:
+    """Run tasks over the partitions of an RDD, and further ones without input, as one stage."""
+    first: int = partitions.getNumPartitions()
+
+    def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        if index < first:
+            yield from run(index, partition)
+            return
+        acknowledge_quickly()
+        for _ in partition:  # as in `on_executors`
+            pass
+        yield from run_task(index - first)
+
+    # A union has the partitions of the one, then those of the other.
+    return PythonStage(partitions.union(located((None,) * tasks, spark)), one)

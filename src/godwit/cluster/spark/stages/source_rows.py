@@ -81,7 +81,7 @@ class SourceFeed:
 
 
 def feeds_of(flow: CompiledFlow) -> tuple[SourceFeed, ...]:
-    """Find the feeds of a flow, by names of sources, then as its operators were declared.
+    """Find the feeds of DataFrames, by names of sources, then as their operators were declared.
 
     Spark numbers the sources of a query in the order it comes upon them, and finds their offsets by
     these numbers.  So the order must not follow the operators, which come and go.
@@ -94,7 +94,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[SourceFeed, ...]:
     for source_input in sorted(
         flow.inputs, key=lambda source_input: declared[source_input.operator]
     ):
-        if not isinstance(source_input, SourceInput):
+        if not isinstance(source_input, SourceInput) or source_input.source in flow.own_sources:
             continue
         feed = next(
             (f for f in feeds if f.source == source_input.source and f.maps == source_input.maps),

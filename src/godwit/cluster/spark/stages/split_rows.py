@@ -60,7 +60,7 @@ class SplitStage:
 
 def planned_tasks(rows: PlannedRows, cores: int) -> RowsHere | SplitTasks:
     """Say who reads the rows of an epoch: the driver, or tasks."""
-    if (
+    if not rows.splits or (
         rows.rows is not None
         and rows.size_bytes is not None
         and rows.rows <= ROWS_HERE

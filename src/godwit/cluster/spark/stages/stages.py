@@ -24,6 +24,7 @@ from godwit.cluster.spark.platform.worker import freeze_loaded_objects
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.exchange import (
     PythonStage,
+    beside,
     exchange,
     fetch,
     on_executors,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Orders",
     "Program",
+    "RowsAndTasks",
     "RowsHere",
     "Shipped",
     "SourceStage",
@@ -165,6 +167,14 @@ class SplitTasks:
     tasks: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RowsAndTasks:
+    """Source rows of both kinds: partitions of an RDD, and tasks that read theirs."""
+
+    rdd: Any  # of the JVM, of byte arrays
+    tasks: tuple[bytes, ...]  # see `SplitTasks`
+
+
 def ship_orders(orders: Orders) -> Shipped[Orders]:
     """Pack the orders of one attempt at an epoch."""
     key = (orders.instruction.run_id, next(_attempts))
@@ -176,7 +186,7 @@ _attempts = count()
 
 
 def run_stages(
-    source: Any | RowsHere | SplitTasks | None,
+    source: Any | RowsHere | SplitTasks | RowsAndTasks | None,
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
@@ -185,8 +195,9 @@ def run_stages(
     """Run the stages of one epoch and return the lanes' reports.
 
     `source` is the epoch's rows, in the form that the program's source side takes: an RDD of the
-    JVM, rows that are here, or what tasks are to read; ``None`` for an epoch without input. Lanes
-    that stay, if there are some, work an epoch whose rows are here, or that has none.
+    JVM, rows that are here, what tasks are to read, or an RDD and such tasks; ``None`` for an epoch
+    without input. Lanes that stay, if there are some, work an epoch whose rows are here, or that
+    has none.
     """
     locations = [place.location for place in instruction.places]
     places = len(locations)
@@ -204,7 +215,7 @@ def run_stages(
                 return worked
         else:
             resident.large_epoch()
-    tasks = source.tasks if isinstance(source, SplitTasks) else ()
+    tasks = source.tasks if isinstance(source, SplitTasks | RowsAndTasks) else ()
     orders = ship_orders(Orders(instruction=instruction, payloads=arrived, tasks=tasks))
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
@@ -221,11 +232,12 @@ def run_stages(
     exchanged = None
     if source is not None and not isinstance(source, RowsHere):
         with _named(f"source side of epoch {instruction.epoch}", spark):
-            side = (
-                on_executors((None,) * len(tasks), read_splits, spark)
-                if isinstance(source, SplitTasks)
-                else PythonStage(source, source_side)
-            )
+            if isinstance(source, SplitTasks):
+                side = on_executors((None,) * len(tasks), read_splits, spark)
+            elif isinstance(source, RowsAndTasks):
+                side = beside(source.rdd, source_side, len(tasks), read_splits, spark)
+            else:
+                side = PythonStage(source, source_side)
             exchanged = exchange(side, places, spark)
 
     def at_places(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:

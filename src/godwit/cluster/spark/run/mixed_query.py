@@ -1,0 +1,251 @@
+"""What calls for the epochs of a flow that mixes DataFrames with Godwit's own sources.
+
+Spark's micro-batch engine calls for epochs while DataFrames have rows, and each of them takes what
+own sources have (`godwit.cluster.spark.run.mixed_rows`).  While Spark has nothing to offer, the
+thread here carries out epochs of own rows alone, and those without input that are due.
+
+Invariants: a bounded query ends once Spark's query has ended because its input has, own sources
+have nothing more up to where they reached when it began, and nothing waits; an end of Spark's query
+that is no end of its input ends ours, and leaves rows for the next run.  Whatever is raised here,
+the query fails by it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.micro_batch_query import SparkStream
+from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, insist_on_timeout
+from godwit.cluster.spark.run.threads import GateClosedError
+from godwit.model.errors import StopTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from godwit.cluster.spark.run.lifecycle import Ending
+    from godwit.cluster.spark.run.mixed_rows import MixedEpochs
+    from godwit.cluster.spark.run.run import SparkRun
+
+__all__ = ["MixedQuery"]
+
+_LOOK_S: Final = 0.05
+_LEASE_S: Final = 0.5
+_TICK_S: Final = 1.0
+_STOP_S: Final = 10.0
+_QUIET_LOOKS: Final = 2
+"""Between two micro-batches Spark looks quiet for a moment."""
+
+
+class MixedQuery:
+    """A query of Spark's, and own sources read beside it (`EpochDriver`)."""
+
+    what = "Spark's query, and the thread of its own sources,"
+
+    def __init__(
+        self,
+        spark_query: StreamingQuery,
+        epochs: MixedEpochs,
+        *,
+        run: SparkRun,
+        trigger: Mapping[str, object] | None,
+    ) -> None:
+        self.spark_query, self._run, self._gate = spark_query, run, run.gate
+        self._epochs, self._figures, self._ask = epochs, epochs.figures, epochs.thread.ask
+        self._stream = SparkStream(spark_query, trigger, batches=lambda: run.batches)
+        self._bounded = is_bounded(trigger)
+        self._once = trigger is not None and "once" in trigger
+        self._pace, self._waiters = ReadPace(trigger), Waiters(epochs.positions)
+        self._stream_ended = self._own_ended = self._input_ended = self._has_own = False
+        self._quiet = 0  # looks in a row at which Spark had nothing to offer
+        self._over = threading.Event()
+        now_s = time.monotonic()
+        self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S
+        self._ending: Ending
+        self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
+
+    # -- EpochDriver ------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """See `EpochDriver.id`."""
+        return str(self.spark_query.id)
+
+    @property
+    def is_active(self) -> bool:
+        """See `EpochDriver.is_active`."""
+        return not self._over.is_set()
+
+    def failure(self) -> BaseException | None:
+        """See `EpochDriver.failure`."""
+        with suppress(Exception):  # a JVM that is gone says nothing any more
+            return self.spark_query.exception()
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """See `EpochDriver.status`: Spark's, and whether own sources have rows."""
+        status = dict(self.spark_query.status)
+        if self._over.is_set():
+            return status
+        if self._stream_ended:
+            status["message"] = "Reading what is left of Godwit's own sources"
+        status["isDataAvailable"] = bool(status["isDataAvailable"] or self._has_own)
+        status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
+        return status
+
+    def begin(self, ending: Ending) -> None:
+        """See `EpochDriver.begin`; micro-batches have begun already."""
+        self._ending = ending
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `EpochDriver.wait`."""
+        insist_on_timeout(timeout_s)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def process_all_available(self) -> None:
+        """See `EpochDriver.process_all_available`."""
+        if self._bounded:
+            self._over.wait()
+            return
+        self.spark_query.processAllAvailable()
+        self._waiters.wait(self._over)
+        while not self._over.is_set() and (self._gate.busy or self._run.pending):
+            self._over.wait(_LOOK_S)
+
+    def stop(self) -> None:
+        """See `EpochDriver.stop`."""
+        self.spark_query.stop()
+        if threading.current_thread() is self._thread or self._over.wait(2 * _STOP_S):
+            return
+        raise StopTimeoutError(
+            "The thread that reads Godwit's own sources has not ended.",
+            remedy="No further epoch begins. It ends with the process.",
+        )
+
+    def sources(self) -> dict[str, Any] | None:
+        """See `EpochDriver.sources`."""
+        of_spark, own = sources_of(self.spark_query), self._figures.sources()
+        if of_spark is None and not own:
+            return None
+        batch, frames = (-1, []) if of_spark is None else (of_spark["batchId"], of_spark["sources"])
+        return {"batchId": batch, "sources": [*frames, *own]}
+
+    def rows_held_back(self) -> int | None:
+        """See `EpochDriver.rows_held_back`."""
+        counts = (rows_held_back(self.spark_query), self._figures.rows_held_back())
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
+    def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """See `EpochDriver.with_sources`: those of a micro-batch once Spark has noted its end."""
+        noted, filled = self._figures.noted(), []
+        for made in progress:
+            of_both = made
+            if self._epochs.has_frames(made["epoch"]):
+                (of_both,) = with_sources([made], self.spark_query)
+            if made["epoch"] in noted:
+                own = noted[made["epoch"]][0]
+                of_both = {**of_both, "sources": [*of_both.get("sources", ()), *own]}
+            filled.append(of_both)
+        return filled
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._run.use_this_thread()
+            self._loop()
+        except GateClosedError:
+            pass
+        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
+            self._gate.fail(error)
+        if not self._epochs.thread.end(self._epochs.positions.close, _STOP_S):
+            self._run.conducting.background_failed(
+                "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
+            )
+        self._has_own = False
+        self._over.set()
+        self._ending.finish()
+
+    def _loop(self) -> None:
+        while not self._gate.closed:
+            self._insist_on_lease()
+            if self._stream_has_gone():
+                return
+            if self._waiters:
+                self._ask(self._waiters.look_up)
+                if not self._run.pending:
+                    self._ask(self._waiters.answer)
+            self._quiet = self._quiet + 1 if self._stream_ended or self._stream.is_quiet() else 0
+            if self._quiet >= _QUIET_LOOKS and (self._read() or self._without_rows()):
+                continue
+            if self._stream_ended and self._own_ended:
+                if not self._input_ended:
+                    self._input_ended = True
+                    self._run.end_input()
+                    continue
+                if not self._run.pending:
+                    return
+            self._ask(self._figures.measure_lag)
+            self._gate.wait_for_close(self._pause_s())
+
+    def _stream_has_gone(self) -> bool:
+        """Note the end of Spark's query; return whether it was another than that of its input."""
+        if self._stream_ended or self._stream.is_active:
+            return False
+        if self._stream.has_failed or not self._stream.input_has_ended():
+            return True
+        self._stream_ended = True
+        return False
+
+    def _read(self) -> bool:
+        """Carry out an epoch of own rows, if it is time and there are any; say whether it was."""
+        # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
+        waits = self._once and not self._stream_ended
+        if self._own_ended or waits or self._pace.left_s > 0:
+            return False
+        if self._once and self._epochs.read_own:
+            self._own_ended = True
+            return False
+        began_s = time.monotonic()
+        self._has_own = self._epochs.has_own()
+        self._pace.looked(began_s, has_rows=self._has_own)
+        if not self._has_own:
+            self._own_ended = self._bounded
+            return False
+        with suppress(GateClosedError):
+            self._epochs.with_own(self._is_stopped)
+        return True
+
+    def _without_rows(self) -> bool:
+        """Carry out an epoch without input, if one is due; else let time pass."""
+        if self._run.due:
+            with suppress(GateClosedError):
+                self._run.without_input(self._is_stopped)
+            return True
+        if self._run.view.awaits and time.monotonic() >= self._tick_s:
+            self._tick_s = time.monotonic() + _TICK_S
+            self._run.let_time_pass()
+        return False
+
+    def _is_stopped(self) -> bool:
+        """Return whether Spark's query was stopped by others, and did not end by itself."""
+        return not self._stream_ended and self._stream.is_stopped()
+
+    def _pause_s(self) -> float:
+        """Seconds until something is to be looked at again."""
+        return _LOOK_S if self._own_ended else min(max(self._pace.left_s, 0.001), _LOOK_S)
+
+    def _insist_on_lease(self) -> None:
+        if time.monotonic() >= self._lease_s:
+            self._lease_s = time.monotonic() + _LEASE_S
+            self._run.insist_on_lease()

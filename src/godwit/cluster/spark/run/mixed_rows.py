@@ -1,0 +1,283 @@
+"""Epochs of a flow that mixes DataFrames with Godwit's own sources, and their rows.
+
+The problem: Spark calls for an epoch when DataFrames have rows, and its own log says which; own
+sources have rows at any time, and the commit record alone says how far they were read.
+
+The rule: an epoch takes a micro-batch or none, and of every own source what it has at that moment
+or nothing.  The record of an epoch says where both kinds stand after it: the last micro-batch that
+is committed, and all positions.  So an epoch of own rows alone repeats the micro-batch of the
+record before it.  After a crash Spark offers the same micro-batch again, and own sources are read
+anew from their positions, perhaps further: nothing was committed, and nobody has seen the rows.
+
+A source blocks for as long as it likes, and Spark waits for ever for a thread of its own.  So own
+sources are called by one thread of ours (`SourceThread`), and nobody waits for it any longer once
+the query is to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import wait
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
+from godwit.cluster.spark.run.source_figures import SourceFigures
+from godwit.cluster.spark.run.source_loop import OwnRows, num_tasks
+from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
+from godwit.cluster.spark.stages.mixed_rows import MixedStage, read_together
+from godwit.cluster.spark.stages.split_rows import planned_tasks
+from godwit.engine.cluster import SourceBatch
+from godwit.engine.lane.source_side import insist_on_same_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.records import BatchRef
+    from godwit.checkpoint.spark_log import OffsetLayout
+    from godwit.cluster.spark.run.run import SparkRun
+    from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.recovery import Recovery
+    from godwit.engine.source_positions import PlannedRows
+
+__all__ = ["MixedBatch", "MixedEpochs", "MixedRows", "SourceThread"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LOOK_S: Final = 0.05
+_KEPT: Final = 1000  # epochs that are known, as many as `SparkRun.progress` has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedBatch:
+    """Source rows of one epoch."""
+
+    frames: DataFrame | None  # rows of a micro-batch; None: the epoch has none
+    planned: PlannedRows  # rows of own sources, perhaps none
+
+
+class MixedRows:
+    """Rows of micro-batches and of own sources (`BatchRows`)."""
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        log: CommitLog,
+        *,
+        rows: DataFrame,  # as of `MicroBatchRows`
+        offsets: OffsetLayout,
+        trigger: Mapping[str, object] | None,  # when epochs run
+    ) -> None:
+        self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets)
+        self.own = OwnRows(recovery, log)
+        self.stage = MixedStage(frames=self.frames.stage, splits=self.own.stage)
+        # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
+        self._ends = is_bounded(trigger) and "once" not in (trigger or {})
+        self._now: MixedBatch | None = None  # that was read last
+        self._secured = -1  # micro-batch whose entries of Spark's log are durable
+
+    @property
+    def latest(self) -> Any:
+        """See `BatchRows.latest`."""
+        return self.frames.latest
+
+    def open(self) -> None:
+        """See `BatchRows.open`; a bounded query ends with what own sources have now."""
+        self.frames.open()
+        self.own.open()
+        if self._ends:
+            self.own.positions.end_with_what_is_there()
+
+    def read(self, batch: SourceBatch[MixedBatch], instruction: EpochInstruction) -> Any:
+        """See `BatchRows.read`."""
+        self._now = rows = batch.rows
+        frames = None
+        if rows.frames is not None:
+            frames = self.frames.read_rows(rows.frames, batch.ref.number)
+        return read_together(frames, planned_tasks(rows.planned, len(instruction.places)))
+
+    def check(self, batch: SourceBatch[MixedBatch], reports: Sequence[LaneReport]) -> None:
+        """See `BatchRows.check`: a split may have been read several times."""
+        insist_on_same_rows(reports, batch.rows.planned.splits)
+
+    def secure(self, ref: BatchRef) -> None:
+        """See `BatchRows.secure`: Spark's own entries, once for each micro-batch."""
+        if ref.of_spark and ref.number != self._secured:
+            self.frames.secure(ref)
+            self._secured = ref.number
+
+    def expect(self, rows: int) -> None:
+        """See `BatchRows.expect`: of a micro-batch; splits say how many rows they have."""
+        batch = self._now
+        if batch is not None and batch.frames is not None:
+            self.frames.expect(max(0, rows - (batch.planned.rows or 0)))
+
+    def close(self) -> None:
+        """See `BatchRows.close`."""
+        self.own.close()
+
+
+class SourceThread:
+    """The thread that calls own sources; whoever waits is let go once the query is to stop."""
+
+    def __init__(self, gate: EpochGate) -> None:
+        self._gate, self._pool = gate, DaemonPool(1, "godwit-sources")
+
+    def ask(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function there and return what it returns, or raise what it raises.
+
+        Raises `GateClosedError` if the query is to stop meanwhile.
+        """
+        future = self._pool.submit(function, *args, **kwargs)
+        while not wait([future], _LOOK_S).done:
+            if self._gate.closed:
+                raise GateClosedError
+        result: R = future.result()
+        return result
+
+    def tell(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have a function called there, after those before it."""
+        self._pool.submit(function, *args, **kwargs)
+
+    def end(self, function: Callable[[], object], timeout_s: float) -> bool:
+        """Call a last function there; say whether it has ended in time."""
+        future = self._pool.submit(function)
+        self._pool.close(cancel=False)
+        return bool(wait([future], timeout_s).done)
+
+
+class MixedEpochs:
+    """Epochs with rows of either kind, or of both, whoever calls for them.
+
+    Every epoch is planned and carried out while the gate lets in nobody else, so positions are
+    those of the last commit.
+    """
+
+    def __init__(
+        self, run: SparkRun, rows: MixedRows, *, trigger: Mapping[str, object] | None
+    ) -> None:
+        self._run, self._rows = run, rows
+        self._once = trigger is not None and "once" in trigger
+        self.positions = rows.own.positions
+        self.thread = SourceThread(run.gate)
+        self.figures = SourceFigures(self.positions)
+        # the last epoch that was offered, until own sources are told that it is committed
+        self._offered: tuple[int, SourceBatch[MixedBatch]] | None = None
+        self._peeked: tuple[int, PlannedRows] | None = None  # planned after an epoch
+        self._without_frames: deque[int] = deque(maxlen=_KEPT)
+        self.read_own = False  # an epoch of this run has read own sources, or they had nothing
+        rows.own.on_failure = run.conducting.background_failed
+
+    def with_frames(
+        self, rows: DataFrame, number: int, stopped: Callable[[], bool]
+    ) -> dict[str, float]:
+        """Carry out the epoch of a micro-batch, and of what own sources have; see `SparkRun`."""
+        offer = partial(self._offer_frames, rows, number)
+        return self._carried_out(offer, stopped, broken_off=stopped)
+
+    def has_own(self) -> bool:
+        """Return whether own sources have rows for an epoch."""
+        after = self._run.log.latest_epoch
+        planned = self._plan()
+        self._peeked = None if planned is None else (after, planned)
+        self.read_own = self.read_own or planned is None
+        return planned is not None
+
+    def with_own(self, stopped: Callable[[], bool]) -> None:
+        """Carry out an epoch of what own sources have, if that is still to be read."""
+        self._carried_out(self._offer_own, stopped)
+
+    def has_frames(self, epoch: int) -> bool:
+        """Return whether an epoch with input had rows of DataFrames, as far as is known."""
+        return epoch not in self._without_frames
+
+    def _plan(self) -> PlannedRows | None:
+        return self.thread.ask(self._planned, num_tasks(self._run))
+
+    def _planned(self, parallelism: int) -> PlannedRows | None:
+        """Plan what own sources have after the last commit; on their thread."""
+        self._note_commit()
+        return self.positions.plan(parallelism, everything=self._once)
+
+    def _standing(self) -> PlannedRows:
+        """Plan to read nothing; on the thread of own sources."""
+        self._note_commit()
+        return self.positions.standing()
+
+    def _note_commit(self) -> None:
+        """Tell own sources of the last epoch that was offered, once it is committed."""
+        if self._offered is not None and self._run.log.latest_epoch >= self._offered[0]:
+            self.positions.committed(self._offered[1].ref)
+            self._offered = None
+
+    def _offer_frames(
+        self, rows: DataFrame, number: int, last: BatchRef | None
+    ) -> SourceBatch[MixedBatch] | None:
+        """Plan the epoch of a micro-batch; ``None`` if that is committed already."""
+        ref = self._rows.frames.identify(number, last)
+        if ref is None:
+            return None
+        planned = None if self._once and self.read_own else self._plan()
+        if planned is None:
+            planned = self.thread.ask(self._standing)
+        return _batch(ref, rows, planned)
+
+    def _offer_own(self, last: BatchRef | None) -> SourceBatch[MixedBatch] | None:
+        """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None and peeked[0] == self._run.log.latest_epoch:
+            planned: PlannedRows | None = peeked[1]
+        else:
+            planned = self._plan()
+        if planned is None:
+            return None
+        return _batch(planned.ref if last is None or not last.of_spark else last, None, planned)
+
+    def _carried_out(
+        self,
+        offer: Callable[[BatchRef | None], SourceBatch[MixedBatch] | None],
+        stopped: Callable[[], bool],
+        **broken_off: Callable[[], bool],
+    ) -> dict[str, float]:
+        """Carry out an epoch, tell own sources, and keep its figures."""
+        began_s, run = time.monotonic(), self._run
+        epochs: list[tuple[int, SourceBatch[MixedBatch]]] = []
+
+        def offered(last: BatchRef | None) -> SourceBatch[MixedBatch] | None:
+            batch = offer(last)
+            if batch is not None:
+                self._offered = (run.log.latest_epoch + 1, batch)
+                epochs.append(self._offered)
+            return batch
+
+        took_ms = run.with_input(offered, stopped, **broken_off)
+        for epoch, batch in epochs:
+            self.read_own = True
+            if batch.rows.frames is None:
+                self._without_frames.append(epoch)
+            self.thread.tell(self._note, epoch, batch.rows.planned, began_s, time.monotonic())
+        return took_ms
+
+    def _note(self, epoch: int, planned: PlannedRows, began_s: float, ended_s: float) -> None:
+        """Keep figures of an epoch; on the thread of own sources."""
+        self._note_commit()
+        self.figures.note(epoch, planned, began_s, ended_s)
+
+
+def _batch(
+    ref: BatchRef, frames: DataFrame | None, planned: PlannedRows
+) -> SourceBatch[MixedBatch]:
+    """Make the batch of an epoch, whose record says where both kinds of sources stand after it."""
+    after = planned.ref
+    ref = msgspec.structs.replace(ref, positions=after.positions, identities=after.identities)
+    return SourceBatch(ref=ref, rows=MixedBatch(frames=frames, planned=planned))

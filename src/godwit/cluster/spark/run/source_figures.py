@@ -1,0 +1,110 @@
+"""Figures of Godwit's own sources: what each epoch read of them, and how far behind a query is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from godwit.engine.source_positions import PlannedRows, SourcePositions
+    from godwit.sources.source import Lag
+
+__all__ = ["SourceFigures"]
+
+_LAG_SHARE: Final = 20
+"""The lag of the sources is asked for in as small a part of the time."""
+_LAG_PAUSE_S: Final = 0.05
+_KEPT: Final = 1000
+"""Epochs whose figures of sources are kept, as many as `SparkRun.progress` has."""
+_TOLD: Final = ("description", "inputRowsPerSecond", "processedRowsPerSecond")
+
+
+class SourceFigures:
+    """Figures of the sources of one run, in the words of Spark's progress.
+
+    `note` and `measure_lag` ask the sources, so they are called where these are; whoever reads
+    figures may be anywhere.
+    """
+
+    def __init__(self, positions: SourcePositions) -> None:
+        self._positions = positions
+        self._lock = threading.Lock()
+        self._lags: dict[str, Lag] = {}
+        self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
+        self._noted_s = self._lag_s = time.monotonic()
+
+    def note(self, number: int, rows: PlannedRows, began_s: float, ended_s: float) -> None:
+        """Keep figures of the sources of an epoch, under a number of the caller's."""
+        since_s, self._noted_s = max(ended_s - self._noted_s, 1e-9), ended_s
+        self.measure_lag()
+        before = self._positions.described(rows.begins)
+        after = self._positions.described(rows.ref.positions)
+        figures: list[dict[str, Any]] = []
+        for name, source in self._positions.sources.items():
+            counts = [n.split.rows for n in rows.splits if n.source == name]
+            known = [count for count in counts if count is not None]
+            count = sum(known) if len(known) == len(counts) else None
+            figures.append(
+                {
+                    "name": name,
+                    "description": source.identity,
+                    "startOffset": before.get(name),
+                    "endOffset": after.get(name),
+                    "numInputRows": count,
+                    "inputRowsPerSecond": None if count is None else count / since_s,
+                    "processedRowsPerSecond": None
+                    if count is None
+                    else count / max(ended_s - began_s, 1e-9),
+                    "metrics": _lag_metrics(self._lags.get(name)),
+                }
+            )
+        with self._lock:
+            self._kept.append((number, figures, (ended_s - began_s) * 1e3))
+
+    def measure_lag(self) -> None:
+        """Ask the sources how far behind the query is, unless that was done of late."""
+        now_s = time.monotonic()
+        if now_s < self._lag_s:
+            return
+        self._lags = self._positions.lags()
+        ended_s = time.monotonic()
+        self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
+
+    @property
+    def last_number(self) -> int | None:
+        """Number of the last epoch that was noted."""
+        with self._lock:
+            return self._kept[-1][0] if self._kept else None
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Return lag and rates of each source, as of the last epoch that was noted."""
+        with self._lock:
+            figures = self._kept[-1][1] if self._kept else []
+        lags = self._lags
+        return [
+            {
+                **{key: figure[key] for key in _TOLD},
+                "behind": lags[figure["name"]].rows if figure["name"] in lags else None,
+                "metrics": _lag_metrics(lags.get(figure["name"])),
+            }
+            for figure in figures
+        ]
+
+    def rows_held_back(self) -> int | None:
+        """Count the rows that sources have and no epoch has read; ``None`` if none tells."""
+        known = [lag.rows for lag in self._lags.values() if lag.rows is not None]
+        return sum(known) if known else None
+
+    def noted(self) -> dict[int, tuple[list[dict[str, Any]], float]]:
+        """Return number → figures of each source, and milliseconds that the epoch took in all."""
+        with self._lock:
+            return {number: (figures, took_ms) for number, figures, took_ms in self._kept}
+
+
+def _lag_metrics(lag: Lag | None) -> dict[str, str]:
+    if lag is None:
+        return {}
+    found = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}
+    return {name: str(value) for name, value in found.items() if value is not None}

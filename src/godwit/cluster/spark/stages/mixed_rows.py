@@ -1,0 +1,68 @@
+"""Rows of a micro-batch and of Godwit's own sources, on their way to the lanes of one epoch.
+
+Each kind is read as it is by itself: a micro-batch by Spark's plan, splits by tasks, and few rows
+of either by the driver.  An epoch of both has one source stage all the same, so that its lanes wait
+for one exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from godwit.cluster.spark.stages import pickling
+from godwit.cluster.spark.stages.stages import RowsAndTasks, RowsHere, SplitTasks
+from godwit.engine.lane.source_side import NumberedSplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from godwit.cluster.spark.stages.source_rows import FrameStage
+    from godwit.cluster.spark.stages.split_rows import SplitStage
+    from godwit.engine.lane.lane import LaneFlow
+    from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.wire import Blob
+
+__all__ = ["MixedStage", "read_together"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStage:
+    """The source stage of both kinds of rows (`SourceStage`); numbered splits are of own sources.
+
+    What both send to an operator comes by different inputs of it, so the order of their payloads
+    is the same whoever reads them.
+    """
+
+    frames: FrameStage
+    splits: SplitStage
+
+    def ship(
+        self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
+    ) -> Iterator[Blob]:
+        """See `SourceStage.ship`."""
+        for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
+            stage = self.splits if are_splits else self.frames
+            yield from stage.ship(lanes, instruction, group, partition)
+
+
+def read_together(
+    frames: Any | RowsHere | None,  # rows of a micro-batch; None: the epoch has none
+    splits: RowsHere | SplitTasks,
+) -> Any | RowsHere | SplitTasks | RowsAndTasks:
+    """Put the rows of both kinds together, as `run_stages` takes them."""
+    if frames is None or (isinstance(frames, RowsHere) and not frames.items):
+        return splits
+    if not (splits.items if isinstance(splits, RowsHere) else splits.tasks):
+        return frames
+    if isinstance(splits, RowsHere):
+        if isinstance(frames, RowsHere):
+            return RowsHere([*frames.items, *splits.items])
+        # The driver has no part in the exchange that the RDD needs.
+        tasks: tuple[bytes, ...] = (pickling.dumps(tuple(splits.items)),)
+    else:
+        tasks = splits.tasks
+    if isinstance(frames, RowsHere):
+        return SplitTasks((pickling.dumps(tuple(frames.items)), *tasks))
+    return RowsAndTasks(frames, tasks)
