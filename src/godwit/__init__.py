@@ -56,6 +56,7 @@ from godwit.operators.aggregates import (
     top_k,
     variance,
 )
+from godwit.operators.asynchronous import Async
 from godwit.operators.calls import FiredTimer, TimedRows, Timers
 from godwit.operators.process import KeyRows
 from godwit.operators.states.declared import ListState, MapState, ValueState
@@ -85,6 +86,7 @@ __all__ = [
     "Adaptation",
     "Aggregator",
     "Assignment",
+    "Async",
     "Bounds",
     "Budget",
     "Cadence",

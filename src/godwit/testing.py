@@ -63,6 +63,7 @@ from godwit.model.errors import (
 )
 from godwit.model.frames import user_call
 from godwit.model.naming import did_you_mean, listing, type_name
+from godwit.operators.calls import is_asynchronous
 from godwit.operators.states.lists import ListOfKey
 from godwit.operators.states.maps import MapOfKey
 from godwit.operators.states.operator import States
@@ -850,7 +851,7 @@ _UNSET: Any = object()
 
 @user_call
 def process(
-    function: Callable[..., Iterable[Any] | None],
+    function: Callable[..., Any],
     rows: Sequence[Mapping[str, Any]] = (),
     *,
     key: Mapping[str, Any] | None = None,
@@ -860,7 +861,7 @@ def process(
     output: SchemaLike | None = None,
     columns: SchemaLike | None = None,
     timers: TimerClock | None = None,
-    on_timer: Callable[..., Iterable[Any] | None] | None = None,
+    on_timer: Callable[..., Any] | None = None,
     timers_before: Sequence[_Moment] = (),
     now: _Moment | None = None,
     **options: Any,
@@ -873,7 +874,7 @@ def process(
     Parameters
     ----------
     function
-        ``function(key, rows, state)``.
+        ``function(key, rows, state)``, plain or asynchronous.
     rows
         The key's rows, as dicts. The columns of the key are added to them.
     key
@@ -999,7 +1000,7 @@ class _Call:
         self._own, self._own_timer = function, on_timer
         self._before, self._timers_before = before, timers_before
 
-    def _function(self, key: Any, rows: Any, state: Any) -> Any:
+    def _function(self, key: Any, rows: Any, state: Any, **named: Any) -> Any:
         """Seed the state, read it, or call the function under test."""
         if self.does == "seed":
             if self._before is not _UNSET:
@@ -1010,14 +1011,29 @@ class _Call:
         if self.does == "read":
             self._read(rows, state)
             return None
-        with self._noting():
-            return self._emitted(self._own(key, rows, state))
+        return self._under_test(self._own, key, rows, state, named)
 
-    def _timer(self, key: Any, timer: Any, state: Any) -> Any:
+    def _timer(self, key: Any, timer: Any, state: Any, **named: Any) -> Any:
         """Call the timer function under test."""
         assert self._own_timer is not None, "it is given only where there is one"
+        return self._under_test(self._own_timer, key, timer, state, named)
+
+    def _under_test(
+        self, own: Callable[..., Any], key: Any, argument: Any, state: Any, named: dict[str, Any]
+    ) -> Any:
+        """Call a function under test, and note its rows; they may have to be awaited."""
         with self._noting():
-            return self._emitted(self._own_timer(key, timer, state))
+            result = own(key, argument, state, **named)
+            if is_asynchronous(own):
+                return self._awaited(result)
+            return self._emitted(result)
+
+    async def _awaited(self, result: Any) -> list[Any] | None:
+        """Await the rows of an asynchronous function, and note them."""
+        with self._noting():
+            if hasattr(result, "__aiter__"):
+                return self._emitted([row async for row in result])
+            return self._emitted(await result)
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
@@ -1047,10 +1063,15 @@ def _like(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callabl
     """Wrap a stand-in so that messages show the name and source of the function."""
 
     @functools.wraps(function)
-    def call(key: Any, rows: Any, state: Any) -> Any:
-        return stand_in(key, rows, state)
+    def call(key: Any, rows: Any, state: Any, **named: Any) -> Any:
+        return stand_in(key, rows, state, **named)
 
-    return call
+    @functools.wraps(function)
+    async def awaited(key: Any, rows: Any, state: Any, **named: Any) -> Any:
+        result = stand_in(key, rows, state, **named)
+        return await result if hasattr(result, "__await__") else result
+
+    return awaited if is_asynchronous(function) else call
 
 
 def _copied(of_key: Any) -> Any:

@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.spark.guides import PAGES, blocks_of
 
 import godwit as gw
@@ -17,6 +18,13 @@ def test_every_block_of_the_guide_to_testing_runs() -> None:
     assert len(blocks) > 5
     for block in blocks:
         exec(compile(block.code, PAGES["testing"].name, "exec"), namespace)  # the page's own code
+
+
+@pytest.mark.parametrize("page", ["async"])
+def test_every_block_of_a_guide_that_needs_no_spark_runs(page: str) -> None:
+    namespace: dict[str, Any] = {"gw": gw}
+    for block in blocks_of(page):
+        exec(compile(block.code, PAGES[page].name, "exec"), namespace)  # the page's own code
 
 
 def test_the_tests_of_the_example_pass() -> None:

@@ -25,6 +25,7 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.operators.aggregates import builtin
+from godwit.operators.calls import is_asynchronous
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
@@ -52,6 +53,7 @@ __all__ = [
     "check_late",
     "check_not_results",
     "check_one_of",
+    "check_plain",
     "check_process",
     "check_results",
     "check_state_classes",
@@ -98,6 +100,16 @@ def check_function(function: object, where: str, example: str) -> None:
         raise InvalidFlowError(
             f"{where} was given a value of type {type_name(function)}, which cannot be called.",
             remedy=f"Give it a function, as in {example}.",
+        )
+
+
+def check_plain(function: Callable[..., Any], where: str) -> None:
+    """Refuse a function whose calls have to be awaited."""
+    if is_asynchronous(function):
+        raise InvalidFlowError(
+            f"{where} was given {function_name(function)!r}, which is asynchronous.",
+            remedy="Give a plain function, and look up what it needs behind it, in "
+            "key_by(...).process(...), whose function may be an async def.",
         )
 
 
@@ -485,7 +497,7 @@ def _rebound(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     except (OSError, SyntaxError, TypeError, ValueError):
         return
     body = tree.body[0] if tree.body else None
-    if not isinstance(body, ast.FunctionDef) or len(names) <= _STATE:
+    if not isinstance(body, ast.FunctionDef | ast.AsyncFunctionDef) or len(names) <= _STATE:
         return
     name = names[_STATE]
     for statement in ast.walk(body):

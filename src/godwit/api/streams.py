@@ -19,6 +19,7 @@ from godwit.api.checks import (
     check_late,
     check_not_results,
     check_one_of,
+    check_plain,
     check_process,
     check_results,
     check_state_classes,
@@ -43,6 +44,7 @@ from godwit.model.naming import (
     results_name,
     type_name,
 )
+from godwit.operators.asynchronous import settings_for
 from godwit.operators.states.declared import check_states
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
+    from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
@@ -351,6 +354,7 @@ class KeyedStream:
         ttl: Duration | None = None,
         event_time: str | None = None,
         slack: Duration | None = None,
+        asynchronous: Async | None = None,
         formerly: str | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
@@ -359,7 +363,8 @@ class KeyedStream:
         ----------
         function
             Called as ``function(key, rows, state)`` once per epoch for every key that has rows;
-            returns the rows to emit, or ``None``. See `godwit.operators.process`.
+            returns the rows to emit, or ``None``. See `godwit.operators.process`. Of an ``async
+            def`` the calls for several keys run side by side, those for one key in order.
         state
             Type of the state of one key; a new key starts with ``state()``.
         states
@@ -397,6 +402,9 @@ class KeyedStream:
             How far behind the watermark that column may be: by default 0, which is right of rows
             that are emitted as they come. A function that keeps rows and emits them later, from a
             timer say, has to allow for that.
+        asynchronous
+            For an ``async def``: how many keys at once, time-out, retries, and what is kept between
+            epochs (`godwit.Async`).
         formerly
             Name that the operator had in the checkpoint; it keeps its state under the new one.
 
@@ -416,8 +424,10 @@ class KeyedStream:
         columns, column, slack_us = read_output(name, output, event_time, slack)
         check_state_classes(name, state_classes)
         check_timers(name, timers, on_timer)
-        for called in (function, *(() if on_timer is None else (on_timer,))):
+        functions = (function, *(() if on_timer is None else (on_timer,)))
+        for called in functions:
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
+        asynchronous = settings_for(name, asynchronous, functions)
         lives = f"The time-to-live of operator {name!r}"
         node = ProcessNode(
             function=function,
@@ -432,6 +442,7 @@ class KeyedStream:
             timers=timers,
             on_timer=on_timer,
             ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
+            asynchronous=asynchronous,
             **options,
         )
         return _operate(self.flow, node)
@@ -784,6 +795,7 @@ class WindowedStream:
             left out, or the operator's name is taken.
         """
         check_function(function, f"process on {self._what()}", "process(rank, output=...)")
+        check_plain(function, f"process on {self._what()}")
         node = self.node
         if isinstance(node, ComputeNode):
             raise InvalidFlowError(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from godwit.engine.cluster import AttemptLostError
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
+from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.outcomes import (
     counted_inputs,
     outcome_of,
@@ -152,6 +154,11 @@ class FlowEpochs(Generic[RowsT]):
         for report in self._reports:
             if report.error is not None:
                 raise report.error
+        if senders_that_differ(self._reports):
+            raise AttemptLostError(
+                "After an executor was lost, an operator that asks others for what it emits ran "
+                "again, and emitted other rows than some lanes have"
+            )
 
     def commit(self) -> None:
         """Write the commit record."""

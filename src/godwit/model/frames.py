@@ -173,7 +173,12 @@ def user_traceback(error: BaseException) -> str:
 
 
 def function_failed(
-    operator: str, function: Callable[..., object], key: tuple[object, ...], error: BaseException
+    operator: str,
+    function: Callable[..., object],
+    key: tuple[object, ...],
+    error: BaseException,
+    *,
+    attempts: int = 1,  # after how many it was given up
 ) -> UserFunctionError:
     """Return the error that a user's function raised for a key."""
     text = user_traceback(error)
@@ -183,6 +188,8 @@ def function_failed(
         remedy = "Return a list of tuples or dicts, yield them, or return None."
     else:
         what = f"raised {type(error).__qualname__} for key {key!r}"
+        if attempts > 1:
+            what += f", in the last of {attempts} attempts"
         said, correct = str(error), "Correct the function."
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct

@@ -9,11 +9,12 @@ from __future__ import annotations
 import bisect
 import contextlib
 import datetime as dt
+import functools
 import gc
 import inspect
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from godwit.model.naming import function_name
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -112,11 +113,40 @@ class CalledKey:
     dropped: bool = False
     fired: int = 0
 
+    def restart(self, timers: list[int]) -> None:
+        """Return to what it was before the first call."""
+        self.timers, self.touched, self.dropped, self.fired = list(timers), False, False, 0
+
     def drop_if(self, dropped: bool) -> None:
         """Drop the key with its timers, or mark it as used."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysToCall:
+    """The keys of one lane and epoch, and what their functions are called with."""
+
+    keys: list[tuple[Any, ...]]
+    columns: Columns  # rows, ordered by key
+    starts: list[int]  # where the rows of each key begin
+    called: list[CalledKey]  # of each key; filled in
+    now: int  # by the clock of the timers
+    state_of: Callable[[int], Any]  # state of a key: first, and after it was dropped
+    done: Callable[[int], None] = lambda _: None  # called after the last call for a key
+    # Gives a key the state back that it had before the epoch, so that it can be called anew.
+    reset: Callable[[int], None] = lambda _: None
+    # What functions get by name, beside key, rows and state.
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Call(NamedTuple):
+    """One call of a user's function."""
+
+    function: Callable[..., Any]
+    argument: Any  # rows, or a timer
+    state: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,51 +158,45 @@ class Calls:
     on_timer: Callable[..., Any] | None
     clock: TimerClock | None  # what timers go by; None: there are none
 
-    def run(
-        self,
-        keys: list[tuple[Any, ...]],
-        columns: Columns,
-        starts: list[int],  # where the rows of each key begin
-        called: list[CalledKey],  # filled in
-        *,
-        now: int,
-        meter: Meter,
-        state_of: Callable[[int], Any],  # state of a key: first, and after it was dropped
-        done: Callable[[int], None] = lambda _: None,  # called after the last call for a key
-    ) -> tuple[list[Any], list[int]]:
+    def run(self, work: KeysToCall, meter: Meter) -> tuple[list[Any], list[int]]:
         """Call the functions for every key; return rows, and their count after each key."""
         emitted: list[Any] = []
         ends: list[int] = []
         begin = 0
         for end in meter.ends:
             for group in range(begin, end):
-                key, of_key, state = keys[group], called[group], state_of(group)
-                timers = Timers(of_key.timers, now)
-                emitted += self._fire(key, state, of_key, timers, now)
-                first, last = starts[group], starts[group + 1]
-                if first < last:
-                    if of_key.dropped:
-                        state = state_of(group)
-                    rows = (
-                        KeyRows(columns, first, last)
-                        if self.clock is None
-                        else TimedRows(columns, first, last, timers)
-                    )
-                    of_key.touched = True
-                    emitted += self._call(self.function, key, rows, state)
-                    of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
-                    emitted += self._fire(key, state, of_key, timers, now)
+                for call in self.of_key(work, group):
+                    emitted += self._call(call, work.keys[group], work.named)
                 ends.append(len(emitted))
-                done(group)
+                work.done(group)
             begin = end
             meter.lap()
         return emitted, ends
 
-    def _fire(
+    def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
+        """Yield the calls for a key in order; each is over before the next one is asked for."""
+        key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
+        timers = Timers(of_key.timers, work.now)
+        yield from self._due(key, state, of_key, timers, work.now)
+        first, last = work.starts[group], work.starts[group + 1]
+        if first == last:
+            return
+        if of_key.dropped:
+            state = work.state_of(group)
+        rows = (
+            KeyRows(work.columns, first, last)
+            if self.clock is None
+            else TimedRows(work.columns, first, last, timers)
+        )
+        of_key.touched = True
+        yield Call(self.function, rows, state)
+        of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
+        yield from self._due(key, state, of_key, timers, work.now)
+
+    def _due(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
-    ) -> list[Any]:
-        """Call the function for due timers, earliest first, also those set meanwhile."""
-        emitted: list[Any] = []
+    ) -> Iterator[Call]:
+        """Yield calls for due timers, earliest first, also those set meanwhile."""
         while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
             of_key.fired += 1
             if of_key.fired > _MOST_FIRED:
@@ -186,19 +210,16 @@ class Calls:
             fired = FiredTimer(_datetime(of_key.timers.pop(0)), timers)
             of_key.touched = True
             assert self.on_timer is not None, "an operator with timers has a function for them"
-            emitted += self._call(self.on_timer, key, fired, state)
+            yield Call(self.on_timer, fired, state)
             of_key.drop_if(fired._dropped)  # noqa: SLF001 - for operators alone
-        return emitted
 
-    def _call(
-        self, function: Callable[..., Any], key: tuple[Any, ...], argument: Any, state: Any
-    ) -> list[Any]:
+    def _call(self, call: Call, key: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         """Call a user's function; an error of it names the key."""
         try:
-            result = function(key, argument, state)
+            result = call.function(key, call.argument, call.state, **named)
             return [] if result is None else list(result)
         except BaseException as error:
-            raise function_failed(self.operator, function, key, error) from error
+            raise function_failed(self.operator, call.function, key, error) from error
 
 
 def _datetime(moment: int) -> dt.datetime:
@@ -238,6 +259,11 @@ class Meter:
 
     def skip(self) -> None:
         """Exclude the time since the last record."""
+        self._since = _clocks()
+
+    def took(self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]) -> None:
+        """Record what the calls for each key took, where they did not run one after another."""
+        self._laps = list(np.add.reduceat(np.stack([cpu_s, busy_s]), self._starts, axis=1).T)
         self._since = _clocks()
 
     def share(self, blobs: pa.Array) -> None:
@@ -286,24 +312,43 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def is_asynchronous(function: Any) -> bool:
+    """Return whether calls of a function are awaited, or iterated over by ``async for``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = getattr(function, "__call__", function)  # noqa: B004 - as it is defined
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
 def check_arguments(
-    operator: str, function: Any, called: str = "function(key, rows, state)"
+    operator: str,
+    function: Any,
+    called: str = "function(key, rows, state)",
+    *,
+    named: Iterable[str] = (),  # what it gets by name beside them
+    awaited: bool = False,  # whether it may be asynchronous
 ) -> None:
-    """Refuse a function that cannot be called with three arguments, or that is asynchronous."""
+    """Refuse a function that cannot be called so, or that is asynchronous where none may be."""
     name = function_name(function)
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if not awaited and is_asynchronous(function):
         raise InvalidFlowError(
             f"Operator {operator!r}: function {name!r} is asynchronous.",
-            remedy="Give a plain function; lanes already run side by side.",
+            remedy="Give a plain function here; key_by(...).process(...) takes such as this one.",
             operator=operator,
         )
+    by_name = list(named)
+    if by_name:
+        called = f"{called.removesuffix(')')}, {', '.join(f'{n}={n}' for n in by_name)})"
     try:
-        inspect.signature(function).bind(None, None, None)
+        inspect.signature(function).bind(None, None, None, **dict.fromkeys(by_name))
     except ValueError:
         return  # written in C, without a signature that could be looked at
     except TypeError as error:
         raise InvalidFlowError(
             f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
-            remedy="Give a function of these three arguments.",
+            remedy="Give a function of these arguments."
+            if by_name
+            else "Give a function of these three arguments.",
             operator=operator,
         ) from error

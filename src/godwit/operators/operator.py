@@ -192,6 +192,9 @@ class KeyedOperator(ABC):
     over_event_time: ClassVar[bool] = False  # whether it judges rows late by their event time
     mergeable: ClassVar[bool] = False  # whether its state is partial states, merged in order
     output_delay_us: int = 0  # how far behind the watermark its output may be
+    # False where it asks others for what it puts out, so that a second attempt may put out
+    # something else: lanes that got rows of both are found by a digest of the rows.
+    repeatable: bool = True
 
     @abstractmethod
     def process(self, data: OperatorInput) -> OperatorOutput:

@@ -28,7 +28,15 @@ from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
 from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
-from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
+from godwit.operators.asynchronous import calls_of
+from godwit.operators.calls import (
+    CalledKey,
+    Calls,
+    KeysToCall,
+    Meter,
+    check_arguments,
+    uncollected,
+)
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
 from godwit.operators.windows.event_time import Due
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
+    from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import EpochTime
@@ -83,8 +92,10 @@ class ProcessOperator(KeyedOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         zone: str = UTC,  # the session's, of datetimes without one that the function returns
+        asynchronous: Async | None = None,  # for `TimedProcess`, which may await the function
     ) -> None:
-        check_arguments(name, function)
+        if asynchronous is None:
+            check_arguments(name, function)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
         self.zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
@@ -236,9 +247,7 @@ class ProcessOperator(KeyedOperator):
 
 
 class TimedProcess(ProcessOperator):
-    """A user's function with timers, state that expires, or both."""
-
-    has_timers = True
+    """A user's function with timers, state that expires, or calls that are awaited."""
 
     def __init__(
         self,
@@ -246,18 +255,25 @@ class TimedProcess(ProcessOperator):
         clock: TimerClock | None,  # what timers go by; None: there are none
         on_timer: Callable[..., Iterable[Any] | None] | None,  # ``on_timer(key, timer, state)``
         ttl_us: int | None,  # state is forgotten after this long by the driver's clock, untouched
+        asynchronous: Async | None = None,  # of functions that are
         **options: Any,  # of `ProcessOperator`
     ) -> None:
-        super().__init__(**options)
-        if on_timer is not None:
-            check_arguments(self.name, on_timer, "on_timer(key, timer, state)")
-        self.clock, self._on_timer, self._ttl_us = clock, on_timer, ttl_us
+        super().__init__(**options, asynchronous=asynchronous)
+        self.clock, self._ttl_us, self.repeatable = clock, ttl_us, asynchronous is None
+        self._calls = calls_of(
+            Calls(self.name, self.function, on_timer, clock), asynchronous, state="state"
+        )
         values = list(self.schema.values)
         if clock is not None:
             values += [pa.field(_TIMERS, pa.large_binary()), pa.field(_DUE, pa.int64())]
         if ttl_us is not None:
             values.append(pa.field(_EXPIRES, pa.int64()))
         self.schema = StateSchema(keys=self.schema.keys, values=pa.schema(values))
+
+    @property
+    def has_timers(self) -> bool:
+        """True if it has timers, or state that expires."""
+        return self.clock is not None or self._ttl_us is not None
 
     def _due_columns(self, time: EpochTime) -> dict[int, int]:
         """Return column of an entry → time up to which it is due."""
@@ -322,15 +338,21 @@ class TimedProcess(ProcessOperator):
             begun.add(group)
             return states[group]
 
-        emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
-            keys,
-            Columns(data.rows.values, self.inputs, groups.order),
-            groups.starts.tolist(),
-            called,
+        def reset(group: int) -> None:
+            begun.discard(group)
+            one = slice(group, group + 1)
+            states[one] = self._read(known[one], prior.column(0).slice(group, 1), keys[one])
+
+        work = KeysToCall(
+            keys=keys,
+            columns=Columns(data.rows.values, self.inputs, groups.order),
+            starts=groups.starts.tolist(),
+            called=called,
             now=self._now(time),
-            meter=meter,
             state_of=state_of,
+            reset=reset,
         )
+        emitted, ends = self._calls.run(work, meter)
         output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]

@@ -53,6 +53,7 @@ def keyed_operator(
         "keys": keys,
         "inputs": inputs,
         "function": node.function,
+        "asynchronous": node.asynchronous,
         "output": node.output,
         "codec": node.codec,
         "state_classes": node.state_classes,
@@ -63,7 +64,7 @@ def keyed_operator(
             states=node.states, clock=node.timers, on_timer=node.on_timer, **options
         )
     options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
-    if node.timers is None and node.ttl_us is None:
+    if node.timers is None and node.ttl_us is None and node.asynchronous is None:
         return ProcessOperator(**options)
     return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
 

@@ -324,16 +324,22 @@ def _wrap(text: str, head: str = "") -> list[str]:
     return [line.replace(_TIE, " ") for line in lines]
 
 
+def _called(node: ProcessNode) -> str:
+    """Name the function of an operator, and how many calls of it may wait at once."""
+    name = function_name(node.function)
+    if node.asynchronous is None:
+        return name
+    return f"{name} (asynchronous, {node.asynchronous.capacity} keys at once)"
+
+
 def action_of(node: OperatorNode) -> str:
     """Describe an operator's action, such as ``compute total = sum(delay)``."""
     if isinstance(node, ProcessNode) and node.states:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
-        return f"process with {function_name(node.function)}, {states} {named}"
+        return f"process with {_called(node)}, {states} {named}"
     if isinstance(node, ProcessNode):
-        return (
-            f"process with {function_name(node.function)}, state {function_name(node.state_type)}"
-        )
+        return f"process with {_called(node)}, state {function_name(node.state_type)}"
     windows = ""
     if isinstance(node, WindowedNode):
         windows = f" per window: {', '.join(map(str, node.windows))}"

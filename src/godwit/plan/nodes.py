@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from godwit.operators.aggregates import Aggregate
+    from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
@@ -120,6 +121,7 @@ class ProcessNode(_KeyedNode):
     event_time: str | None = None
     slack_us: int | None = None
     states: Mapping[str, Declared] = field(default_factory=dict)
+    asynchronous: Async | None = None  # settings of functions that are awaited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -18,13 +18,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.hydration import Hydration, recover_chains
+from godwit.columns.digest import RowsDigest
 from godwit.engine.lane.executor import claim_local_store, current_executor, local_store_root
 from godwit.engine.lane.files import LaneFiles
 from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
@@ -34,6 +35,7 @@ from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
 from godwit.engine.lane.wire import (
     ARRIVALS,
     DIGEST,
+    EMITTED,
     HOT,
     LEFT_OUT,
     PARTIAL,
@@ -209,6 +211,13 @@ class _Lane:
             compression=instruction.compression,
         )
         self.shipments = shipments(flow, instruction)
+        # Some operator may emit other rows when it is run again, so what is sent is digested.
+        self.digests_output = any(
+            own.level == level and not member.operator.repeatable
+            for member, own in zip(flow.operators, instruction.operators, strict=True)
+        )
+        # sender, receiver and its input → digest of the rows sent
+        self.emitted: dict[tuple[int, int, int], int] = {}
         # index of an operator of this level → rows that another one of this lane made for it
         self.handed_over: dict[int, list[tuple[Header, Payload]]] = {}
 
@@ -229,14 +238,21 @@ class _Lane:
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
         """Report what the senders had read, and tell the lanes of the next level."""
         self.report.digests.update(digests)
-        if digests and self.level < self.instruction.levels:
-            joined = hash(tuple(sorted(digests.items()))) % 2**64  # of integers: no seed
-            yield from ship_digest(
-                joined,
-                (self.level, self.place),
-                level=self.level + 1,
-                places=len(self.instruction.places),
-            )
+        if self.level == self.instruction.levels:
+            return
+        of_all: tuple[tuple[int, Mapping[Any, int]], ...] = (
+            (self.place, digests),
+            (self.place + EMITTED, self.emitted),
+        )
+        for number, every in of_all:
+            if every:
+                joined = hash(tuple(sorted(every.items()))) % 2**64  # of integers: no seed
+                yield from ship_digest(
+                    joined,
+                    (self.level, number),
+                    level=self.level + 1,
+                    places=len(self.instruction.places),
+                )
 
     def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
         """Count rows that sources could not read, and stage them for their sinks."""
@@ -459,6 +475,10 @@ class _Lane:
                     hand_over(shipment, columns, origin, upstream.number)
                 )
                 continue
+            if self.digests_output:
+                digest = RowsDigest()
+                digest.update(columns)
+                self.emitted[member.index, index, upstream.number] = digest.value
             tally = np.zeros((2, self.flow.num_key_groups))
             blobs = ship(shipment, columns, origin, tally, number=upstream.number)
             yield from self._metered(blobs, passed_on)

@@ -16,7 +16,7 @@ from godwit.model.key_groups import NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKe
 from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -35,6 +35,7 @@ __all__ = [
     "PassedOn",
     "Place",
     "StateInstruction",
+    "senders_that_differ",
 ]
 
 
@@ -193,3 +194,14 @@ class LaneReport:
             assert error is not None
             self.error = type(error)(error.message, remedy=error.remedy)
             return pickle.dumps(self)
+
+
+def senders_that_differ(reports: Iterable[LaneReport]) -> set[tuple[int, int]]:
+    """Return the senders of which lanes have rows of several attempts that were not the same."""
+    digests: dict[tuple[int, int], int] = {}
+    return {
+        sender
+        for report in reports
+        for sender, digest in report.digests.items()
+        if digests.setdefault(sender, digest) != digest
+    }

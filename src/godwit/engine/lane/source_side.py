@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from godwit.columns.digest import RowsDigest
-from godwit.engine.lane.wire import ship, ship_arrivals, ship_digest, ship_unreadable
+from godwit.engine.lane.messages import senders_that_differ
+from godwit.engine.lane.wire import (
+    EMITTED,
+    ship,
+    ship_arrivals,
+    ship_digest,
+    ship_unreadable,
+)
 from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import error_line, listing, type_name
 from godwit.operators.windows.event_time import Arrivals
@@ -250,15 +257,9 @@ def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[Numbered
 
     `splits` are those of the epoch. Raises `SourceError`, which names source and split.
     """
-    read: dict[tuple[int, int], int] = {}
-    differ = {
-        sender
-        for report in reports
-        for sender, digest in report.digests.items()
-        if read.setdefault(sender, digest) != digest
-    }
-    if not differ:
-        return
+    differ = senders_that_differ(reports)
+    if not differ or (any(n >= EMITTED for _, n in differ) and all(level for level, _ in differ)):
+        return  # of rows that lanes made, `godwit.engine.flow_epochs` has something to say
     others = next((s for s in splits if (0, s.number) in differ), None)
     which = "One of the splits" if others is None else f"The split {others.split.what}"
     names = dict.fromkeys([split.source for split in splits] if others is None else [others.source])

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ARRIVALS",
     "DIGEST",
+    "EMITTED",
     "HOT",
     "LEFT_OUT",
     "PARTIAL",
@@ -74,6 +75,9 @@ ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE = range(7)
 """Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
 were sent, keys that had many rows, what a sender has read, rows that a source could not read. 0xFF
 is left to whatever carries payloads."""
+EMITTED = 1 << 31
+"""Added to the number of a sender whose digest is of rows that it made, and not of those it had
+read."""
 _LEVEL = 1  # where the header has it
 _ARRIVALS = struct.Struct("<4qH")
 _NEWEST = struct.Struct("<Hq")

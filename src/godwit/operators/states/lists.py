@@ -155,11 +155,20 @@ class ListCells(Cells):
         self._heads, self._last, self._all = (LookAhead(count) for _ in range(3))
         self._looked_up: dict[int, _List] = {}
         self._lists: dict[int, _List] = {}
-        if expired:  # pages of which nothing is left
+        self.sweep(expired)
+
+    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+        """Note pages of which nothing is left."""
+        if expired:
             self._look_for_heads(np.unique([group for group, _ in expired]))
-            self._lists, self._looked_up = self._looked_up, {}
+            self._lists.update(self._looked_up)
+            self._looked_up = {}
             for group, (page,) in expired:
                 self._lists[group].swept.add(page)
+
+    def unread(self, group: int) -> None:
+        """Let go of the list of a key."""
+        self._lists.pop(group, None)
 
     def _look_for_heads(self, groups: Any) -> None:
         """Look up the head entries of keys, all in one read."""

@@ -19,7 +19,8 @@ from godwit.columns.arrays import values_of
 from godwit.columns.python_values import UTC, Columns, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.calls import CalledKey, Calls, Meter, check_arguments, uncollected
+from godwit.operators.asynchronous import calls_of
+from godwit.operators.calls import CalledKey, Calls, KeysToCall, Meter, uncollected
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import packed_timers, timers_of
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
@@ -158,14 +160,13 @@ class ProcessOfStates(KeyedOperator):
         clock: TimerClock | None = None,
         on_timer: Callable[..., Iterable[Any] | None] | None = None,
         zone: str = UTC,
+        asynchronous: Async | None = None,
     ) -> None:
-        check_arguments(name, function, "function(key, rows, states)")
-        if on_timer is not None:
-            check_arguments(name, on_timer, "on_timer(key, timer, states)")
         self.name, self.inputs, self.output = name, inputs, output
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
-        self.function, self._on_timer, self.clock = function, on_timer, clock
-        self.zone = zone
+        self.function, self.clock = function, clock
+        self._calls = calls_of(Calls(name, function, on_timer, clock), asynchronous, state="states")
+        self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
             state: _stored(
                 declared, state, operator=name, keys=keys, codec=codec, classes=state_classes
@@ -289,16 +290,24 @@ class ProcessOfStates(KeyedOperator):
                 of_keys[group]._forget()  # noqa: SLF001 - as above
             of_keys[group]._close()  # noqa: SLF001 - as above
 
-        emitted, ends = Calls(self.name, self.function, self._on_timer, self.clock).run(
-            lane.tuples,
-            columns,
-            lane.starts,
-            called,
+        def reset(group: int) -> None:
+            begun.discard(group)
+            of_keys[group]._close()  # noqa: SLF001 - as above
+            for of_state in cells.values():
+                of_state.reset(group)
+            of_keys[group] = States(cells, group, lane.tuples[group], self.name)
+
+        work = KeysToCall(
+            keys=lane.tuples,
+            columns=columns,
+            starts=lane.starts,
+            called=called,
             now=self._now(time),
-            meter=meter,
             state_of=state_of,
             done=done,
+            reset=reset,
         )
+        emitted, ends = self._calls.run(work, meter)
         output = emitted_batch(self, emitted, ends, lane.tuples)
         changed: dict[str, Changed] = {}
         for name, of_state in cells.items():

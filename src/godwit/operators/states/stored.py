@@ -286,15 +286,29 @@ class Cells(ABC):
         stored: StoredState,
         lane: LaneKeys,
         state: StateView,
-        expired: Sequence[tuple[int, tuple[Any, ...]]],  # noqa: ARG002 - for the kinds of state
+        expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
         self.stored, self.lane, self._state = stored, lane, state
+        self._expired = expired
         # When what is written now expires.
         self._again = END if stored.ttl_us is None else lane.clock + stored.ttl_us
 
     @abstractmethod
     def forget(self, group: int) -> None:
         """Drop the state of a key."""
+
+    def reset(self, group: int) -> None:
+        """Return the state of a key to what it was before the epoch."""
+        self.unread(group)
+        self.sweep([entry for entry in self._expired if entry[0] == group])
+
+    @abstractmethod
+    def unread(self, group: int) -> None:
+        """Let go of what was read and changed of a key."""
+
+    @abstractmethod
+    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+        """Note entries that are there no more for functions, and are to be removed."""
 
     @abstractmethod
     def written(self) -> Written:

@@ -88,7 +88,16 @@ class ValueCells(Cells):
         self._make_new = new
         self._ahead = LookAhead(len(lane.tuples))
         self._looked_up: dict[int, _Cell] = {}
-        self._cells = {group: _Cell(b"", there=True) for group, _ in expired}
+        self._cells: dict[int, _Cell] = {}
+        self.sweep(expired)
+
+    def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
+        """Note values that have expired."""
+        self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
+
+    def unread(self, group: int) -> None:
+        """Let go of the value of a key."""
+        self._cells.pop(group, None)
 
     def _cell(self, group: int) -> _Cell:
         """Return a key's cell, read ahead with those of the keys after it."""

@@ -216,6 +216,9 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
             yield f"Function {function_name(node.function)!r} {after}", node.function, context
             if isinstance(node, ProcessNode) and node.on_timer is not None:
                 yield f"Function {function_name(node.on_timer)!r} {after}", node.on_timer, context
+            if isinstance(node, ProcessNode) and node.asynchronous is not None:
+                for name, factory in node.asynchronous.resources.items():
+                    yield f"Resource {name!r} {after}", factory, context
             if isinstance(node, ProcessNode):
                 yield f"The type of state {after}", node.state_type, context
                 for name, declared in node.states.items():

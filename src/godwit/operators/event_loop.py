@@ -1,0 +1,188 @@
+"""The event loop of a process of lanes, which stays between epochs, and resources kept on it.
+
+A client of another system (a session, a pool of connections) belongs to the loop that it was made
+on, and is worth keeping.  So a process has one loop, on a thread of its own, for as long as it
+lives; a lane waits while the loop works for it.  The thread of a lane may have a loop itself, as in
+a notebook, which is left alone.
+
+Invariant: whoever waits is interrupted at once, and waits for what it has cancelled for a bounded
+time; a loop on which something refuses to end is given up, and the next epoch has another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from concurrent.futures import TimeoutError as NotDoneError
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from godwit.model.errors import UserFunctionError
+from godwit.model.frames import user_traceback
+from godwit.model.naming import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Mapping
+
+__all__ = ["LaneLoop", "cancel_all", "lane_loop"]
+
+T = TypeVar("T")
+
+_GRACE_S: Final = 5.0
+"""How long what was cancelled may take to end."""
+
+_current: LaneLoop | None = None
+
+
+class LaneLoop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.is_usable = True
+        self._loop = asyncio.new_event_loop()
+        self._kept: weakref.WeakKeyDictionary[Any, _Resources] = weakref.WeakKeyDictionary()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="godwit-lane-loop", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        finally:
+            if not future.done():  # interrupted
+                future.cancel()
+                self._wait_for_tasks()
+
+    def _wait_for_tasks(self) -> None:
+        """Wait until nothing runs that was cancelled, or give the loop up.
+
+        A cancelled future is done at once, and its task is not.
+        """
+
+        async def end_all() -> None:
+            others = asyncio.all_tasks() - {kept.task for kept in self._kept.values()}
+            await cancel_all([task for task in others if task is not asyncio.current_task()])
+
+        try:
+            asyncio.run_coroutine_threadsafe(end_all(), self._loop).result(2 * _GRACE_S)
+        except NotDoneError:
+            self.is_usable = False  # something holds the thread, and does not await
+
+    async def resources(
+        self, owner: Any, operator: str, factories: Mapping[str, Callable[[], Any]]
+    ) -> Mapping[str, Any]:
+        """Return what an operator's factories make, made once and kept while `owner` lives."""
+        if not factories:
+            return {}
+        kept = self._kept.get(owner)
+        if kept is None or kept.task.done():
+            kept = self._kept[owner] = _Resources(operator, factories)
+            weakref.finalize(owner, _close, weakref.ref(self), kept).atexit = False
+        return await asyncio.shield(kept.opened)
+
+    def close(self) -> None:
+        """Close resources and the loop, as far as they can be in a bounded time."""
+        if not self.is_usable or self.process != os.getpid() or self._loop.is_closed():
+            return
+        self.is_usable = False
+
+        async def close_resources() -> None:
+            every = list(self._kept.values())
+            for kept in every:
+                kept.over.set()
+            if every:
+                await asyncio.wait({kept.task for kept in every}, timeout=_GRACE_S)
+
+        with contextlib.suppress(NotDoneError):
+            asyncio.run_coroutine_threadsafe(close_resources(), self._loop).result(2 * _GRACE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_GRACE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Have the loop call a function, unless it is closed."""
+        if self.process == os.getpid() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended; the loop is given up if some do not."""
+    if not tasks:
+        return
+    for task in tasks:
+        task.cancel()
+    ended, others = await asyncio.wait(tasks, timeout=_GRACE_S)
+    for task in ended:
+        if not task.cancelled():
+            task.exception()  # is known: it is why all of them end, or follows from that
+    if others and _current is not None:
+        _current.is_usable = False
+
+
+class _Resources:
+    """Resources of one operator, opened and closed by one task, as some of them demand."""
+
+    def __init__(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Mapping[str, Any]] = loop.create_future()
+        self.over = asyncio.Event()
+        self.task = loop.create_task(self._keep(operator, dict(factories)))
+
+    async def _keep(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
+        """Open all, keep them until nobody needs them any more, and close them."""
+        async with contextlib.AsyncExitStack() as stack:
+            opened = {}
+            for name, factory in factories.items():
+                try:
+                    opened[name] = await _enter(factory(), stack)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's
+                    failed = _not_opened(operator, name, error)
+                    failed.__cause__ = error
+                    self.opened.set_exception(failed)
+                    return
+            self.opened.set_result(opened)
+            await self.over.wait()
+
+
+async def _enter(made: Any, stack: contextlib.AsyncExitStack) -> Any:
+    """Enter what a factory made, if it can be entered; await it, if only that is possible."""
+    if hasattr(made, "__aenter__"):
+        return await stack.enter_async_context(made)
+    if hasattr(made, "__enter__"):
+        return stack.enter_context(made)
+    return await made if hasattr(made, "__await__") else made
+
+
+def _not_opened(operator: str, name: str, error: BaseException) -> UserFunctionError:
+    """Return the error that a resource could not be opened."""
+    return UserFunctionError(
+        f"Resource {name!r} of operator {operator!r} could not be opened: {error_line(error)}.",
+        remedy="Nothing of the epoch counts; correct the factory, or see that what it reaches is "
+        f"there. Its traceback is:\n{user_traceback(error)}",
+        operator=operator,
+        resource=name,
+    )
+
+
+def _close(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
+    """Close the resources of an operator that is gone."""
+    of = loop()
+    if of is not None:
+        of.call_soon(kept.over.set)
+
+
+def lane_loop() -> LaneLoop:
+    """Return the loop of this process."""
+    global _current
+    if _current is None or not _current.is_usable or _current.process != os.getpid():
+        _current = LaneLoop()
+        atexit.register(_current.close)
+    return _current
