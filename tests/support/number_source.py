@@ -132,12 +132,10 @@ class PartlyUnreadable(Numbers):
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         start, stop = split.payload
-        bad = [number for number in range(start, stop) if number % 7 == 0]
-        if bad:
-            errors = [f"{number} is no number" for number in bad]
-            yield Unreadable(
-                rows=pa.record_batch([bad, errors], schema=PartlyUnreadable.unreadable)
-            )
-        for number in (number for number in range(start, stop) if number % 7):
-            payload = (number, number + 1)
-            yield from super().read(replace(split, payload=payload), columns)
+        for number in range(start, stop):
+            if number % 7:
+                yield from super().read(replace(split, payload=(number, number + 1)), columns)
+            else:
+                values = [[number], [f"{number} is no number"]]
+                rows = pa.record_batch(values, schema=PartlyUnreadable.unreadable)
+                yield Unreadable(rows=rows)

@@ -19,6 +19,8 @@ from godwit.checkpoint.framing import decode_record, encode_commit
 from godwit.checkpoint.records import PLAYED, POSITIONS, BatchRef, CommitRecord
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cli.main import main
+from godwit.cluster.local.run import LocalRun
+from godwit.engine.outputs import staged_sinks
 from godwit.model.errors import (
     CheckpointMismatchError,
     CorruptCheckpointError,
@@ -29,9 +31,13 @@ from godwit.model.errors import (
     UserFunctionError,
 )
 from godwit.model.events import BackgroundFailed, FlowChanged, RowsUnreadable
+from godwit.sinks.simple_sinks import NoopSink
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.staging import StagedSink
 
 DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -112,6 +118,38 @@ def test_rows_that_cannot_be_read_are_counted_and_go_to_a_sink_with_their_epoch(
             bad = played.rows(sink)
             assert sorted(bad["number"].to_pylist()) == [*range(0, 100, 7)]
             assert bad["error"][0].as_py().endswith("is no number")
+
+
+def test_rows_that_cannot_be_read_are_written_once_by_each_lane(tmp_path: Path) -> None:
+    written: dict[int, int] = {}
+
+    class Writer:
+        target = str(tmp_path)
+
+        def write(self, rows: pa.Table, *, epoch: int, place: int) -> None:
+            assert place not in written, "what a lane writes again replaces what it has written"
+            written[place] = rows.num_rows
+
+    class Sink(NoopSink):
+        wants_rows = True
+
+        def lane_writer(self) -> Any:
+            return Writer()
+
+    class WithSinks(LocalRun):
+        def open_sinks(self, flow: CompiledFlow) -> list[StagedSink]:
+            return staged_sinks(flow)
+
+    run = WithSinks(
+        sums(PartlyUnreadable(100, rejects=Sink())).compiled(),
+        CheckpointStorage.open(str(tmp_path / "checkpoint")),
+        executors={"1": 4},
+        settings=gw.Lanes(local_dir=str(tmp_path / "local")),
+    )
+    run.sources.open()
+    assert run.read_epoch() is not None
+    run.sources.close()
+    assert sum(written.values()) == 15
 
 
 def test_rows_that_cannot_be_read_have_the_columns_that_the_source_says() -> None:

@@ -62,6 +62,17 @@ _STALE: Final = frozenset(  # answers of brokers that know a change of topics, o
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
+_AWAY: Final = frozenset(  # while a broker is started anew, say
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._NOENT,  # noqa: SLF001  no leader was found
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
 _NO_ID: Final = "A" * 22  # what brokers before 2.8 say for a topic's id
 _OFTEN_S: Final = 0.1
 
@@ -240,10 +251,15 @@ class ClusterAdmin:
     def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
         """Look topics up; ``None`` for one that is not there. Creates none."""
         start_s = time.monotonic()
-        asked = self._admin.describe_topics(
-            TopicCollection(list(names)), request_timeout=self._settings.timeout_s
-        )
-        return {name: self._topic(future, start_s) for name, future in asked.items()}
+        wanted = TopicCollection(list(names))
+        while True:
+            asked = self._admin.describe_topics(wanted, request_timeout=self._settings.timeout_s)
+            try:
+                return {name: self._topic(future, start_s) for name, future in asked.items()}
+            except KafkaFailedError as error:
+                if error.code not in _AWAY or self._is_over(start_s):
+                    raise
+            time.sleep(_OFTEN_S)
 
     def _topic(self, future: Future[Any], start_s: float) -> TopicState | None:
         try:
@@ -278,16 +294,20 @@ class ClusterAdmin:
                 try:
                     answer: Any = self._waiting(future, start_s)
                 except KafkaFailedError as error:
-                    if error.code not in _STALE:
+                    if error.code not in _STALE | _AWAY:
                         raise
                     stale = error
                 else:
                     found[place.topic, place.partition] = answer.offset
             if stale is not None:
-                if time.monotonic() - start_s > self._settings.timeout_s:
+                if self._is_over(start_s):
                     raise stale
                 self._refresh({topic for topic, _ in places})
         return found
+
+    def _is_over(self, start_s: float) -> bool:
+        """Return whether the time that the cluster may be away has passed."""
+        return time.monotonic() - start_s > self._settings.timeout_s
 
     def ends(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
         """Look up where partitions end."""

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +23,8 @@ from godwit.model.events import RowsUnreadable
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from godwit.sources import kafka_reader, kafka_source
 from godwit.sources.kafka_client import ClusterAdmin, TopicState
@@ -574,6 +576,29 @@ def test_a_broker_that_halts_for_a_moment_is_waited_for(kafka: KafkaBroker) -> N
         assert len(read_all(source)) == 100
     finally:
         waking.join()
+    source.close()
+
+
+@pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
+def test_a_cluster_without_leaders_for_a_moment_is_asked_again(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, b"a")
+    ask, left = getattr(AdminClient, call), [KafkaError._NOENT, KafkaError._TRANSPORT]
+
+    def answer(admin: Any, asked: Any, **options: Any) -> Any:
+        answers = ask(admin, asked, **options)
+        if not left:
+            return answers
+        failed: Future[Any] = Future()
+        failed.set_exception(KafkaException(KafkaError(left.pop())))
+        return dict.fromkeys(answers, failed)
+
+    monkeypatch.setattr(AdminClient, call, answer)
+    source = opened(kafka, topic)
+    assert [row["value"] for row in read_all(source)] == [b"a"]
+    assert not left
     source.close()
 
 

@@ -257,19 +257,22 @@ class _Lane:
     def stage_unreadable(self, payloads: Iterable[tuple[Header, bytes]]) -> None:
         """Count rows that sources could not read, and stage them for their sinks."""
         counts = self.report.unreadable
+        kept: dict[int, list[pa.RecordBatch]] = {}
         for header, payload in payloads:
             counts[header.number] = counts.get(header.number, 0) + header.rows
             rows = unreadable_in(payload)
             if rows is not None and header.number in self.flow.unreadable:
-                source, sink = self.flow.unreadable[header.number]
-                stage_output(
-                    sink,
-                    pa.Table.from_batches([rows]),
-                    self.files,
-                    where=f"what source {source!r} could not read",
-                    epoch=self.instruction.epoch,
-                    place=self.place,
-                )
+                kept.setdefault(header.number, []).append(rows)
+        for number, batches in kept.items():
+            source, sink = self.flow.unreadable[number]
+            stage_output(
+                sink,
+                pa.Table.from_batches(batches),
+                self.files,
+                where=f"what source {source!r} could not read",
+                epoch=self.instruction.epoch,
+                place=self.place,
+            )
 
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
