@@ -1,0 +1,84 @@
+"""The command: live histories over Kafka one after another, and say which ended wrong."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos.kafka.histories import TARGETS, draw_history
+from tests.chaos.kafka.rounds import Driver, LocalDriver, live
+from tests.chaos.kafka.spark_driver import SparkDriver
+from tests.kafka_broker import running_broker
+from tests.postgres_server import running_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.kafka", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50, help="rounds in all (default 50)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first history (default 1)")
+    parser.add_argument("--length", type=int, default=8, help="rounds of one history (default 8)")
+    parser.add_argument("--keep", action="store_true", help="keep what good histories left, too")
+    parser.add_argument("--spark", action="store_true", help="drivers on Spark")
+    parser.add_argument("--targets", nargs="+", default=[*TARGETS], help="of the sinks")
+    args = parser.parse_args()
+    again = " --spark" if args.spark else ""
+    base = Path(tempfile.mkdtemp(prefix="godwit-kafka-campaign-"))
+    failed, lived, seed = 0, 0, args.seed
+    with running_broker() as broker, _postgres("postgres" in args.targets) as dsn:
+        while lived < args.rounds:
+            directory = base / str(seed)
+            directory.mkdir()
+            started = time.monotonic()
+            history = draw_history(
+                seed, args.length, targets=tuple(args.targets), on_spark=args.spark
+            )
+            driver = _driver(seed, spark=args.spark)
+            try:
+                wrong = live(history, directory, broker, dsn, driver)
+            finally:
+                driver.kill()
+            lived += args.length
+            outputs = ", ".join(f"{kind} to {target}" for kind, target in history.outputs.items())
+            verdict = "; ".join(wrong) or "as it should be"
+            took = time.monotonic() - started
+            print(f"history {seed} ({outputs}): {verdict} ({took:.0f} s)", flush=True)
+            if wrong:
+                failed += 1
+                print(
+                    f"  again: --rounds {args.length} --length {args.length} --seed {seed}{again}"
+                )
+                print(f"  what it left: {directory}", flush=True)
+            elif not args.keep:
+                shutil.rmtree(directory)
+            seed += 1
+    print(f"{lived} rounds in {seed - args.seed} histories, {failed} of them wrong")
+    return 1 if failed else 0
+
+
+def _driver(seed: int, *, spark: bool) -> Driver:
+    if not spark:
+        return LocalDriver()
+    return SparkDriver(executors=seed % 2 == 0, resident=seed % 4 in (1, 2))
+
+
+@contextmanager
+def _postgres(wanted: bool) -> Iterator[str | None]:
+    if not wanted:
+        yield None
+        return
+    with running_postgres() as server:
+        yield server.dsn
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""The flow of a history, and how its driver dies at a step.
+
+Rows of a key are numbered in the order of their offsets, so a function that meets a lower number
+than before has proof of a row doubled or out of order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import godwit as gw
+from godwit.engine.loop import EpochLoop
+from godwit.engine.outputs import StagedOutput
+from godwit.sinks.kafka_sink import KafkaSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+
+__all__ = ["NUM_KEY_GROUPS", "build", "die_at"]
+
+NUM_KEY_GROUPS = 8
+COLUMNS = "k bigint, n bigint, v bigint, at timestamp"
+
+
+def numbered(key: tuple[int], rows: Any, seen: dict[str, int]) -> Iterable[tuple[int, int, int]]:
+    """Emit every row with the number of rows of its key so far."""
+    for row in rows:
+        if row.n <= seen.get("last", -1):
+            msg = f"number {row.n} of {key[0]} came after {seen['last']}"
+            raise ValueError(msg)
+        seen["last"], seen["rows"] = row.n, seen.get("rows", 0) + 1
+        yield key[0], row.n, seen["rows"]
+
+
+def build(told: dict[str, Any]) -> gw.Flow:
+    """Build the flow; `told` is the driver's configuration."""
+    source = gw.sources.kafka(
+        told["servers"],
+        told["topic"],
+        value="json",
+        schema=COLUMNS,
+        include=["timestamp"],
+        max_rows_per_epoch=told["limit"],
+        on_bad="divert",
+        rejects=_sink(told, "rejects", told["rejects"]),
+        group=told["group"],
+    )
+    flow = gw.Flow("campaign", num_key_groups=NUM_KEY_GROUPS)
+    keyed = flow.source("rows", source, event_time="at", slack="1 day").key_by("k")
+    streams: dict[str, Callable[[], Any]] = {
+        "totals": lambda: keyed.compute(
+            name="totals", n=gw.count(), total=gw.sum("v"), newest=gw.last("n")
+        ),
+        "rows": lambda: keyed.process(
+            numbered, name="rows", state=dict, output="k bigint, n bigint, rows bigint"
+        ),
+        "windows": lambda: keyed.window(gw.tumbling("1 hour"), name="windows").compute(
+            n=gw.count(), total=gw.sum("v")
+        ),
+    }
+    for kind, target in told["outputs"].items():
+        flow.sink(kind, streams[kind](), _sink(told, kind, target))
+    return flow
+
+
+def _sink(told: dict[str, Any], name: str, target: str) -> Any:
+    place = Path(told["directory"]) / "out" / name
+    match target:
+        case "kafka":
+            key = None if name == "rejects" else "k"
+            return gw.sinks.kafka(told["servers"], told["targets"][name], key=key)
+        case "parquet":
+            return gw.sinks.parquet(place, lane_bytes=0)
+        case "delta":
+            return gw.sinks.delta(place, lane_bytes=0)
+        case _:
+            return gw.sinks.postgres(told["dsn"], told["targets"][name])
+
+
+def die_at(step: str, epoch: int, die: Callable[[], None]) -> None:
+    """Arrange for the death of this process, at a step of the n-th epoch that gets there.
+
+    Beside the steps of the loop there are ``"delivering"`` (some rows are given to sinks),
+    ``"commit"`` (before a transaction of Kafka is committed) and ``"answered"`` (after it was).
+    """
+    left = [epoch]
+
+    def reached() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            die()
+
+    def at_step(done: str, _epoch: int) -> None:
+        if done == step:
+            reached()
+
+    everything, commit = StagedOutput.batches, KafkaSink._commit
+
+    def half(output: StagedOutput) -> Iterator[pa.RecordBatch]:
+        for batch in everything(output):
+            yield batch.slice(0, (batch.num_rows + 1) // 2)
+            reached()
+            yield batch.slice((batch.num_rows + 1) // 2)
+
+    def committing(sink: KafkaSink, producer: Any) -> None:
+        if step == "commit":
+            reached()
+        commit(sink, producer)
+        if step == "answered":
+            reached()
+
+    if step == "delivering":
+        _replace(StagedOutput, "batches", half)
+    elif step in ("commit", "answered"):
+        _replace(KafkaSink, "_commit", committing)
+    else:
+        _replace(EpochLoop, "at_step", staticmethod(at_step))
+
+
+def _replace(owner: type, name: str, value: Any) -> None:
+    """Put something else in an attribute's place, for the rest of this process's life."""
+    setattr(owner, name, value)
+
+
+def kill_this() -> None:
+    """Die as by a power cut."""
+    os.kill(os.getpid(), signal.SIGKILL)

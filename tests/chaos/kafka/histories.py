@@ -1,0 +1,98 @@
+"""Random lives of a flow over Kafka, as plain values.
+
+A round starts a driver, puts messages, does a deed, and ends with the driver dead or stopped.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["KINDS", "History", "draw_history"]
+
+KINDS = ("totals", "rows", "windows")
+TARGETS = ("kafka", "parquet", "delta", "postgres")
+STEPS = ("planned", "staged", "committed", "delivered", "delivering", "commit", "answered")
+PUTS = ("plain", "plain", "committed", "committed", "aborted", "open", "end", "bad")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A life.
+
+    Attributes
+    ----------
+    seed
+        What it was drawn from.
+    partitions
+        Of the topic that is read, at first.
+    outputs
+        Kind of operator → target of its sink.
+    limit
+        Offsets that an epoch reads at most, if there is a limit.
+    rejects
+        Target of messages that cannot be read.
+    rounds
+        ``puts`` (kind and rows of each), ``deed`` and its details, ``migrations``, ``partitions``
+        that are added, ``executors`` (name → lanes), ``meddles`` (another member joins the group).
+    """
+
+    seed: int
+    partitions: int
+    outputs: dict[str, str]
+    limit: int | None
+    rejects: str
+    rounds: tuple[dict[str, Any], ...]
+
+
+def draw_history(
+    seed: int, rounds: int, *, targets: tuple[str, ...] = TARGETS, on_spark: bool = False
+) -> History:
+    """Draw a history of so many rounds; the last one brings everything to its end."""
+    rng = random.Random(seed)
+    kinds = rng.sample(KINDS, rng.randint(1, 3))
+    told = [_round(rng, on_spark=on_spark) for _ in range(rounds - 1)]
+    last = {"deed": "finish", "migrations": 0, "partitions": 0, "meddles": False, "puts": []}
+    return History(
+        seed=seed,
+        partitions=rng.randint(1, 3),
+        outputs={kind: rng.choice(targets) for kind in kinds},
+        limit=rng.choice([None, 7, 50]),
+        rejects=rng.choice(targets[:2]),
+        rounds=(*told, {**last, "executors": {"1": 2}}),
+    )
+
+
+def _round(rng: random.Random, *, on_spark: bool) -> dict[str, Any]:
+    return {
+        "puts": [(rng.choice(PUTS), rng.randint(1, 40)) for _ in range(rng.randint(1, 6))],
+        "partitions": int(rng.random() < 0.15),
+        "migrations": rng.randint(0, 2),
+        "meddles": rng.random() < 0.2,
+        "executors": {str(n): rng.randint(1, 2) for n in range(1, rng.randint(1, 3) + 1)},
+        **_deed(rng, on_spark=on_spark),
+    }
+
+
+def _deed(rng: random.Random, *, on_spark: bool) -> dict[str, Any]:
+    kinds = {"finish": 2, "kill": 3, "kill at": 5, "halt broker": 2, "restart broker": 2}
+    if on_spark:
+        kinds |= {"kill lane": 4, "kill executor": 3}
+    kind = rng.choices([*kinds], [*kinds.values()])[0]
+    match kind:
+        case "kill":
+            return {"deed": kind, "after_s": rng.uniform(0.0, 0.8)}
+        case "kill at":
+            return {"deed": kind, "step": rng.choice(STEPS), "epoch": rng.randint(0, 2)}
+        case "halt broker" | "restart broker":
+            return {
+                "deed": kind,
+                "after_s": rng.uniform(0.0, 0.4),
+                "for_s": rng.uniform(0.05, 1.2),
+                "then": rng.choice(["kill", "finish", "finish"]),
+            }
+        case "kill lane" | "kill executor":
+            return {"deed": kind, "after_s": rng.uniform(0.0, 0.8)}
+        case _:
+            return {"deed": kind}

@@ -1,0 +1,325 @@
+"""Lives a history: puts messages, starts drivers, and does to them and the broker what is told.
+
+The driver runs in a process of its own; messages come from here, so what a killed driver leaves
+half done is never a message.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import multiprocessing
+import random
+import shutil
+import signal
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.chaos.kafka.driver import drive
+from tests.chaos.kafka.oracle import Topic, problems
+
+from godwit.cli.main import main as godwit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.chaos.kafka.histories import History
+    from tests.kafka_broker import KafkaBroker
+
+__all__ = ["Driver", "LocalDriver", "live"]
+
+KEYS = 12
+PATIENCE_S = 60.0
+_ONCE: dict[str, Any] = {
+    "enable.idempotence": True
+}  # a message that is sent again is not there twice
+_SERVICE = multiprocessing.get_context("forkserver")
+_SERVICE.set_forkserver_preload(["tests.chaos.kafka.driver", "deltalake", "pandas", "psycopg"])
+
+
+class Driver(Protocol):
+    """Port to a driver's processes."""
+
+    def start(self, told: dict[str, Any]) -> None:
+        """Start it, and wait until it runs."""
+
+    def status(self) -> int | None:
+        """Return how it ended; ``None`` while it runs."""
+
+    def kill(self) -> None:
+        """Let it die at once."""
+
+    def kill_part(self, part: str) -> bool:
+        """Kill a lane or an executor; false if there is none."""
+
+
+class LocalDriver:
+    """A driver without Spark."""
+
+    _process: Any = None
+
+    def start(self, told: dict[str, Any]) -> None:
+        """See `Driver.start`."""
+        self._process = _SERVICE.Process(target=drive, args=(told,))
+        self._process.start()
+
+    def status(self) -> int | None:
+        """See `Driver.status`."""
+        code: int | None = self._process.exitcode
+        return code
+
+    def kill(self) -> None:
+        """See `Driver.kill`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def kill_part(self, part: str) -> bool:
+        """See `Driver.kill_part`: it is in one process."""
+        return False
+
+
+@dataclass(slots=True)
+class _Messages:
+    """Writes messages to the topic that is read, with and without transactions.
+
+    A transaction that is aborted has a producer of its own, which writes nothing afterwards: the
+    broker of the tests names aborted transactions that lie before the offset that is fetched, and
+    librdkafka would leave out what the same producer commits later.
+    """
+
+    broker: KafkaBroker
+    topic: str
+    partitions: int
+    rng: random.Random
+    era: int = 0  # event time is two days later in each
+    counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    places: dict[int, int] = field(default_factory=dict)  # key → partition
+    open: list[Any] = field(default_factory=list)  # producers in a transaction
+    producers: int = 0
+    writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, kind: str, rows: int) -> None:
+        """Write rows, or messages that are none."""
+        with self.writing:
+            self._put(kind, rows)
+
+    def _put(self, kind: str, rows: int) -> None:
+        match kind:
+            case "plain" | "bad":
+                self._send(self.broker.producer(**_ONCE), rows, bad=kind == "bad")
+            case "end":
+                self.end_all()
+            case _:
+                producer = self._transactional()
+                self._send(producer, rows)
+                if kind == "open":
+                    self.open.append(producer)
+                elif kind == "aborted":
+                    producer.abort_transaction(PATIENCE_S)
+                else:
+                    producer.commit_transaction(PATIENCE_S)
+
+    def end_all(self) -> None:
+        """Commit or abort every transaction that is open."""
+        while self.open:
+            producer, commits = self.open.pop(), self.rng.random() < 0.5
+            end = producer.commit_transaction if commits else producer.abort_transaction
+            end(PATIENCE_S)
+
+    def _transactional(self) -> Any:
+        self.producers += 1
+        producer = self.broker.producer(f"{self.topic}-{self.producers}")
+        producer.begin_transaction()
+        return producer
+
+    def _send(self, producer: Any, rows: int, *, bad: bool = False) -> None:
+        for _ in range(rows):
+            k = self.rng.randrange(KEYS)
+            partition = self.places.setdefault(k, self.rng.randrange(self.partitions))
+            value = self.rng.choice([b"{", b"\xff\x00", b'{"k":"x"}']) if bad else self._row(k)
+            producer.produce(self.topic, value, partition=partition, key=b"%d" % k)
+            producer.poll(0)
+        assert producer.flush(PATIENCE_S) == 0, "the broker took no messages"
+
+    def _row(self, k: int) -> bytes:
+        self.counts[k] += 1
+        start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(days=2 * self.era)
+        at = start + dt.timedelta(seconds=self.rng.randrange(10_000))
+        row = {"k": k, "n": self.counts[k], "v": self.rng.randint(-9, 9), "at": at.isoformat()}
+        return json.dumps(row).encode()
+
+
+def live(
+    history: History, directory: Path, broker: KafkaBroker, dsn: str | None, driver: Driver
+) -> list[str]:
+    """Live a history in an empty directory; return what went wrong."""
+    rng = random.Random(history.seed)
+    topic = broker.topic(history.partitions)
+    messages = _Messages(broker, topic, history.partitions, rng)
+    told = {
+        "directory": str(directory),
+        "servers": broker.servers,
+        "topic": topic,
+        "group": f"{topic}-monitor",
+        "limit": history.limit,
+        "outputs": history.outputs,
+        "rejects": history.rejects,
+        "dsn": dsn,
+        "targets": {
+            name: broker.topic(2) if target == "kafka" else f"{name}_{history.seed}"
+            for name, target in {**history.outputs, "rejects": history.rejects}.items()
+        },
+    }
+    for number, of_round in enumerate(history.rounds):
+        last = number == len(history.rounds) - 1
+        if last:
+            messages.end_all()
+        wrong = _round({**told, **of_round, "number": number, "end": last}, messages, driver)
+        if wrong is not None:
+            return [f"round {number}, {of_round}: {wrong}"]
+        if of_round["deed"] == "finish" and not messages.open:
+            messages.era += 1  # whatever comes now is later than all that was read
+            found = [*problems(broker, told, Topic.read(broker, topic), ended=last)]
+            if found:
+                return [f"round {number}: {one}" for one in found]
+    shutil.rmtree(directory / "local", ignore_errors=True)
+    whole = godwit(["checkpoint", "verify", str(directory / "ck")]) == 0
+    return [] if whole else ["the checkpoint is not whole"]
+
+
+def _round(told: dict[str, Any], messages: _Messages, driver: Driver) -> str | None:
+    """Live a round; say why it did not end as it was to."""
+    ready, finish = (Path(told["directory"]) / name for name in ("ready", "finish"))
+    for path in (ready, finish):
+        path.unlink(missing_ok=True)
+    if told["partitions"]:
+        messages.partitions += told["partitions"]
+        messages.broker.add_partitions(messages.topic, messages.partitions)
+    driver.start(told)
+    with _other_member(messages.broker, told["group"] if told["meddles"] else None):
+        putting = threading.Thread(target=_put_all, args=(messages, told["puts"]))
+        if not _until(lambda: ready.exists() or driver.status() is not None):
+            return "the driver does not start"
+        putting.start()
+        try:
+            wrong = _deed(told, messages, driver, finish, putting)
+        finally:
+            putting.join(PATIENCE_S)
+    return wrong or ("messages cannot be put" if putting.is_alive() else None)
+
+
+def _put_all(messages: _Messages, puts: list[tuple[str, int]]) -> None:
+    for kind, rows in puts:
+        messages.put(kind, rows)
+        time.sleep(messages.rng.uniform(0.0, 0.1))
+
+
+def _deed(
+    told: dict[str, Any],
+    messages: _Messages,
+    driver: Driver,
+    finish: Path,
+    putting: threading.Thread,
+) -> str | None:
+    """Do the deed, and see the driver end; say if it ends otherwise than it was to."""
+    match told["deed"]:
+        case "kill":
+            time.sleep(told["after_s"])
+            return _killed(driver)
+        case "kill at":
+            _until(lambda: driver.status() is not None, 4.0)  # there may be fewer epochs
+            return _killed(driver)
+        case "halt broker" | "restart broker":
+            time.sleep(told["after_s"])
+            with _without(told, messages):
+                time.sleep(told["for_s"])
+            if told["then"] == "kill":
+                return _killed(driver)
+        case "kill lane" | "kill executor":
+            time.sleep(told["after_s"])
+            driver.kill_part(told["deed"].removeprefix("kill "))
+    putting.join(PATIENCE_S)
+    finish.touch()
+    if not _until(lambda: driver.status() is not None):
+        driver.kill()
+        return "the driver does not finish"
+    status = driver.status()
+    return None if status == 0 else f"the driver ended with status {status}"
+
+
+def _killed(driver: Driver) -> str | None:
+    """Kill a driver, unless it has died by itself; else say how it ended."""
+    if driver.status() is None:
+        driver.kill()
+    status = driver.status()
+    return None if status == -signal.SIGKILL else f"the driver ended with status {status}"
+
+
+@contextmanager
+def _without(told: dict[str, Any], messages: _Messages) -> Iterator[None]:
+    """Let the broker stand still, or be down, for a while.
+
+    The broker of the tests forgets all that it has where it is killed, and transactions that are
+    open where it is restarted, of which it takes the commit all the same. So it is restarted only
+    where nobody has one, and stands still otherwise.
+    """
+    server = messages.broker.server
+    assert server is not None, "a cluster that is not the tests' own is left alone"
+    writes = "kafka" in (*told["outputs"].values(), told["rejects"])
+    if writes or told["deed"] == "halt broker":
+        server.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            server.signal(signal.SIGCONT)
+        return
+    with messages.writing:
+        messages.end_all()
+        server.end(signal.SIGTERM)
+        try:
+            yield
+        finally:
+            server.start()
+
+
+@contextmanager
+def _other_member(broker: KafkaBroker, group: str | None) -> Iterator[None]:
+    """Let somebody else join and leave the group that offsets are reported to."""
+    if group is None:
+        yield
+        return
+    from confluent_kafka import Consumer
+
+    over = threading.Event()
+
+    def join() -> None:
+        while not over.is_set():
+            member = Consumer({"bootstrap.servers": broker.servers, "group.id": group})
+            member.subscribe([group.removesuffix("-monitor")])
+            for _ in range(5):
+                with suppress(Exception):
+                    member.poll(0.1)
+            member.close()
+
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
+
+
+def _until(met: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    deadline = time.monotonic() + patience_s
+    while not met():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
