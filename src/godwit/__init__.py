@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.scaling import fixed, latency, scripted, utilisation
     from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
+    from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
@@ -114,6 +115,7 @@ __all__ = [
     "Search",
     "Sizing",
     "Splitting",
+    "Spreading",
     "State",
     "States",
     "Strategy",
@@ -174,6 +176,7 @@ _LOADED_LATER = {
     "Means": "godwit.adapt.settings",
     "Search": "godwit.adapt.settings",
     "Splitting": "godwit.adapt.windows",
+    "Spreading": "godwit.adapt.spreading",
     "Worth": "godwit.adapt.settings",
     "fixed": "godwit.adapt.scaling",
     "latency": "godwit.adapt.scaling",

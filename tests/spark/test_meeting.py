@@ -29,6 +29,7 @@ COLUMNS = {
     "once": ["k", "ts", "v"],
     "newest": ["k", "ts", "v", "at", "w"],
     "pairs": ["k", "ts", "v", "at", "w"],
+    "spread": ["k", "ts", "v", "at", "w"],
 }
 NAMES = tuple(COLUMNS)
 LONG_AGO = BASE - 10 * 86_400 * S
@@ -67,6 +68,9 @@ def build(
             how="full",
             late=gw.sinks.parquet(str(late)),
         ),
+        "spread": one.key_by("k").join(
+            other.key_by("k"), between=("-20 seconds", "30 seconds"), spread=2, name="spread"
+        ),
     }
     sinks = {name: gw.sinks.memory() for name in NAMES}
     for name in NAMES:
@@ -103,6 +107,7 @@ def expected(spark: SparkSession, left: Inbox, right: Inbox) -> dict[str, Counte
         .where("n = 1")
         .select("k", "ts", "v", "at", "w"),
         "pairs": pairs.select(F.coalesce("k", "r"), "ts", "v", "at", "w"),
+        "spread": pairs.where("k = r").select("k", "ts", "v", "at", "w"),
     }
     return {name: counted(rows_of(micros(frame))) for name, frame in found.items()}
 
@@ -131,8 +136,14 @@ def zones(spark: SparkSession) -> Iterator[tuple[str, str]]:
 
 
 def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
-    spark: SparkSession, tmp_path: Path, zones: tuple[str, str]
+    spark: SparkSession,
+    tmp_path: Path,
+    zones: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("godwit.adapt.spreading._MIN_WORK", 1)  # hot, however few rows there are
+    monkeypatch.setattr("godwit.adapt.spreading._WORTH", 0.99)
+    hot = gw.Spreading(epochs=1, confirm=1, spread_above=0.2, gather_below=0.01)
     rng = np.random.default_rng(11)
     left = Inbox(spark=spark, directory=tmp_path / "l", columns="k string, ts timestamp, v long")
     right = Inbox(spark=spark, directory=tmp_path / "r", columns="k string, at timestamp, w long")
@@ -145,7 +156,13 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
             right.put([*random_rows(rng, epoch, 40), *late])
         spark.conf.set("spark.sql.session.timeZone", zones[run])
         flow, sinks = build(left, right, tmp_path / "late", reordered=run == 1)
-        drain(flow, tmp_path / "ck", close_at_end=run == 1)
+        query = drain(
+            flow,
+            tmp_path / "ck",
+            close_at_end=run == 1,
+            adaptation=gw.Adaptation(spreading=hot),
+        )
+        assert query.hot_keys["spread"]
         for name, sink in sinks.items():
             epochs[name] |= {
                 e: rows_of(plain(table).select(COLUMNS[name])) for e, table in sink.epochs.items()
@@ -154,7 +171,7 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
     batch = expected(spark, left, right)
     once = [(row[0], row[2]) for row in found["once"]]
     assert counted(once) == batch["once"]
-    for name in ("united", "newest", "pairs"):
+    for name in ("united", "newest", "pairs", "spread"):
         assert counted(found[name]) == batch[name], name
     written = micros(spark.read.parquet(str(tmp_path / "late")))
     assert sorted(rows_of(written.select("k", "side", "ts", "v", "at", "w", "reason"))) == [

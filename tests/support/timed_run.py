@@ -13,6 +13,7 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.lane.lane import LaneFlow
 from godwit.migration import EpochPlan
+from godwit.operators.joins.spreading import Spreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,4 +128,5 @@ def times_of(record: CommitRecord) -> Times:
         newest=record.newest,
         closed=record.expired,
         reached=record.reached,
+        spreads={name: Spreads.of(keys) for name, keys in record.spreads.items()},
     )

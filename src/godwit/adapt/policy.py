@@ -291,6 +291,8 @@ def insist_on_epochs(settings: Any) -> None:
     Raises `InvalidFlowError` if one is no whole number from 1.
     """
     for name in ("epochs", "confirm", "payback_epochs"):
+        if not hasattr(settings, name):
+            continue
         insist_on_number(
             f"The setting {name} of gw.{type(settings).__name__}",
             getattr(settings, name),

@@ -26,6 +26,7 @@ from godwit.model.naming import (
 )
 from godwit.operators.aggregates import builtin
 from godwit.operators.calls import is_asynchronous
+from godwit.operators.joins.spreading import MAX_PARTS
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
@@ -60,6 +61,7 @@ __all__ = [
     "check_suffix",
     "check_timers",
     "check_windows",
+    "checked_spread",
     "describe",
     "interval_of",
     "is_sink",
@@ -310,6 +312,17 @@ def check_suffix(suffix: object, where: str) -> None:
             f"{where} has suffix={suffix!r}.",
             remedy='Give a text, as in suffix="_right", or leave it out.',
         )
+
+
+def checked_spread(spread: Any, where: str) -> int:
+    """Return a number of parts that rows of a key may be divided into, or refuse it."""
+    if not isinstance(spread, int) or isinstance(spread, bool) or not 2 <= spread <= MAX_PARTS:
+        raise InvalidFlowError(
+            f"{where} has spread={spread!r}.",
+            remedy=f"Give a whole number from 2 to {MAX_PARTS}, such as the number of lanes, or "
+            "leave it out.",
+        )
+    return spread
 
 
 def interval_of(between: Any, where: str) -> tuple[int, int]:

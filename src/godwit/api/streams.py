@@ -26,6 +26,7 @@ from godwit.api.checks import (
     check_suffix,
     check_timers,
     check_windows,
+    checked_spread,
     describe,
     interval_of,
     read_output,
@@ -547,6 +548,7 @@ class KeyedStream:
         how: How = "inner",
         suffix: str | None = None,
         late: Any = None,
+        spread: int | None = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -570,6 +572,12 @@ class KeyedStream:
         late
             Sink of the rows of either side that are left out: older than the watermark, too far
             ahead of the clock, or without an event time. They are counted in any case.
+        spread
+            Into how many parts, from 2 to 256, the rows of a hot key may be divided, so that
+            several lanes join them; of an inner join. Which keys are hot is found as the stream
+            runs (``gw.Adaptation(spreading=gw.Spreading())``), or said by
+            ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. A join that
+            has state gets no `spread`, and does not lose it.
         name, formerly
             As of `compute`.
 
@@ -597,9 +605,16 @@ class KeyedStream:
             how=how,
             suffix=suffix,
             late=late,
+            spread=spread,
             name=name,
             formerly=formerly,
         )
+        if spread is not None and how != "inner":
+            raise InvalidFlowError(
+                f"{self._where('join')} has spread={spread} and how={how!r}: where a row may meet "
+                "others in several parts, none of them can tell that it met none.",
+                remedy="Leave spread= out, or let it be an inner join.",
+            )
         node = JoinNode(between_us=interval_of(between, self._where("join")), **options)
         return _operate(self.flow, node)
 
@@ -612,6 +627,7 @@ class KeyedStream:
         how: Literal["left", "inner"] = "left",
         suffix: str | None = None,
         late: Any = None,
+        spread: int | None = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -632,6 +648,10 @@ class KeyedStream:
             ``"left"``: rows for which there is none come out with nulls. ``"inner"``: they do not.
         suffix, late, name, formerly
             As of `join`.
+        spread
+            Into how many parts, from 2 to 256, rows of the left of every key are divided, so that
+            several lanes join them; rows of the right go to all parts. Worth it where the left has
+            hot keys, and the right few rows.
 
         Returns
         -------
@@ -654,6 +674,7 @@ class KeyedStream:
             how=how,
             suffix=suffix,
             late=late,
+            spread=spread,
             name=name,
             formerly=formerly,
         )
@@ -671,6 +692,7 @@ class KeyedStream:
         how: How,
         suffix: str | None,
         late: Any,
+        spread: int | None,
         name: str | None,
         formerly: str | None,
     ) -> dict[str, Any]:
@@ -699,6 +721,7 @@ class KeyedStream:
             "how": how,
             "suffix": suffix,
             "late": late,
+            "spread": 0 if spread is None else checked_spread(spread, where),
             **self._named(name, f"{action}_{sources}", formerly),
         }
 

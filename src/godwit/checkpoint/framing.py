@@ -193,6 +193,17 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
             slot[1] not in (0, 1) for slot in slots
         ):
             yield "it names a slot that does not exist"
+    for keys in record.spreads.values():
+        for key in keys:
+            parts = [part for grid in key.grids for part in grid.parts]
+            if (
+                not key.grids
+                or len(set(parts)) != len(parts)
+                or _integers(parts, 0, 2**31 - 1) is None
+                or any(g.rows * g.columns != len(g.parts) or not g.parts for g in key.grids)
+                or any(abs(g.over) > _EVENT_TIME for g in key.grids)
+            ):
+                yield f"the parts of the key {key.key!r:.200} are none"
     yield from plain_problems("an assignment", record.assignments)
 
 

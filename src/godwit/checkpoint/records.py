@@ -75,6 +75,8 @@ __all__ = [
     "SegmentRef",
     "SinkRecord",
     "SnapshotRef",
+    "SpreadGrid",
+    "SpreadKey",
     "StateId",
     "StateManifest",
     "WaitingManifest",
@@ -273,6 +275,25 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: int = -1  # the last earlier epoch that had something for it; -1 if none had
 
 
+class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of one hot key of a join (`godwit.operators.joins.spreading`)."""
+
+    # rows, columns: among how many parts rows of the left, and of the right, are divided
+    rows: int
+    columns: int
+    parts: tuple[int, ...]  # numbers of the parts, row by row
+    # of a former grid: watermark that has passed all that its rows can meet, in microseconds
+    over: int
+
+
+class SpreadKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key of a join whose rows are spread over several key groups."""
+
+    hash: int  # of its key columns
+    key: str  # its values as JSON, for people
+    grids: tuple[SpreadGrid, ...]  # former ones that still hold rows, and last the one of now
+
+
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """All changes of an epoch: its existence is the commit."""
 
@@ -319,6 +340,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
     # that hold anything of the other slot (`godwit.operators.windows.slots`)
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
+    # join → its keys whose rows are spread from the next epoch on, as the epoch leaves them
+    spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
     # name of a sink that is given rows → what it was; ``None`` where an earlier version wrote the
     # record
     sinks: dict[str, SinkRecord] | None = None

@@ -26,7 +26,9 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import PaneMeter
+from godwit.engine.spreading import SpreadOrders, spreading_joins
 from godwit.migration import EpochPlan
+from godwit.operators.joins.spreading import Spreads
 from godwit.operators.windows.event_time import Arrivals, Due, EpochTime
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.slots import Slots
@@ -53,6 +55,8 @@ class Times:
     closed: Mapping[str, int] = field(default_factory=dict)
     # operator → which slots of its key groups take rows
     slots: Mapping[str, Slots] = field(default_factory=dict)
+    # join → its keys that are spread
+    spreads: Mapping[str, Spreads] = field(default_factory=dict)
     # state, as text → greatest event time of the rows that came to it, where no watermark tells
     reached: Mapping[str, int] = field(default_factory=dict)
 
@@ -113,6 +117,11 @@ class EventTimes:
             o.name: PaneMeter(*windows)
             for o in self._windowed
             if (windows := o.shared_windows) is not None and o.name not in self._follows
+        }
+        # join → orders to spread hot keys of it, of joins that may
+        self.spreading = {
+            join.name: SpreadOrders(join, self._times.spreads.get(join.name) or Spreads())
+            for join in spreading_joins(flow.operators)
         }
 
     @property
@@ -180,6 +189,7 @@ class EventTimes:
                 sharing = self.sharing.get(operator.name)
                 time = replace(
                     time,
+                    spreads=self._spreads(operator.name, state),
                     slots=self._slots(operator, arriving.newest, components),
                     closed=closed,
                     until=closed if paused else max(closed, until),
@@ -244,6 +254,14 @@ class EventTimes:
             return slots  # in one component with others, nothing can turn
         smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
         return slots.become(second.takes, smooth, newest, role.grid)
+
+    def _spreads(self, operator: str, state: str) -> Spreads | None:
+        """Return the keys of a join that are spread in the next epoch."""
+        orders = self.spreading.get(operator)
+        if orders is None:
+            return None
+        reached = self._times.reached.get(state, BEGINNING)
+        return orders.carried_out(self._times.spreads.get(operator) or Spreads(), reached)
 
     def _arriving(
         self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
@@ -323,8 +341,17 @@ class EventTimes:
         for name, time in epoch_times.items():
             if time.slots is not None and name not in self._follows:
                 slots[name] = time.slots.as_of(time.until)
+        spreads = dict(self._times.spreads)
+        for name, time in epoch_times.items():
+            if time.spreads is not None:
+                spreads[name] = time.spreads.as_of(time.until)
         return Times(
-            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+            watermarks=watermarks,
+            newest=newest,
+            closed=closed,
+            slots=slots,
+            spreads=spreads,
+            reached=reached,
         )
 
     def take(
@@ -349,6 +376,8 @@ class EventTimes:
             parts = (name, *(other for other, first in self._follows.items() if first == name))
             works = [d.windows for r in reports for d in r.operators if d.operator in parts]
             sharing.take(epoch_times[name], [work for work in works if work is not None])
+        for name, orders in self.spreading.items():
+            orders.committed(times.spreads.get(name) or Spreads())
         for name in self._heard(reports):
             self._heard_us[name] = silence_us
 

@@ -12,6 +12,7 @@ from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import arrivals_of
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
+from godwit.model.key_work import JoinWork
 from godwit.plan.compiled import SourceInput
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def record_of(
         expired=dict(times.closed),
         reached=dict(times.reached),
         slots={name: slots for name, of in times.slots.items() if (slots := of.recorded())},
+        spreads={name: keys for name, of in times.spreads.items() if (keys := of.recorded())},
         sinks=dict(sinks or {}),
     )
 
@@ -149,6 +151,7 @@ def outcome_of(
         watermarks=dict(record.watermarks),
         left_out=left_out_of(reports),
         hot_keys=hot_keys_of(reports),
+        join_work=join_work_of(reports),
         held_twice=_duplicate_partials(reports),
         empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
@@ -197,6 +200,15 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
         }
         for operator, of in hot.items()
     }
+
+
+def join_work_of(reports: Iterable[LaneReport]) -> dict[str, JoinWork]:
+    """Join → its work in an epoch, and which keys have most, where hot ones can be spread."""
+    works: dict[str, JoinWork] = {}
+    for of_lane in _operators(reports):
+        if of_lane.join_work is not None:
+            works[of_lane.operator] = works.get(of_lane.operator, JoinWork()) + of_lane.join_work
+    return works
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:

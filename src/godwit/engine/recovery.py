@@ -19,6 +19,7 @@ from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
+from godwit.operators.joins.spreading import Spreads
 from godwit.operators.windows.slots import Slots
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
@@ -118,8 +119,14 @@ class Recovery:
             for name, of in _recorded_slots(latest, self.changes).items()
         }
         slots.update(self.slots(latest))
+        spreads = _still_there(latest.spreads, self.changes)
         return Times(
-            watermarks=watermarks, newest=newest, closed=closed, slots=slots, reached=reached
+            watermarks=watermarks,
+            newest=newest,
+            closed=closed,
+            slots=slots,
+            spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
+            reached=reached,
         )
 
     def _of_states(self, times_us: Mapping[str, int]) -> dict[str, int]:
@@ -141,8 +148,12 @@ def _recorded_slots(
     Those of operators that are gone from the flow are kept with their state; those of operators
     that were dropped, or start empty, are not.
     """
+    return {} if latest is None else _still_there(latest.slots, changes)
+
+
+def _still_there(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
+    """Translate operators to today's names, without those whose state is gone."""
     dropped = () if changes.version is None else changes.version.dropped
-    recorded = {} if latest is None else latest.slots
     today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
     return {name: of for name, of in today.items() if name not in changes.added}
 

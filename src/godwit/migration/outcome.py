@@ -27,6 +27,8 @@ from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs, PerKeyGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.model.key_work import JoinWork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentTraffic:
@@ -78,6 +80,8 @@ class EpochOutcome:
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     # operator → key, as JSON → share of the operator's rows, of keys that are hot
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # join → its work, and which keys have most of it, where hot ones can be spread
+    join_work: Mapping[str, JoinWork] = field(default_factory=dict)
     # operator → partials, of windows that were over, of keys that were held in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)
     # state that is a slot → key groups of which it holds nothing

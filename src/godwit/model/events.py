@@ -39,6 +39,7 @@ __all__ = [
     "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
+    "HotKeySpread",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
     "KeyGroupsSuspended",
@@ -557,6 +558,25 @@ class WindowStateChosen(_Decision):
     def _line(self) -> str:
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKeySpread(_Decision):
+    """Rows of a join's key go to other parts, in other lanes, from the next epoch on."""
+
+    operator: str  # the join
+    key: str  # its values as JSON
+    # rows, columns: among how many parts rows of the left, and of the right, are divided; 1 and 1:
+    # all of them go to one lane
+    rows: int
+    columns: int
+    reason: str  # why, with the numbers
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+
+    def _line(self) -> str:
+        parts = self.rows * self.columns
+        what = f"is spread over {parts} parts" if parts > 1 else "is gathered in one part"
+        return f"key {self.key} of {self.operator} {what}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

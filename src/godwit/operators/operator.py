@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
     from godwit.columns.groups import Groups
+    from godwit.model.key_work import JoinWork
     from godwit.operators.windows.event_time import Arrivals, EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
     from godwit.store.changes import EntryRange
@@ -129,6 +130,7 @@ class OperatorOutput:
     closing_ms: float = 0.0  # CPU time for output that no row of the epoch is the cause of
     windows: WindowWork | None = None  # where the cost of windows is measured
     duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
+    join_work: JoinWork | None = None  # which keys have most work, where hot ones can be spread
 
     @classmethod
     def of_groups(

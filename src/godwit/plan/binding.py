@@ -179,6 +179,7 @@ def join_operator(
         "left": sides[0],
         "right": sides[1],
         "how": node.how,
+        "spread": node.spread,
     }
     if node.between_us is None:
         return NewestJoin(within_us=node.within_us, **options)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
+from godwit.operators.joins.spreading import PART
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -326,6 +327,15 @@ class CompiledFlow:
 def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
     """Build a component of a plan, or refuse keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
+    spread = [operator.name for operator in operators if PART in operator.keys.names]
+    if spread and len(operators) > 1:
+        raise InvalidPlanError(
+            f"Operator {spread[0]!r} may spread rows of a key over key groups, so it cannot share "
+            f"component {plan.name!r} with others.",
+            remedy="Leave it in a component of its own, or leave spread= out.",
+            component=plan.name,
+            operators=spread,
+        )
     types = {operator.name: tuple(operator.keys.types) for operator in operators}
     if len(set(types.values())) > 1:
         keys = "; ".join(f"{name} by {', '.join(map(str, t))}" for name, t in types.items())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.operators.aggregates.conditions import Conditional
+from godwit.operators.joins.sides import JoinOperator
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
@@ -189,7 +190,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled("does", [flow.actions[operator.name]])
     reads = [_reads(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
-    yield from _labelled("key", [_columns(operator.keys)])
+    keys = operator.own_keys if isinstance(operator, JoinOperator) else operator.keys
+    yield from _labelled("key", [_columns(keys)])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]
@@ -385,9 +387,11 @@ def _join_in_words(node: JoinNode) -> str:
     """Describe a join and its interval."""
     if node.between_us is None:
         old = "" if node.within_us is None else f", at most {spelled(node.within_us)} old"
-        return f"join ({node.how}) with the newest row of the right{old}"
+        spread = f"; every key in {node.spread} parts" if node.spread else ""
+        return f"join ({node.how}) with the newest row of the right{old}{spread}"
     earliest, latest = (_signed(moment) for moment in node.between_us)
-    return f"join ({node.how}) with rows of the right from {earliest} to {latest} later"
+    spread = f"; hot keys in up to {node.spread} parts" if node.spread else ""
+    return f"join ({node.how}) with rows of the right from {earliest} to {latest} later{spread}"
 
 
 def _signed(length_us: int) -> str:

@@ -166,6 +166,7 @@ class JoinNode(_KeyedNode):
     within_us: int | None = None  # how old the newest row may be at most, if there is a bound
     suffix: str | None = None  # behind names of the right that the left has too
     late: Any = None  # as in `WindowedNode`
+    spread: int = 0  # parts that rows of a key may be spread over; 0: none are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

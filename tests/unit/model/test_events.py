@@ -157,6 +157,16 @@ ONE_OF_EACH: tuple[Event, ...] = (
         reason="12.0 ms of CPU with panes and 4.0 ms without",
         numbers={"shared_ms": 12.0, "duplicated_ms": 4.0},
     ),
+    events.HotKeySpread(
+        epoch=4,
+        at_s=1.0,
+        operator="transfers",
+        key='["central"]',
+        rows=4,
+        columns=1,
+        reason="it has 3.1 times the work of a lane",
+        numbers={"share": 3.1},
+    ),
 )
 
 
@@ -247,6 +257,13 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             (
                 "windows of hourly have states of their own: 12.0 ms of CPU with panes and 4.0 ms "
                 "without"
+            ),
+        ),
+        (
+            events.HotKeySpread,
+            (
+                'key ["central"] of transfers is spread over 4 parts: it has 3.1 times the work '
+                "of a lane"
             ),
         ),
     ],

@@ -408,6 +408,7 @@ class _Lane:
         report.load = _load(processed, (now - cpu) * 1e3 - processed.closing_ms)
         report.next_due = processed.next_due
         report.duplicate_partials = processed.duplicate_partials
+        report.join_work = processed.join_work
         if processed.windows is not None:  # entries are brought forward and written by the lane
             lane_ms = applying_ms + (now - processed_cpu) * 1e3
             report.windows = replace(
@@ -486,7 +487,10 @@ class _Lane:
             blobs = ship(shipment, columns, origin, tally, number=upstream.number)
             yield from self._metered(blobs, passed_on)
             own = self.instruction.operators[member.index].places == self.place
-            passed_on.pairs = pairs_sent(member.operator, upstream.key_columns, sent, own)
+            # Of a join that spreads hot keys, a row's key group does not follow from its key alone.
+            if len(shipment.operator.keys) == len(upstream.keys):
+                keys = upstream.key_columns
+                passed_on.pairs = pairs_sent(member.operator, keys, sent, own)
             key_groups = np.flatnonzero(tally[0])
             passed_on.key_groups = key_groups.tolist()
             passed_on.sent_rows = tally[0, key_groups].astype(np.int64).tolist()

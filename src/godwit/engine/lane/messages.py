@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.packing import HotRows
     from godwit.model.errors import GodwitError
+    from godwit.model.key_work import JoinWork
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
 __all__ = [
@@ -130,6 +131,7 @@ class OperatorReport:
     duplicate_partials: int = 0
     # keys of which some sender had many rows, and how many that were
     hot_keys: HotRows = field(default_factory=dict)
+    join_work: JoinWork | None = None  # keys of a join that have most work, where it can be spread
 
 
 @dataclass(slots=True, kw_only=True)

@@ -300,7 +300,9 @@ def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
     """Ship rows that an operator left out, to the lanes of their keys."""
-    key_groups = _key_groups(rows, shipment.operator.keys, len(shipment.places))
+    # The part of a hot key is chosen for rows that count only.
+    keys = pa.schema([field for field in shipment.operator.keys if field.name in rows.schema.names])
+    key_groups = _key_groups(rows, keys, len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
         header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0, number)
         yield place, header + part.serialize().to_pybytes()

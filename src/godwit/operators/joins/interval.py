@@ -32,6 +32,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.matching import within
 from godwit.operators.joins.sides import (
     LEFT,
+    PROBE,
     RIGHT,
     SIDE,
     JoinOperator,
@@ -39,6 +40,7 @@ from godwit.operators.joins.sides import (
     event_times_of,
     without_null,
 )
+from godwit.operators.joins.spreading import work_of
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import ranges
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.columns.groups import Groups
+    from godwit.model.key_work import JoinWork
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime
@@ -78,8 +81,9 @@ class IntervalJoin(JoinOperator):
         how: How,
         earliest_us: int,  # a row of the right may happen from this long after the one of the left
         latest_us: int,  # up to that long after; negative for before
+        spread: int = 0,  # of inner joins alone: nobody knows of a probe whether it met others
     ) -> None:
-        super().__init__(name=name, keys=keys, left=left, right=right, how=how)
+        super().__init__(name=name, keys=keys, left=left, right=right, how=how, spread=spread)
         self.earliest_us, self.latest_us = earliest_us, latest_us
         self.reach_us = np.array([max(latest_us, 0), max(-earliest_us, 0)])
         self.output_delay_us = int(self.reach_us.max())
@@ -91,6 +95,10 @@ class IntervalJoin(JoinOperator):
         """Meaning of the state for the checkpoint: sides, interval, and marks of matched rows."""
         interval = {"earliest_us": self.earliest_us, "latest_us": self.latest_us, "how": self.how}
         return {**super().means, **interval}
+
+    def over_at(self, newest: int) -> int:
+        """Return the watermark that has passed all that rows of up to this time can meet."""
+        return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
         """Return whether unmatched rows may be emitted."""
@@ -118,12 +126,17 @@ class IntervalJoin(JoinOperator):
         distinct = own.take(pa.array(groups.first_row))
         new = self._bucketed(arrived, groups.of_row[:number])
         loaded = self._loaded(new, groups, distinct, data.state, time)
+        is_probe = new.number == PROBE
+        probes = new.take(np.flatnonzero(is_probe))
+        new = new.take(np.flatnonzero(~is_probe)) if len(probes.key) else new
         new = new.numbered_after(loaded)
         every = loaded.before(new)
-        keyed = without_null(distinct)[every.key]
-        left, right = self._pairs(every, len(loaded.key), keyed)
-        met = every.met.copy()
+        meeting = every.before(probes) if len(probes.key) else every
+        keyed = without_null(distinct)[meeting.key]
+        left, right = self._pairs(meeting, len(loaded.key), len(every.key), keyed)
+        met = meeting.met.copy()
         met[left] = met[right] = True
+        met = met[: len(every.key)]
         rows = every.counted(len(loaded.key))
         changed = rows != every.rows
         for side in (LEFT, RIGHT):
@@ -148,10 +161,35 @@ class IntervalJoin(JoinOperator):
             changed=changed_by_key(groups, every.key[write], entries, values),
             output=pa.concat_batches(
                 [
-                    self.joined(distinct.take(pa.array(every.key)), every.values, left, right),
+                    self.joined(distinct.take(pa.array(meeting.key)), meeting.values, left, right),
                     *self._alone(stored_alone, now, len(loaded.key), distinct, time),
                 ]
             ),
+            join_work=self._work(meeting, len(every.key), distinct, left, time)
+            if self.spread
+            else None,
+        )
+
+    def _work(
+        self,
+        rows: _Bucketed,  # of state and new, and behind the first `kept` the probes
+        kept: int,
+        distinct: pa.RecordBatch,
+        left: IntArray,  # rows of the left in all pairs
+        time: EpochTime,
+    ) -> JoinWork:
+        """Add up the work of an epoch, by key."""
+        count = distinct.num_rows
+        key, side = rows.key[:kept], rows.side[:kept]
+        left_rows, right_rows = (
+            np.bincount(key[side == of], minlength=count).astype(np.int64) for of in (LEFT, RIGHT)
+        )
+        return work_of(
+            distinct.select(self.own_keys.names),
+            left_rows,
+            right_rows,
+            np.bincount(rows.key[left], minlength=count).astype(np.int64),
+            time.spreads,
         )
 
     def _loaded(
@@ -179,13 +217,23 @@ class IntervalJoin(JoinOperator):
 
         return _load_buckets(parts, self.grid.first_open(time.closed), find)
 
-    def _pairs(self, every: _Bucketed, loaded: int, keyed: Bools) -> tuple[IntArray, IntArray]:
-        """Return positions of both rows of all pairs with at least one new row."""
+    def _pairs(
+        self, every: _Bucketed, loaded: int, kept: int, keyed: Bools
+    ) -> tuple[IntArray, IntArray]:
+        """Return positions of both rows of all pairs with at least one new row.
+
+        The first `loaded` rows are of the state; those behind the first `kept` are probes, which do
+        not meet one another.
+        """
         moments = event_times_of(every.values)
-        new = np.arange(len(every.key)) >= loaded
+        position = np.arange(len(every.key))
+        new, is_kept = position >= loaded, position < kept
         lefts, rights = ((every.side == side) & keyed for side in (LEFT, RIGHT))
         found = []
-        for some, others in ((lefts & new, rights), (lefts & ~new, rights & new)):
+        which = [(lefts & new & is_kept, rights), (lefts & ~new, rights & new)]
+        if kept < len(position):
+            which.append((lefts & ~is_kept, rights & is_kept))
+        for some, others in which:
             left, right = np.flatnonzero(some), np.flatnonzero(others)
             slices = within(
                 every.key[left],
@@ -196,8 +244,8 @@ class IntervalJoin(JoinOperator):
             )
             one, other = slices.pairs()
             found.append((left[one], right[other]))
-        (a, b), (c, d) = found
-        return np.concatenate([a, c]), np.concatenate([b, d])
+        first, second = zip(*found, strict=True)
+        return np.concatenate(first), np.concatenate(second)
 
     def _over(self, state: StateView, time: EpochTime) -> StateRows:
         """Return unmatched rows of the state that can match none after this epoch."""

@@ -34,6 +34,7 @@ from godwit.operators.joins.sides import (
     event_times_of,
     without_null,
 )
+from godwit.operators.joins.spreading import EvenSpread
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import number_rows
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import StateRows
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
+    from godwit.operators.windows.event_time import EpochTime
 
 _STAYS: Final = 2
 """Side of the entry that holds the newest row of the right before the watermark."""
@@ -67,16 +69,26 @@ class NewestJoin(JoinOperator):
         right: JoinSide,
         how: How,  # ``"left"`` or ``"inner"``
         within_us: int | None,  # how much older the row of the right may be; None: however old
+        spread: int = 0,  # parts that rows of every key are spread over
     ) -> None:
-        super().__init__(name=name, keys=keys, left=left, right=right, how=how)
+        super().__init__(name=name, keys=keys, left=left, right=right, how=how, spread=spread)
         self.within_us = within_us
         # A row's pane is its moment.
         self.grid = PaneGrid.of(TimeWindow(length_us=1, every_us=1))
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state for the checkpoint: sides, and maximum age of a match."""
-        return {**super().means, "within_us": self.within_us}
+        """Meaning of the state for the checkpoint: sides, maximum age of a match, and parts."""
+        parts = {"parts of a key": self.spread} if self.spread else {}
+        return {**super().means, "within_us": self.within_us, **parts}
+
+    def routing(self, time: EpochTime) -> EvenSpread:  # noqa: ARG002
+        """Divide the left among all parts, and copy the right to them, from the start on.
+
+        The newest row of the right may be of any time ago, so a part that begins later would have
+        to be brought it.
+        """
+        return EvenSpread(parts=self.spread)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
         """Store rows until the watermark has passed them, then join them."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.joins.spreading import PART, hash_of_keys
 from godwit.operators.windows.event_time import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -25,6 +26,8 @@ from godwit.store.columns import StateSchema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from godwit.operators.joins.spreading import EvenSpread, Spreads
+    from godwit.operators.windows.event_time import Arrivals, EpochTime
     from godwit.operators.windows.grid import PaneGrid
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
@@ -35,6 +38,8 @@ SIDE: Final = f"{RESERVED_PREFIX}_side"
 """Column that says which stream a row is of."""
 NUMBER: Final = f"{RESERVED_PREFIX}_number"
 """Column that tells entries of one key, pane and side apart."""
+PROBE: Final = -1
+"""Number of a row that meets others and is not kept."""
 MOMENT: Final = f"{RESERVED_PREFIX}_moment"
 """Column of a row's event time, in microseconds."""
 
@@ -71,11 +76,15 @@ class JoinOperator(EventTimeOperator):
         left: JoinSide,
         right: JoinSide,
         how: How,  # whose unmatched rows come out: nobody's, those of a side, or of both
+        # parts that rows of a key may be spread over at most; 0: none are, and there is no column
+        # that says which part a row is of
+        spread: int = 0,
     ) -> None:
         self.name, self.how, self.sides = name, how, (left, right)
-        self.time = RowTime(
-            column=MOMENT, is_reported=left.time.is_reported or right.time.is_reported
-        )
+        self.own_keys, self.spread = keys, spread
+        # How far rows have come must be known to the row where former parts are to be left.
+        reported = left.time.is_reported or right.time.is_reported or bool(spread)
+        self.time = RowTime(column=MOMENT, is_reported=reported)
         self._moment = pa.timestamp("us", tz="UTC")
         moment = pa.field(MOMENT, self._moment)
         self.inputs = pa.schema([moment, *left.named, *right.named])
@@ -85,8 +94,9 @@ class JoinOperator(EventTimeOperator):
             pa.field(SIDE, pa.int8()),
             pa.field(NUMBER, pa.int64()),
         ]
+        part = [pa.field(PART, pa.int32())] if spread else []
         self.schema = StateSchema(
-            keys=pa.schema([*keys, *apart]),
+            keys=pa.schema([*keys, *part, *apart]),
             values=pa.schema([*self.marks_of_state, *self.inputs]),
         )
         self.output = pa.schema([*keys, *left.named, *right.named])
@@ -136,11 +146,45 @@ class JoinOperator(EventTimeOperator):
         """Side, left or right, of one of the operator's inputs."""
         return LEFT if input_number in self.sides[LEFT].inputs else RIGHT
 
+    def arrange(
+        self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Assign rows to panes, split off late ones, and spread those of hot keys over parts."""
+        rows, left_out, arrivals = super().arrange(rows, time, input_number)
+        if self.spread and rows.num_rows:
+            rows = self._spread(rows, time, self._side_of(input_number))
+        return rows, left_out, arrivals
+
+    def _spread(self, rows: pa.RecordBatch, time: EpochTime, side: int) -> pa.RecordBatch:
+        """Send rows to the parts of their keys; those that are not kept there get the number -1."""
+        routing = self.routing(time)
+        if routing is None:
+            return rows
+        hashes = hash_of_keys(rows.select(self.own_keys.names))
+        routes = routing.routes(hashes, side, rows.select(self.inputs.names))
+        if routes is None:
+            return rows
+        row, parts, probes = routes
+        rows = rows.take(pa.array(row))
+        for name, values in ((PART, parts), (NUMBER, np.where(probes, PROBE, 0).astype(np.int64))):
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(values))
+        return rows
+
+    def routing(self, time: EpochTime) -> Spreads | EvenSpread | None:
+        """Return the parts that rows go to; ``None``: all to part 0."""
+        return time.spreads
+
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
-        """Add the columns of an entry's identity: pane, side and number."""
-        numbers = column_of(np.zeros(rows.num_rows, np.int64), None, pa.int64())
+        """Add the columns of an entry's identity: part, pane, side and number."""
+        none = np.zeros(rows.num_rows, np.int64)
+        part = [column_of(none.astype(np.int32), None, pa.int32())] if self.spread else []
         side = rows.column(rows.schema.get_field_index(SIDE))
-        return self.entry_rows(rows, panes, side, numbers)
+        numbers = column_of(none, None, pa.int64())
+        own = rows.select(self.own_keys.names).columns
+        others = rows.select(self.inputs.names).columns
+        names = [*self.schema.keys.names, *self.inputs.names]
+        return pa.RecordBatch.from_arrays([*own, *part, panes, side, numbers, *others], names=names)
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
         """Return whether rows are older than the watermark that earlier epochs acted on."""
@@ -199,7 +243,7 @@ class JoinOperator(EventTimeOperator):
         split = 1 + len(self.sides[LEFT].named)
         some = pa.array(np.where(left < 0, right, left))
         columns = [
-            *own.take(some).columns,
+            *own.select(self.own_keys.names).take(some).columns,
             *rows.select(list(range(1, split))).take(_or_null(left)).columns,
             *rows.select(list(range(split, rows.num_columns))).take(_or_null(right)).columns,
         ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from godwit.operators.joins.spreading import Spreads
     from godwit.operators.windows.slots import Slots
 
 _SAMPLE: Final = 0xF  # one hash in sixteen
@@ -59,6 +60,7 @@ class EpochTime:
     duplicated: bool = False
     # Of two-phase windows: which slot of each key group takes rows.
     slots: Slots | None = None
+    spreads: Spreads | None = None  # of a join that spreads hot keys: which, and how
 
     def latest(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""

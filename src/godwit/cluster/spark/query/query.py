@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from godwit.api.names import NoSuchCallError
 from godwit.cluster.spark.query.failures import epoch_failed
+from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
 from godwit.cluster.spark.query.regrouping import QueryComponents
 from godwit.cluster.spark.query.scaling import QueryScaling
@@ -85,6 +86,8 @@ class Query:
         The number of executors, changed by hand.
     components
         Which operators share a component, and regroupings.
+    hot_keys
+        Hot keys of joins with ``spread=``, divided among lanes by hand.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Query:
             controller=run.controller,
         )
         self.components = QueryComponents(run)
+        self.hot_keys = QueryHotKeys(run)
         _open.add(self)
         driver.begin(self._ending)
 

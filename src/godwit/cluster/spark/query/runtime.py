@@ -13,6 +13,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from godwit.adapt.spreading import spreading_of
 from godwit.adapt.windows import splitting_of
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
@@ -107,6 +108,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
     spark = session_of(flow, options.session)
     compiled = compile_flow(flow, spark)
     splitting_of(compiled, options.adaptation.splitting)  # refused while nothing is touched
+    spreading_of(compiled, options.adaptation.spreading)
     end_terminated()
     name = options.name or flow.name
     _check_name(spark, name)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.settings import Control
+    from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
     from godwit.sinks.continuity import OnDivergence
 
@@ -128,6 +129,10 @@ class Adaptation:
     splitting
         How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
         ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.
+    spreading
+        Lets rows of hot keys of joins with ``spread=`` be divided among lanes while the stream
+        runs, and gathered again, as in ``gw.Spreading()``. By default nobody but you does, by
+        ``query.hot_keys``.
 
     Raises
     ------
@@ -137,6 +142,7 @@ class Adaptation:
 
     fusion: Fusion | None = None
     splitting: Splitting | None = None
+    spreading: Spreading | None = None
 
     def __post_init__(self) -> None:
         if self.fusion is not None:
@@ -147,6 +153,10 @@ class Adaptation:
             from godwit.adapt.windows import Splitting  # noqa: PLC0415  as above
 
             _insist_on_kind("setting splitting of adaptation", self.splitting, Splitting)
+        if self.spreading is not None:
+            from godwit.adapt.spreading import Spreading  # noqa: PLC0415  as above
+
+            _insist_on_kind("setting spreading of adaptation", self.spreading, Spreading)
 
 
 @user_class
@@ -248,6 +258,7 @@ _EXAMPLES: Mapping[str, str] = {
     "Policy": "gw.Policy(on_loss=gw.LossPolicy.LOAD)",
     "Fusion": 'a gw.Fusion, as in fusion=gw.Fusion(by="traffic")',
     "Splitting": 'a gw.Splitting, as in splitting=gw.Splitting(max_latency="500 milliseconds")',
+    "Spreading": "a gw.Spreading, as in spreading=gw.Spreading()",
     "Checkpointing": "gw.Checkpointing(retain_epochs=100), say",
     "Lanes": 'gw.Lanes(compression="zstd"), say',
     "Sizing": "gw.Sizing(executors_timeout_s=300), say",

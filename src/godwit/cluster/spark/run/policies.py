@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.adapt.policy import RESPECT_S, FlowEpoch, ManualOverrides, PolicyLoop, Regroup
+from godwit.adapt.spreading import SpreadKeyOver
 from godwit.adapt.windows import ChooseWindowState
 from godwit.cluster.spark.run.threads import Guard
 from godwit.engine.outcomes import state_bytes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.engine.loop import SharedConductor
     from godwit.engine.sharing import PaneMeter
+    from godwit.engine.spreading import SpreadOrders
     from godwit.migration import EpochOutcome, EpochPlan
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
@@ -80,11 +82,12 @@ class OperatorPolicies:
         conducting: SharedConductor,
         log: CommitLog,
         meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
+        spreading: Mapping[str, SpreadOrders] | None = None,  # join → how its hot keys are spread
         stated: Iterable[str] = (),  # operators that the options of the start name
         respect_s: float = RESPECT_S,
         past: Iterable[Event] = (),
     ) -> None:
-        self._flow, self._meters = flow, meters
+        self._flow, self._meters, self._spreading = flow, meters, spreading or {}
         self._conducting, self._log = conducting, log
         self._overrides = ManualOverrides(respect_s, announce=conducting.announce, stated=stated)
         for event in past:
@@ -151,6 +154,31 @@ class OperatorPolicies:
             )
             self._loop.step(now_s)
 
+    def spread_by_hand(self, change: SpreadKeyOver) -> bool:
+        """Give a key of a join other parts, which policies respect; false if it cannot be now."""
+        with self._lock:
+            if not self._spread(change, "asked for", {}):
+                return False
+            if self._policies:
+                self._overrides.note([f"hot keys of {change.operator}"], time.time())
+            return True
+
+    def _spread(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
+        """Order other parts for a key of a join, and announce it."""
+        orders = self._spreading[change.operator]
+        if not orders.order(change.hash, change.key, change.grid):
+            return False
+        self._conducting.announce(
+            events.HotKeySpread,
+            operator=change.operator,
+            key=change.key,
+            rows=change.grid.rows,
+            columns=change.grid.columns,
+            reason=reason,
+            numbers=dict(numbers),
+        )
+        return True
+
     def cost(self, proposal: Proposal) -> float:
         """Return the bytes of state that a regrouping moves."""
         change, self._plan = proposal.change, None
@@ -177,6 +205,8 @@ class OperatorPolicies:
                 numbers=dict(proposal.numbers),
             )
             return True
+        if isinstance(change, SpreadKeyOver):
+            return self._spread(change, proposal.reason, proposal.numbers)
         if self._plan is None:
             return False
         asked = regrouping_of(self._plan, Bounds(), proposal.reason)

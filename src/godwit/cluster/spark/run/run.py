@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.policy import RESPECT_S
+from godwit.adapt.spreading import SpreadHotKeys, spreading_of
 from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.journal import JournalWriter, recollect
@@ -62,9 +63,10 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import BatchRows
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceBatch
+    from godwit.engine.event_time import EventTimes
     from godwit.engine.loop import Stopwatch
     from godwit.engine.recovery import Recovery
-    from godwit.engine.sharing import PaneMeter
+    from godwit.engine.spreading import SpreadOrders
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
@@ -116,6 +118,11 @@ class SparkRun:
     def flow(self) -> CompiledFlow:
         """The flow under its physical plan of now."""
         return self.epochs.flow
+
+    @property
+    def spreading(self) -> Mapping[str, SpreadOrders]:
+        """Join whose hot keys may be spread → how they are."""
+        return self.epochs.times.spreading
 
     @property
     def names(self) -> UserNames:
@@ -355,6 +362,7 @@ def open_run(
             options.control
             or options.adaptation.fusion
             or splitting_of(flow, options.adaptation.splitting)
+            or options.adaptation.spreading
         )
         past = past_decisions(storage) if adapts else []
         started = run_started(
@@ -440,10 +448,11 @@ def open_run(
             controller=controller,
             policies=OperatorPolicies(
                 flow,
-                _policies(flow, options, epochs.times.sharing),
+                _policies(flow, options, epochs.times),
                 conducting=conducting,
                 log=log,
                 meters=epochs.times.sharing,
+                spreading=epochs.times.spreading,
                 stated=[name for of in options.components.values() for name in of],
                 respect_s=RESPECT_S if options.control is None else options.control.respect_s,
                 past=past,
@@ -471,15 +480,20 @@ def open_run(
 
 
 def _policies(
-    flow: CompiledFlow, options: Options, meters: Mapping[str, PaneMeter]
+    flow: CompiledFlow, options: Options, times: EventTimes
 ) -> Callable[[ManualOverrides, Announce], list[AdaptationPolicy[FlowEpoch]]]:
     """Policies that look at operators: those that are switched on."""
     splitting = splitting_of(flow, options.adaptation.splitting)
+    spreading = spreading_of(flow, options.adaptation.spreading)
 
     def policies(
         overrides: ManualOverrides, announce: Announce
     ) -> list[AdaptationPolicy[FlowEpoch]]:
-        chosen: list[AdaptationPolicy[FlowEpoch]] = [SharePanes(meters)] if meters else []
+        chosen: list[AdaptationPolicy[FlowEpoch]] = []
+        if times.sharing:
+            chosen.append(SharePanes(times.sharing))
+        if spreading is not None:
+            chosen.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
         if splitting is not None:
             chosen.append(
                 SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)

@@ -1,0 +1,266 @@
+"""Policy for joins: rows of a hot key are spread over lanes, and gathered when it cools.
+
+Lanes report which keys of a join have most work: rows that come, rows of state that are looked at
+for them, and pairs.  A key with more than a lane's share is given a grid of parts
+(`godwit.operators.joins.spreading`), as few as bring each part below half of that share, in the
+lanes that have least to do.  A key group cannot be split by moving it, so balancing does nothing
+for a key like that; the parts are key groups like others, which it moves.
+
+Invariant: results do not depend on how keys are spread.
+
+Source: where to split hot keys, by counts of the key's rows beside a worker's share, as in Nasir et
+al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.planning.spreading`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from godwit.adapt.policy import Hysteresis, Proposal, insist_on_epochs
+from godwit.engine.spreading import spreading_joins
+from godwit.model.errors import InvalidFlowError
+from godwit.model.frames import user_class
+from godwit.model.key_work import JoinWork
+from godwit.operators.joins.spreading import WHOLE, Grid, key_group_of_part
+from godwit.planning.spreading import SidesOfKey, choose_shape, place_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from godwit.adapt.policy import FlowEpoch, ManualOverrides
+    from godwit.engine.spreading import SpreadOrders
+    from godwit.model.assignment import Assignment
+    from godwit.model.key_work import KeyWork
+    from godwit.plan.compiled import CompiledFlow
+
+__all__ = ["SpreadHotKeys", "SpreadKeyOver", "Spreading", "parts_for", "spreading_of"]
+
+_GOAL: Final = 0.5
+"""What a part may have, as a share of what a lane gets on average."""
+_WORTH: Final = 0.7
+"""A grid is given up for one whose parts have this share of the work of today's, or less."""
+_MIN_WORK: Final = 4096
+"""Rows and pairs of an epoch, below which no lane is busy enough to relieve it."""
+_CANDIDATES: Final = 64
+"""Parts to choose from, for each that is needed."""
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spreading:
+    """Settings of the policy that spreads hot keys of joins with ``spread=``.
+
+    Attributes
+    ----------
+    epochs
+        Epochs with input that a decision looks back on.
+    spread_above, gather_below
+        A key is spread if it has more work than this many times what a lane gets on average, and
+        gathered if it has less than that many times. Between the two it stays as it is.
+    confirm
+        Decisions in a row that must agree before anything happens.
+    """
+
+    epochs: int = 8
+    spread_above: float = 1.0
+    gather_below: float = 0.25
+    confirm: int = 2
+
+    def __post_init__(self) -> None:
+        insist_on_epochs(self)
+        bounds = (self.gather_below, self.spread_above)
+        if not all(type(bound) in (int, float) for bound in bounds) or not (
+            0 <= self.gather_below < self.spread_above
+        ):
+            raise InvalidFlowError(
+                f"gw.Spreading was given gather_below={self.gather_below!r} and "
+                f"spread_above={self.spread_above!r}.",
+                remedy="Give shares of what a lane gets, the first below the second: between the "
+                "two everything stays as it is.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadKeyOver:
+    """Change of the parts of one key of a join."""
+
+    operator: str
+    hash: int  # of the key
+    key: str  # its values as JSON
+    grid: Grid
+
+
+def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
+    """Return the settings by which hot keys of a flow's joins are spread; ``None``: none are.
+
+    Raises `InvalidFlowError` if there are settings and no join whose keys may be spread.
+    """
+    if settings is None or spreading_joins(flow.operators):
+        return settings
+    raise InvalidFlowError(
+        f"The setting spreading of adaptation has nothing to decide: flow {flow.name!r} has no "
+        "join(..., spread=...).",
+        remedy="Say of a join into how many parts rows of a hot key may be divided, as in "
+        'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), or leave '
+        "spreading= out.",
+        flow=flow.name,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Period:
+    """Measurements of one join since the last evaluation."""
+
+    work: JoinWork = field(default_factory=JoinWork)
+    cpu_ms: dict[int, float] = field(default_factory=dict)  # key group → CPU time
+
+
+class SpreadHotKeys:
+    """Policy that finds hot keys of joins, and proposes parts for them."""
+
+    def __init__(
+        self,
+        orders: Mapping[str, SpreadOrders],  # join → how its keys are spread
+        settings: Spreading,
+        *,
+        overrides: ManualOverrides,
+    ) -> None:
+        self._orders, self._settings, self._overrides = orders, settings, overrides
+        self._hysteresis = Hysteresis(confirm=settings.confirm)
+        self._periods = {name: _Period() for name in orders}
+        self._epochs = 0
+        self._standing: dict[tuple[str, int], Proposal] = {}
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        """Add an epoch to the period; evaluate after every so many epochs with input."""
+        outcome = epoch.outcome
+        for name, period in self._periods.items():
+            period.work += outcome.join_work.get(name, JoinWork())
+            load = outcome.loads.get(epoch.flow.component_of(name).name)
+            if load is not None:
+                for key_group, spent in zip(load.key_groups, load.cpu_ms, strict=True):
+                    known = period.cpu_ms.get(int(key_group), 0.0)
+                    period.cpu_ms[int(key_group)] = known + float(spent)
+        self._epochs += outcome.batch is not None
+        if self._epochs < self._settings.epochs:
+            return
+        self._standing.clear()
+        for name, period in self._periods.items():
+            if not self._overrides.holds(f"hot keys of {name}", epoch.at_s):
+                self._evaluate(name, period, epoch)
+        self._periods, self._epochs = {name: _Period() for name in self._orders}, 0
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
+        """Propose the changes of the last evaluation, until they are answered."""
+        yield from tuple(self._standing.values())
+
+    def answered(self, proposal: Proposal) -> None:
+        """Note that a proposal was carried out or turned down."""
+        change = proposal.change
+        self._standing.pop((change.operator, change.hash), None)
+        self._hysteresis.forget(f"{change.operator} {change.hash}")
+
+    def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
+        """Propose what the period says about the keys of a join."""
+        orders, plan = self._orders[name], epoch.plans[epoch.flow.component_of(name).name]
+        spreads = orders.spreads
+        measured = {of.hash: of for of in period.work.keys}
+        cold = [key_hash for key_hash in spreads.keys if key_hash not in measured]
+        lanes = sum(plan.assignment.lanes)
+        for key_hash in (*measured, *cold):
+            if orders.changing(key_hash):
+                continue
+            now = spreads.grid_of(key_hash)
+            sides = _sides(measured.get(key_hash), now)
+            shape = self._shape(sides, now, period.work.total / lanes, orders, lanes)
+            subject = f"{name} {key_hash}"
+            if not self._hysteresis.confirms(subject, shape):
+                continue
+            assert shape is not None, "nothing confirms no change"
+            key = measured[key_hash].key if key_hash in measured else spreads.keys[key_hash].key
+            grid = Grid(
+                rows=shape[0],
+                columns=shape[1],
+                parts=parts_for(
+                    key_hash,
+                    shape[0] * shape[1],
+                    taken=now,
+                    assignment=plan.assignment,
+                    cpu_ms=period.cpu_ms,
+                    share=shape[0] * shape[1] * sides.part(*shape) / max(period.work.total, 1),
+                ),
+            )
+            share = sides.total * lanes / max(period.work.total, 1)
+            before, after = sides.part(now.rows, now.columns), sides.part(*shape)
+            relief = sides.copied(now.rows, now.columns) if grid == WHOLE else before - after
+            self._standing[name, key_hash] = Proposal(
+                subject=f"hot keys of {name}",
+                change=SpreadKeyOver(operator=name, hash=key_hash, key=key, grid=grid),
+                reason=f"it has {share:.2f} times the work of a lane",
+                gain=relief / self._settings.epochs,  # in rows an epoch
+                cost=max(sides.copied(*shape) - sides.copied(now.rows, now.columns), 0.0)
+                / lanes
+                / self._settings.epochs,
+                numbers={
+                    "share": share,
+                    "left_rows": sides.left,
+                    "right_rows": sides.right,
+                    "pairs": sides.pairs,
+                },
+            )
+
+    def _shape(
+        self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
+    ) -> tuple[int, int] | None:
+        """Return the grid that a key should have; ``None``: the one that it has."""
+        if key.total <= self._settings.gather_below * mean:
+            return None if now == WHOLE else (1, 1)
+        little = mean * lanes < _MIN_WORK * self._settings.epochs
+        if little or key.total <= self._settings.spread_above * mean:
+            return None
+        most = min(orders.join.spread, lanes)
+        shape = choose_shape(key, max_parts=most, goal=_GOAL * mean)
+        if key.part(*shape) > _WORTH * key.part(now.rows, now.columns):
+            return None
+        return shape
+
+
+def _sides(work: KeyWork | None, grid: Grid) -> SidesOfKey:
+    """Return a key's rows and pairs, each counted once, as measured over its parts."""
+    if work is None:
+        return SidesOfKey(left=0.0, right=0.0, pairs=0.0)
+    return SidesOfKey(
+        left=work.left / grid.columns, right=work.right / grid.rows, pairs=float(work.pairs)
+    )
+
+
+def parts_for(
+    key_hash: int,
+    count: int,
+    *,
+    taken: Grid,  # parts that the key has now
+    assignment: Assignment,  # of the join's component
+    cpu_ms: Mapping[int, float],  # key group → what it has to do, of those that have anything
+    share: float = 1.0,  # of all that, what the key's parts will have
+) -> tuple[int, ...]:
+    """Choose parts for a key whose key groups are in different lanes, those with least to do."""
+    if count == 1:
+        return WHOLE.parts
+    width = max(assignment.lanes)
+    place = assignment.executor_of.astype(np.int64) * width + assignment.lane_of
+    load = np.zeros(len(assignment.executors) * width)
+    busy = np.zeros(assignment.num_key_groups)
+    busy[list(cpu_ms)] = list(cpu_ms.values())
+    np.add.at(load, place, busy)
+    numbers = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
+    numbers = numbers[~np.isin(numbers, taken.parts)]
+    key_groups = key_group_of_part(key_hash, numbers, assignment.num_key_groups)
+    home = key_group_of_part(key_hash, np.array(taken.parts, np.int64), assignment.num_key_groups)
+    # What is spread goes from where it is.
+    np.subtract.at(load, place[home], busy[home])
+    each = max(float(busy.sum()), 1.0) * share / count
+    chosen = place_parts(place[key_groups], load, count, each)
+    return tuple(int(numbers[at]) for at in chosen)

@@ -1,0 +1,82 @@
+"""Orders to spread hot keys of a join, from whoever decides to the next epoch.
+
+Policies and people give orders while an epoch runs.  The next epoch that is planned carries them
+out, and its commit record says so; an attempt that is given up carries nothing out.
+
+Invariant: a key has one order at a time, so the parts that were chosen for it are none of those
+that it has when the order is carried out.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from godwit.operators.joins.interval import IntervalJoin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.operators.joins.spreading import Grid, Spreads
+    from godwit.operators.operator import KeyedOperator
+
+__all__ = ["SpreadOrders", "can_spread", "spreading_joins"]
+
+
+def can_spread(operator: KeyedOperator) -> bool:
+    """Return whether hot keys of an operator can be spread while it runs."""
+    return isinstance(operator, IntervalJoin) and bool(operator.spread)
+
+
+def spreading_joins(operators: Iterable[KeyedOperator]) -> list[IntervalJoin]:
+    """Return the joins whose hot keys can be spread while they run."""
+    return [o for o in operators if isinstance(o, IntervalJoin) and o.spread]
+
+
+class SpreadOrders:
+    """Orders for the keys of one join, and how they are spread now."""
+
+    def __init__(self, join: IntervalJoin, spreads: Spreads) -> None:
+        self.join, self._spreads = join, spreads
+        self._orders: dict[int, tuple[str, Grid]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def spreads(self) -> Spreads:
+        """How keys are spread, as of the last committed epoch."""
+        return self._spreads
+
+    def changing(self, key_hash: int) -> bool:
+        """Return whether a change of a key is under way, so that there can be no other."""
+        with self._lock:
+            return key_hash in self._orders or self._spreads.changing(key_hash)
+
+    def order(self, key_hash: int, key: str, grid: Grid) -> bool:
+        """Let a key have another grid from the next epoch on; false where it cannot be now."""
+        with self._lock:
+            taken = key_hash in self._orders or self._spreads.changing(key_hash)
+            if taken or set(self._spreads.grid_of(key_hash).parts) & set(grid.parts):
+                return False
+            self._orders[key_hash] = key, grid
+            return True
+
+    def carried_out(self, spreads: Spreads, newest: int) -> Spreads:
+        """Return how keys are spread with the orders carried out.
+
+        `newest`: greatest event time of the rows of earlier epochs.
+        """
+        with self._lock:
+            orders = dict(self._orders)
+        for key_hash, (key, grid) in orders.items():
+            spreads = spreads.become(key_hash, key, grid, self.join.over_at(newest))
+        return spreads
+
+    def committed(self, spreads: Spreads) -> None:
+        """Continue from a committed epoch; forget the orders that it carried out."""
+        with self._lock:
+            self._spreads = spreads
+            self._orders = {
+                key_hash: order
+                for key_hash, order in self._orders.items()
+                if spreads.grid_of(key_hash).parts != order[1].parts
+            }

@@ -1,0 +1,58 @@
+"""Work for single keys of a join, as lanes measure it: by it hot keys are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["JoinWork", "KeyWork", "summed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyWork:
+    """Work for one key in an epoch, all its parts together."""
+
+    hash: int  # of its key columns
+    key: str  # its values as JSON
+    # left, right: rows that came to be kept, and rows of state that were looked at for them, in
+    # every part that they are in
+    left: int
+    right: int
+    pairs: int
+
+    @property
+    def total(self) -> int:
+        """Rows and pairs."""
+        return self.left + self.right + self.pairs
+
+    def __add__(self, other: KeyWork) -> KeyWork:
+        """Add the work of another part, lane or epoch."""
+        return replace(
+            self,
+            left=self.left + other.left,
+            right=self.right + other.right,
+            pairs=self.pairs + other.pairs,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinWork:
+    """Work of a join in a lane or an epoch, of which keys have most."""
+
+    total: int = 0  # rows and pairs of all keys
+    keys: tuple[KeyWork, ...] = ()  # keys with much of it, and those that are spread
+
+    def __add__(self, other: JoinWork) -> JoinWork:
+        """Add the work of another lane or epoch."""
+        return JoinWork(total=self.total + other.total, keys=summed((*self.keys, *other.keys)))
+
+
+def summed(works: Iterable[KeyWork]) -> tuple[KeyWork, ...]:
+    """Add up work by key, most first."""
+    of_key: dict[int, KeyWork] = {}
+    for work in works:
+        of_key[work.hash] = of_key[work.hash] + work if work.hash in of_key else work
+    return tuple(sorted(of_key.values(), key=lambda work: (-work.total, work.hash)))

@@ -1,0 +1,280 @@
+"""Hot keys of a join, spread over several lanes by a grid of parts.
+
+All rows of a key go to one lane, which one hot key can fill.  So a key may have a *grid* of parts,
+each with a key group, and hence a lane, of its own.  A row of the left takes one row of the grid,
+by a hash of its values, and goes to every part in it; a row of the right takes one column.  Row and
+column cross in exactly one part, so each pair meets exactly once.  With one column the left is
+divided among the parts and the right copied to all (fragment and replicate), which suits a hot side
+beside a small one; a square copies both, and each less.
+
+*A grid is changed without moving state.*  From some epoch on rows are kept in a new grid, of other
+parts.  What the former grid holds stays where it is until the watermark has passed all that it can
+meet; meanwhile new rows go there too, as *probes*: they meet what is kept there, and are not kept.
+
+Invariant: of two rows that match, the first is kept in one grid; the other one goes to that grid
+too, to be kept or as a probe, and elsewhere the first is not.  So the two meet in one part, once,
+whatever epochs, lanes and wait buffers they pass, since a part sees its rows in order.
+
+Source: the fragment-and-replicate join (Epstein, Stonebraker, Wong, 1978) and its grid, the join
+matrix (Stamos, Young, 1993; Okcan, Riedewald, "1-Bucket-Theta", 2011), applied to hot keys alone;
+changes as in smooth migration, Madsen et al. (Enorm) §4.5: what is old ends where it is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from godwit.checkpoint.records import SpreadGrid, SpreadKey
+from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_hashable
+from godwit.model.key_groups import key_groups_of
+from godwit.model.key_work import JoinWork, KeyWork, summed
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.windows.grid import BEGINNING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+PART: Final = f"{RESERVED_PREFIX}_part"
+"""Column that says which part of its key a row goes to; hashed like a key column."""
+MAX_PARTS: Final = 256
+"""Parts that a key may have at most."""
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Parts of a key in rows and columns."""
+
+    rows: int  # among which rows of the left are divided
+    columns: int  # among which rows of the right are
+    parts: tuple[int, ...]  # numbers of the parts, each with a key group of its own
+    # Of a former grid: watermark that has passed all that it can meet. Microseconds.
+    over: int = BEGINNING
+
+    def __post_init__(self) -> None:
+        assert self.rows * self.columns == len(set(self.parts)) == len(self.parts)
+
+    def targets(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        """Return the parts that rows of a side go to: shape ``(rows, copies)``.
+
+        `values`: shape ``(rows,)``: hash of each row, by which it is divided.
+        """
+        cells = np.array(self.parts, np.int32).reshape(self.rows, self.columns)
+        lines = cells if side == 0 else cells.T
+        chosen: npt.NDArray[np.int32] = lines[(values % np.uint64(len(lines))).astype(np.intp)]
+        return chosen
+
+
+WHOLE: Final = Grid(rows=1, columns=1, parts=(0,))
+"""The grid of a key that is not spread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotKey:
+    """A key that is spread, or has been until a while ago."""
+
+    key: str  # its values as JSON, for people
+    grids: tuple[Grid, ...]  # former ones that still hold rows, and last the one of now
+
+    @property
+    def grid(self) -> Grid:
+        """The grid that rows are kept in."""
+        return self.grids[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spreads:
+    """Keys of one join that are spread, in one epoch; picklable."""
+
+    # hash of the key columns → the key; keys of one hash are spread together
+    keys: Mapping[int, HotKey] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recorded: Iterable[SpreadKey]) -> Spreads:
+        """Read the keys from a commit record."""
+        return cls(
+            keys={
+                of.hash: HotKey(
+                    key=of.key,
+                    grids=tuple(
+                        Grid(rows=g.rows, columns=g.columns, parts=g.parts, over=g.over)
+                        for g in of.grids
+                    ),
+                )
+                for of in recorded
+            }
+        )
+
+    def recorded(self) -> tuple[SpreadKey, ...]:
+        """Return the keys for a commit record."""
+        return tuple(
+            SpreadKey(
+                hash=key_hash,
+                key=of.key,
+                grids=tuple(
+                    SpreadGrid(rows=g.rows, columns=g.columns, parts=g.parts, over=g.over)
+                    for g in of.grids
+                ),
+            )
+            for key_hash, of in sorted(self.keys.items())
+        )
+
+    def grid_of(self, key_hash: int) -> Grid:
+        """Return the grid that rows of a key are kept in."""
+        known = self.keys.get(key_hash)
+        return WHOLE if known is None else known.grid
+
+    def changing(self, key_hash: int) -> bool:
+        """Return whether a former grid of a key still holds rows."""
+        known = self.keys.get(key_hash)
+        return known is not None and len(known.grids) > 1
+
+    def become(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
+        """Return the keys after one has got another grid; as they were if it cannot get it yet.
+
+        `over`: watermark that has passed all that rows of until now can meet.
+        """
+        now = self.grid_of(key_hash)
+        if self.changing(key_hash) or set(now.parts) & set(grid.parts):
+            return self
+        changed = HotKey(key=key, grids=(replace(now, over=over), grid))
+        return Spreads(keys={**self.keys, key_hash: changed})
+
+    def as_of(self, closed: int) -> Spreads:
+        """Forget grids whose rows can meet no others, and keys that are whole again."""
+        keys = {}
+        for key_hash, of in self.keys.items():
+            grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
+            if grids != (WHOLE,):
+                keys[key_hash] = replace(of, grids=grids)
+        return Spreads(keys=keys)
+
+    def routes(
+        self, hashes: IntArray, side: int, rows: pa.RecordBatch
+    ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
+        """Return where rows go: row numbers ascending, their parts, and which are probes.
+
+        `hashes`: shape ``(N,)``: hash of each row's key.
+        `side`: which all rows are of.
+        `rows`: N rows, by whose values those of a hot key are divided.
+
+        ``None``: no key is spread, and every row goes to part 0.
+        """
+        hot = np.array(sorted(self.keys), np.int64)
+        of_hot = np.isin(hashes, hot)
+        if not of_hot.any():
+            return None
+        others = np.flatnonzero(~of_hot)
+        taken, parts = [others], [np.zeros(len(others), np.int32)]
+        probes = [np.zeros(len(others), np.bool_)]
+        for key_hash in np.unique(hashes[of_hot]).tolist():
+            which = np.flatnonzero(hashes == key_hash)
+            values = _hashes_of_values(rows.take(pa.array(which)))
+            for grid in (grids := self.keys[key_hash].grids):
+                targets = grid.targets(side, values)
+                taken.append(np.repeat(which, targets.shape[1]))
+                parts.append(targets.ravel())
+                probes.append(np.full(targets.size, grid is not grids[-1]))
+        row = np.concatenate(taken)
+        order = np.argsort(row, kind="stable")
+        return row[order], np.concatenate(parts)[order], np.concatenate(probes)[order]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvenSpread:
+    """The same grid for all keys, from the start on: the left divided, the right copied."""
+
+    parts: int
+
+    def routes(
+        self, hashes: IntArray, side: int, rows: pa.RecordBatch
+    ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+        """Return where rows go; see `Spreads.routes`."""
+        grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
+        values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
+        targets = grid.targets(side, values)
+        row = np.repeat(np.arange(len(hashes)), targets.shape[1])
+        return row, targets.ravel(), np.zeros(len(row), np.bool_)
+
+
+def key_group_of_part(key_hash: int, parts: IntArray, num_key_groups: int) -> npt.NDArray[np.int32]:
+    """Return the key group of each part of a key.
+
+    A row's hash is that of its key columns and, as one more column, the number of its part.
+    """
+    seeds = np.full(len(parts), key_hash, np.int64).view(np.uint64)
+    hashes = hash_int32(parts.astype(np.int32), seeds).view(np.int64)
+    return key_groups_of(hashes, num_key_groups)
+
+
+def hash_of_keys(keys: pa.RecordBatch) -> IntArray:
+    """Return the hashes by which keys are spread: of their key columns alone."""
+    return hash_keys(canonical_keys(keys))
+
+
+def _hashes_of_values(rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    """Hash rows by all their values that can be hashed.
+
+    By nothing else: a sender that runs again, and meets its rows in another order, must divide them
+    as it did the first time.
+    """
+    columns = [field.name for field in rows.schema if is_hashable(field.type)]
+    hashes = hash_keys(canonical_keys(rows.select(columns))).view(np.uint64)
+    return hashes >> np.uint64(20)
+
+
+# -- what lanes measure, by which keys are found hot
+
+
+_MIN_SHARE: Final = 0.05
+_MAX_KEYS: Final = 8
+
+
+def work_of(
+    own: pa.RecordBatch,  # key columns of each key and part, without the part
+    left: IntArray,  # shape ``(number of keys,)``, of each; see `KeyWork`
+    right: IntArray,
+    pairs: IntArray,
+    spread: Spreads | None,
+) -> JoinWork:
+    """Add up a lane's work, by key for the keys that have most."""
+    each = left + right + pairs
+    total = int(each.sum())
+    if not total:
+        return JoinWork()
+    most = np.argsort(-each, kind="stable")[:_MAX_KEYS]
+    chosen = most[each[most] >= _MIN_SHARE * total]
+    if spread is not None and spread.keys:
+        hashes = hash_of_keys(own)
+        hot = np.flatnonzero(np.isin(hashes, np.array(sorted(spread.keys), np.int64)))
+        chosen = np.union1d(chosen, hot)
+    some = own.take(pa.array(chosen))
+    return JoinWork(
+        total=total,
+        keys=summed(
+            KeyWork(hash=key_hash, key=key, left=l_, right=r, pairs=p)
+            for key_hash, key, l_, r, p in zip(
+                hash_of_keys(some).tolist(),
+                keys_as_json(some),
+                left[chosen].tolist(),
+                right[chosen].tolist(),
+                pairs[chosen].tolist(),
+                strict=True,
+            )
+        ),
+    )
+
+
+def keys_as_json(keys: pa.RecordBatch) -> list[str]:
+    """Return the values of each key as JSON, for people."""
+    rows: Sequence[tuple[object, ...]] = list(
+        zip(*(column.to_pylist() for column in keys.columns), strict=True)
+    )
+    return [json.dumps(list(row), default=str) for row in rows]

@@ -1,0 +1,100 @@
+"""Shapes for hot keys of a join, and places for their parts.
+
+A key with l rows of the left, r of the right and p pairs, in a grid of a rows and b columns, costs
+each part ``l / a + r / b + p / (a b)``, and all of them together ``b l + a r + p``: to divide one
+side copies the other.
+
+Invariant: of the grids that bring a part down to the goal the one with fewest parts is chosen, and
+of those the one that copies least; if none does, the one whose parts have least work.
+
+Source: the join matrix of Okcan, Riedewald (2011), §3, with work of pairs beside that of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidesOfKey:
+    """Rows and pairs of one key, each counted once."""
+
+    left: float
+    right: float
+    pairs: float
+
+    @property
+    def total(self) -> float:
+        """Work of the key in one part."""
+        return self.left + self.right + self.pairs
+
+    def part(self, rows: int, columns: int) -> float:
+        """Work of one part of a grid.
+
+        Examples
+        --------
+        >>> SidesOfKey(left=80, right=10, pairs=40).part(4, 1)
+        40.0
+        """
+        return self.left / rows + self.right / columns + self.pairs / (rows * columns)
+
+    def copied(self, rows: int, columns: int) -> float:
+        """Return how many rows there are more in all parts of a grid."""
+        return (columns - 1) * self.left + (rows - 1) * self.right
+
+
+def choose_shape(key: SidesOfKey, *, max_parts: int, goal: float) -> tuple[int, int]:
+    """Choose the rows and columns of a key's grid; `goal`: what a part may have of work.
+
+    Examples
+    --------
+    >>> choose_shape(SidesOfKey(left=900, right=10, pairs=0), max_parts=8, goal=250)
+    (4, 1)
+    >>> choose_shape(SidesOfKey(left=400, right=400, pairs=0), max_parts=4, goal=250)
+    (2, 2)
+    """
+    shapes = [
+        (rows, columns)
+        for rows in range(1, max_parts + 1)
+        for columns in range(1, max_parts // rows + 1)
+    ]
+    enough = [shape for shape in shapes if key.part(*shape) <= goal]
+    if enough:
+        return min(enough, key=lambda shape: (shape[0] * shape[1], key.copied(*shape), shape))
+    return min(
+        shapes,
+        key=lambda shape: (round(key.part(*shape), 6), shape[0] * shape[1], key.copied(*shape)),
+    )
+
+
+def place_parts(
+    candidates: npt.NDArray[np.int64],  # shape ``(n,)``: the place that each part would have
+    load: npt.NDArray[np.float64],  # shape ``(places,)``: what each place has to do already
+    count: int,
+    share: float,  # what a part adds to it
+) -> list[int]:
+    """Choose parts in different places, least loaded first; equal ones by number.
+
+    Returns positions in `candidates`.
+
+    Examples
+    --------
+    >>> place_parts(np.array([0, 0, 1, 2]), np.array([0.0, 5.0, 1.0]), 2, 1.0)
+    [0, 3]
+    """
+    load = load.astype(np.float64)
+    free = np.ones(len(candidates), np.bool_)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(candidates)):
+        of = np.where(free, load[candidates], np.inf)
+        at = int(np.argmin(of))
+        free[at] = False
+        load[candidates[at]] += share
+        chosen.append(at)
+    return chosen
