@@ -391,6 +391,8 @@ def _json(table: pa.Table) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        value = value.astimezone(dt.UTC)  # zones were off by seconds long ago, which ISO has not
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
