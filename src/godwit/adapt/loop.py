@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
 
-__all__ = ["Controller"]
-
 _LATE = 3
 """Periods after which one ends with fewer epochs than it should have."""
 _IN_MIGRATION = "it is being migrated"

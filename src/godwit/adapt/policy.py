@@ -31,20 +31,6 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = [
-    "RESPECT_S",
-    "Actor",
-    "AdaptationPolicy",
-    "Announce",
-    "FlowEpoch",
-    "Hysteresis",
-    "ManualOverrides",
-    "PolicyLoop",
-    "Proposal",
-    "Regroup",
-    "insist_on_epochs",
-]
-
 RESPECT_S = 60.0
 """For how long manual overrides are left alone where no setting says."""
 

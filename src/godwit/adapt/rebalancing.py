@@ -43,17 +43,6 @@ if TYPE_CHECKING:
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray
 
-__all__ = [
-    "LaneBalancing",
-    "LaneChange",
-    "Rebalance",
-    "Rebalancing",
-    "is_own",
-    "rebalance_lanes",
-    "recent_load",
-]
-
-
 _OWN = "control-"
 
 

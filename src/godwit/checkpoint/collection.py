@@ -52,18 +52,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage, FileEntry
 
-__all__ = [
-    "CheckpointSummary",
-    "collect",
-    "collected_since",
-    "copy_checkpoint",
-    "inspect",
-    "needed_files",
-    "reading",
-    "unless_collected",
-    "unneeded_files",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:

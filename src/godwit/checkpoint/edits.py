@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
 
-__all__ = ["drop_operator", "keep_position", "remove_key", "rename_operator"]
-
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
     """Rename an operator's state from the next epoch on."""

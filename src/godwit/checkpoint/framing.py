@@ -52,20 +52,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = [
-    "create_numbered",
-    "decode_record",
-    "digest_of",
-    "encode_commit",
-    "encode_record",
-    "load_record",
-    "load_with_digest",
-    "numbers_in",
-    "plain_problems",
-    "row_problems",
-    "without_bytes",
-]
-
 _NUMBER: Final = (0, 10**12 - 1)  # what the names of files have room for
 _EVENT_TIME: Final = 2**62
 """Microseconds: beyond whatever windows, slack and joins may add to an event time."""

@@ -57,13 +57,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.verification import RepairStep, VerificationReport
 
-__all__ = [
-    "VerificationDisplay",
-    "add_checkpoint_command",
-    "opened_checkpoint",
-    "verify_watched",
-]
-
 _Action: TypeAlias = "Callable[[argparse.Namespace], int]"
 _JOURNAL_LINES = 20
 _POSITION = 120  # characters of a position that are shown

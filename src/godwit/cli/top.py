@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["RunFigures", "Sight", "Viewer", "add_top_command", "figures_of", "frame"]
-
 _ENTRIES = 1000
 _SILENT_S = 5.0
 _WIDE = 160

@@ -33,8 +33,6 @@ from godwit.columns.arrays import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["RowsDigest"]
-
 _WORD = 2**64
 _BYTES = (
     pa.types.is_string,

@@ -14,8 +14,6 @@ from godwit.model.naming import did_you_mean, listing, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["is_table", "no_rows", "table_of"]
-
 _EXAMPLE = '{"symbol": "A", "price": 9.5}'
 
 

@@ -35,16 +35,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
 
-__all__ = [
-    "Recovery",
-    "carried_on",
-    "first_assignments",
-    "recover_flow",
-    "remembered_load",
-    "run_started",
-    "transplanted",
-]
-
 _T = TypeVar("_T")
 
 

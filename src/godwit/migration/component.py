@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from godwit.migration.inputs import EpochSucceeded, MigrationRequested
     from godwit.migration.state import RunningEpoch, RunState
 
-__all__ = ["OngoingMigration", "TrackedComponent", "admit", "relocate", "suspend_or_load"]
-
 
 @dataclass(slots=True, kw_only=True)
 class OngoingMigration:

@@ -18,25 +18,6 @@ if TYPE_CHECKING:
     from godwit.migration.state import SlotPair
     from godwit.model.assignment import Assignment
 
-__all__ = [
-    "CancellationRequested",
-    "DrainRequested",
-    "EpochFailed",
-    "EpochHeld",
-    "EpochStarted",
-    "EpochSucceeded",
-    "ExecutorJoined",
-    "ExecutorLeft",
-    "Fact",
-    "LanesRequested",
-    "MigrationRequested",
-    "PhysicalPlanChanged",
-    "RunStarted",
-    "StayRequested",
-    "WarmingFailed",
-    "WarmingFinished",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:

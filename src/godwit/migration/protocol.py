@@ -29,8 +29,6 @@ from godwit.model.errors import MigrationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MigrationProtocol"]
-
 
 class MigrationProtocol:
     """The state machine. Deterministic; no I/O, no clock, no threads.

@@ -39,17 +39,6 @@ if TYPE_CHECKING:
     from godwit.migration.state import ComponentView, ProtocolView
     from godwit.model.assignment import Assignment, Move
 
-__all__ = [
-    "MAX_ENDS",
-    "EndRegrouping",
-    "Regrouping",
-    "RegroupingStage",
-    "Regroupings",
-    "forget_oldest",
-    "merged",
-    "moves_to_come",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingStage:

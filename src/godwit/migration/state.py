@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from godwit.migration.strategy import LossPolicy, Policy
     from godwit.model.assignment import Assignment, Move
 
-__all__ = [
-    "ComponentView",
-    "EpochPlan",
-    "ProtocolView",
-    "RunState",
-    "RunningEpoch",
-    "SlotPair",
-    "Transfer",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source
 
-__all__ = [
-    "CompiledFlow",
-    "Component",
-    "Input",
-    "Output",
-    "SourceInput",
-    "UpstreamInput",
-    "source_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceInput:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow, Component, Input, Output
     from godwit.plan.nodes import OperatorNode
 
-__all__ = ["UserNames", "action_of", "explain"]
-
 _WIDTH = 100
 _LABEL = 10
 _INDENT = "    "

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     Layouts: TypeAlias = Mapping[str, tuple[Mapping[str, EntryLayout], WaitingLayout]]
 
-__all__ = ["Layouts", "digest_of_way", "flow_version", "layouts_of"]
-
 
 def flow_version(flow: CompiledFlow) -> FlowVersion:
     """Describe a flow for its checkpoint."""

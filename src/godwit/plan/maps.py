@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["ArrowMap", "bind_map", "map_dataframe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowMap:

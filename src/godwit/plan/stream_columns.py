@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
     from godwit.sources.source import Source
 
-__all__ = ["Resolver", "Retimed", "SourceMaps", "StreamColumns", "never_retimed"]
-
 DataFrameMaps: TypeAlias = tuple[Callable[[Any], Any], ...]
 
 SourceMaps: TypeAlias = tuple[Any, ...]

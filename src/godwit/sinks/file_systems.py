@@ -24,18 +24,6 @@ from godwit.sources.directory import open_file_system as open_any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "destination_of",
-    "exists",
-    "force_file",
-    "force_names",
-    "force_tree",
-    "local_path",
-    "open_file_system",
-    "renames_directories",
-]
-
-
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
 
 

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["LocalRows", "LocalRun", "rows_of"]
-
 _PATIENCE = 3_000
 
 

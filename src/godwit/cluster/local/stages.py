@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Blob
     from godwit.sources.source import Source
 
-__all__ = ["Boxes", "add_splits", "run_lanes", "ship_rows"]
-
 Boxes = list[list[bytes]]
 """Place → payloads for it."""
 

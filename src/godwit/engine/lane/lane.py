@@ -77,8 +77,6 @@ if TYPE_CHECKING:
     from godwit.store.changes import EntryRange
     from godwit.store.local_store import LocalState
 
-__all__ = ["LaneFlow", "LaneOperator", "lane_flow", "local_store", "run_lane", "shipments"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOperator:

@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from godwit.model.key_work import JoinWork
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
-__all__ = [
-    "EpochInstruction",
-    "LaneReport",
-    "OperatorInstruction",
-    "OperatorReport",
-    "PassedOn",
-    "Place",
-    "StateInstruction",
-    "senders_that_differ",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

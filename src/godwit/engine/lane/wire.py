@@ -37,33 +37,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import UpstreamInput
 
-__all__ = [
-    "ARRIVALS",
-    "DIGEST",
-    "EMITTED",
-    "HOT",
-    "LEFT_OUT",
-    "PARTIAL",
-    "ROWS",
-    "UNREADABLE",
-    "Blob",
-    "Header",
-    "Payload",
-    "Shipment",
-    "digests_in",
-    "due_at",
-    "hand_over",
-    "insist_on_staying",
-    "pairs_sent",
-    "ship",
-    "ship_arrivals",
-    "ship_digest",
-    "ship_unreadable",
-    "unpack_arrivals",
-    "unpack_rows",
-    "unreadable_in",
-]
-
 Blob = tuple[int, bytes]
 """Number of a place, and a payload for it."""
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Listener = Callable[[Event], None]
 
-__all__ = ["EventDispatcher", "Recorder"]
-
 _MAX_EVENTS = 10_000
 _MAX_BEHIND = 10_000
 _FLUSH_S = 1.0

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics import MetricWrapperBase
 
-__all__ = ["METRICS", "Metrics", "MetricsServer"]
-
 METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]]] = {
     "godwit_query": (Info, "The query that the metrics are of", ()),
     "godwit_last_epoch": (Gauge, "The last committed epoch", ()),

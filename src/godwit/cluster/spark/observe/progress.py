@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.records import BatchRef
 
-__all__ = [
-    "PendingFiles",
-    "SparkProgress",
-    "offsets_behind",
-    "rows_held_back",
-    "source_figures",
-    "sources_of",
-    "with_sources",
-]
-
 
 def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
     """Say how far behind the sources a query is, as plain values; ``None`` before Spark knows.

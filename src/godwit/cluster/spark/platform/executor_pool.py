@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from godwit.engine.loop import SharedConductor
     from godwit.migration import ProtocolView
 
-__all__ = ["Scheduler", "SparkExecutorPool", "SparkScheduler", "owns_nothing"]
-
 
 class Scheduler(Protocol):
     """Port to the cluster manager: request and end executors; calls may take a while."""

@@ -40,15 +40,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Blob
     from godwit.engine.loop import SharedConductor
 
-__all__ = [
-    "ExecutorWatch",
-    "insist_on_placement",
-    "insist_on_spare_slots",
-    "live_executors",
-    "rehearse",
-    "wait_for",
-]
-
 
 def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Executor, ...]:
     """Executors that are registered and alive now, in the order of their names.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-__all__ = ["insist_on_python"]
-
 _PACKAGES = ("godwit", "pyspark", "pyarrow")
 _EXACT = ("godwit", "pyspark")  # asked of the module: a package of another project may be godwit
 _TASKS_AT_MOST = 64

@@ -8,8 +8,6 @@ import socket
 import stat
 from pathlib import Path
 
-__all__ = ["acknowledge_quickly", "freeze_loaded_objects"]
-
 _SETTLED_AFTER_TASKS = 2
 _tasks: dict[str, int] = {}  # program → tasks that have run
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["epoch_failed", "for_spark", "keep_stack_out_of_log", "said", "without_credentials"]
-
 _STACK = re.compile(r"\n\s+at [\w.$/]+\(")
 _PREAMBLES = (
     # Of the driver, around what the executor said.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from godwit.plan.compiled import CompiledFlow
     from godwit.sinks.continuity import OnDivergence
 
-__all__ = ["Flow"]
-
 
 class Flow(LogicalFlow):
     """A stateful stream program: a DAG of sources, keyed operators and sinks.

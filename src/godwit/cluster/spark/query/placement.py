@@ -49,18 +49,6 @@ if TYPE_CHECKING:
     from godwit.planning.copy_routes import CopyRoute
     from godwit.planning.preview import PlanPreview
 
-__all__ = [
-    "AnyPlan",
-    "AnyStrategy",
-    "Migration",
-    "Pending",
-    "QueryPlacement",
-    "checked_bounds",
-    "checked_moves",
-    "checked_strategy",
-    "target_of",
-]
-
 AnyStrategy = Strategy | Literal["live", "disruptive", "stop_the_world", "instant", "smooth"]
 AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-__all__ = ["SparkBlockMap"]
-
 In = TypeVar("In")
 Out = TypeVar("Out")
 

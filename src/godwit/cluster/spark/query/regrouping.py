@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from godwit.engine.regrouping import RegroupingPlan
     from godwit.migration import Bounds, EndRegrouping
 
-__all__ = ["PendingRegrouping", "QueryComponents"]
-
 
 class PendingRegrouping(Pending["EndRegrouping"]):
     """A regrouping that was asked for.

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["compile_flow", "session_of", "start"]
-
 _ARROW_ROWS = "200000"
 _WITHDRAW_S = 10.0
 _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")

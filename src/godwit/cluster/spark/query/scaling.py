@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from godwit.migration import Bounds
     from godwit.planning import Problem
 
-__all__ = ["QueryScaling", "Scaling"]
-
 _LOOK_S = 0.1
 _ROUNDS = 8
 """Plans for one component, each on what the one before left, before a scaling gives up."""

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
     from godwit.adapt.windows import Splitting
     from godwit.sinks.continuity import OnDivergence
 
-__all__ = [
-    "Adaptation",
-    "Checkpointing",
-    "Observability",
-    "Options",
-    "Sizing",
-    "Trigger",
-    "checked_trigger",
-]
-
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
