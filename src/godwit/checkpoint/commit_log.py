@@ -203,7 +203,7 @@ class CommitLog:
     def _check_version(self, record: CommitRecord) -> None:
         """Refuse a flow version's file that belongs to another history."""
         path = flow_path(record.flow)
-        if record.flow_digest and record.flow_digest != self._load(path, FlowVersion)[1]:
+        if record.flow_digest != self._load(path, FlowVersion)[1]:
             problem = f"epoch {record.epoch} ran under another flow version of this number"
             raise self._forked(path, problem)
 
@@ -214,7 +214,7 @@ class CommitLog:
             return None
         path, latest = plan_path(self.plan), self.latest
         plan, digest = self._load(path, PhysicalPlan)
-        if latest and latest.plan == self.plan and latest.plan_digest not in {"", digest}:
+        if latest and latest.plan == self.plan and latest.plan_digest != digest:
             problem = f"epoch {latest.epoch} ran under another physical plan of this number"
             raise self._forked(path, problem)
         return plan
@@ -399,19 +399,16 @@ class CommitLog:
             digest = here = manifest.record
             with suppress(CorruptCheckpointError):  # the record is not needed to go on from here
                 here = self.digest(start)
-            if digest not in {"", here}:
+            if digest != here:
                 raise self._forked(path, f"it sums up another record of epoch {start}")
         else:
             chains = Chains(self.identity.num_key_groups)
             digest = ""
-        before: CommitRecord | None = None
         for later in range(start + 1, epoch + 1):
             record, own_digest = self._load(commit_path(later), CommitRecord)
-            if record.history and not digest and later > 0:
-                digest = self.digest(later - 1)  # not in a manifest of format 2
-            for problem in link_problems(self.identity, record, before=before, digest=digest):
+            for problem in link_problems(self.identity, record, digest=digest):
                 raise self._forked(commit_path(later), problem)
-            before, digest = record, own_digest
+            digest = own_digest
             self._check_version(record)
             if record.flow != chains.flow:
                 chains.become(record.flow, self.version(record.flow))
@@ -472,7 +469,7 @@ class CommitLog:
             record,
             run_id=run.run_id,
             query_id=self.identity.query_id,
-            history=self.identity.history_id,
+            history=self.identity.history,
             previous="" if self.latest is None else self.digest(self.latest_epoch),
             flow=self.flow,
             plan=self.plan,

@@ -59,34 +59,6 @@ class StateDescription(msgspec.Struct, frozen=True, kw_only=True):
     # time, the side of a join that a column is of, the clock of timers
     means: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Read earlier forms: types with a time zone, and meanings among the windows."""
-        replaced: dict[str, Any] = {
-            "columns": without_zones(self.columns),
-            "entries": without_zones(self.entries),
-        }
-        if self.codec == "arrow":
-            replaced["type"] = without_zones(self.type)
-        if isinstance(self.windows, list) and not self.means:
-            replaced["windows"], replaced["means"] = _windows_and_meanings(self.windows)
-        for name, value in replaced.items():
-            if value != getattr(self, name):
-                msgspec.structs.force_setattr(self, name, value)
-
-
-def _windows_and_meanings(windows: list[Any]) -> tuple[list[Any] | None, dict[str, Any]]:
-    """Split windows from other meanings in a list written by earlier versions."""
-    panes = [w for w in windows if not isinstance(w, dict) or {"length_us", "gap_us"} & w.keys()]
-    means = {name: value for w in windows if w not in panes for name, value in w.items()}
-    if panes:
-        means.setdefault("output", "append")
-    if "clock" in means:
-        means["clock of timers"] = means.pop("clock")
-    if "sides" in means:
-        left, right = means.pop("sides")
-        means["origins"] = {"left": {"sources": left}, "right": {"sources": right}}
-    return panes or None, means
-
 
 class StateUpgrade(Protocol):
     """Converts state columns of an earlier flow version to today's. Picklable."""
@@ -111,11 +83,6 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
 
-    def __post_init__(self) -> None:
-        """Read types with a time zone, of earlier versions."""
-        for name in ("keys", "waiting"):
-            msgspec.structs.force_setattr(self, name, without_zones(getattr(self, name)))
-
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     """Operators and sinks of a flow from some epoch on."""
@@ -132,10 +99,6 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     # name in the previous version → name in this one; all at once
     renamed: dict[str, str] = msgspec.field(default_factory=dict)
     dropped: tuple[str, ...] = ()  # operators of the previous version whose state is gone
-
-    def __post_init__(self) -> None:
-        """Read types with a time zone, of earlier versions."""
-        msgspec.structs.force_setattr(self, "sinks", without_zones(self.sinks))
 
     def operator(self, name: str) -> OperatorVersion | None:
         """Return an operator with state, of the flow or kept; ``None`` if there is none."""

@@ -27,7 +27,6 @@ from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
     FORMAT,
-    READABLE_FORMATS,
     BlockRef,
     CommitRecord,
     EditRecord,
@@ -162,7 +161,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
     for output in record.outputs:
         yield from _out_of_bounds(output, flow=_NUMBER, lane=_NUMBER, rows=_SIZE)
         yield from _block(output.block)
-    for sink in (record.sinks or {}).values():
+    for sink in record.sinks.values():
         yield from _out_of_bounds(sink, before=(-1, record.epoch - 1))
     for block in record.blocks():
         written_for = number_in(block.file)
@@ -366,7 +365,7 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
     problem = _frame_problem(view)
     if not problem:
         magic, start, length, _, _ = _HEADER.unpack_from(view)
-        if magic[:7] != _NAME or magic[7] not in READABLE_FORMATS:
+        if magic[:7] != _NAME or magic[7] != FORMAT:
             raise _other_format(magic[7], path)
         try:
             record = msgspec.msgpack.decode(view[start : start + length], type=kind)
@@ -390,7 +389,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
     """Return the error that a file has a format that cannot be read."""
     return CheckpointMismatchError(
         f"The file {path!r} has format {version} of a checkpoint, and this version of Godwit reads "
-        f"formats {' and '.join(map(str, sorted(READABLE_FORMATS)))}.",
+        f"format {FORMAT}.",
         remedy="Start with a new checkpoint, and let the sources deliver their rows again; or go "
         "on with the version of Godwit that wrote this one.",
         file=path,

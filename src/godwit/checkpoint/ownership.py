@@ -72,21 +72,11 @@ class HistoryPoint:
     digest: str  # of the epoch's record, and through it of all records before
 
 
-def link_problems(
-    identity: FlowIdentity, record: CommitRecord, *, before: CommitRecord | None, digest: str
-) -> Iterator[str]:
+def link_problems(identity: FlowIdentity, record: CommitRecord, *, digest: str) -> Iterator[str]:
     """Yield why a record does not continue this checkpoint's history.
 
-    `before`: the record of the epoch before; ``None`` if there is none or it is not at hand.
     `digest`: digest of the record before, as it is here; empty if it is not known.
     """
-    if not record.history:
-        if before is not None and before.history:
-            yield (
-                "it does not name its predecessor, though earlier records do: a version of Godwit "
-                "wrote it that writes no format 3"
-            )
-        return
     origin = identity.origin_of(record.epoch)
     writer = f"run {record.run_id!r} of query {record.query_id or 'unknown'} committed it"
     if (record.history, record.query_id) != (origin.history, origin.query_id):
@@ -109,8 +99,6 @@ def edit_problems(
     `record`, `flow_version`, `previous`: digests of what the edit names, as they are here; an empty
     `record` is not known.
     """
-    if not edit.history:  # of a version of Godwit that let edits name nothing
-        return
     if edit.history != identity.origin_of(edit.epoch).history or record not in {"", edit.record}:
         yield f"it was written after another epoch {edit.epoch} than the one that is here"
     elif edit.flow_digest != flow_version:

@@ -34,7 +34,6 @@ at that time: bytes are read as what they were written.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import partial
 from typing import Any, Final, Literal
@@ -42,9 +41,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 FORMAT: Final = 3
-"""Version of all this, as it is written; what is not readable is refused by name."""
-READABLE_FORMATS: Final = frozenset({2, FORMAT})
-"""Records of format 2 name no predecessor; the first epoch of a run upgrades the checkpoint."""
+"""Version of all this; another one is refused by name."""
 
 IDENTITY: Final = "identity.rec"
 FLOWS: Final = "flows"
@@ -248,15 +245,14 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int  # epochs are committed in order, without gaps, from 0
     run_id: str  # the run that committed it
     query_id: str = ""  # The query that committed it; empty if not known. Set by the commit log.
-    # Id of the history that it continues (`FlowIdentity.history_id`); empty in a record of format
-    # 2, which names no predecessor either. Set by the commit log.
+    # Id of the history that it continues (`FlowIdentity.history`). Set by the commit log.
     history: str = ""
     previous: str = ""  # Digest of the record before it; empty in epoch 0. Set by the commit log.
     flow: int = 0  # The flow version it ran under. Set by the commit log.
     # Number of the physical plan it ran under (`godwit.checkpoint.records`). Set by the
     # commit log.
     plan: int = 0
-    # flow_digest, plan_digest: of the files of those two; empty in format 2. Set by the commit log.
+    # flow_digest, plan_digest: of the files of those two. Set by the commit log.
     flow_digest: str = ""
     plan_digest: str = ""
     # the micro-batch that it covers; ``None`` for an epoch without input
@@ -290,9 +286,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
     # join → its keys whose rows are spread from the next epoch on, as the epoch leaves them
     spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
-    # name of a sink that is given rows → what it was; ``None`` where an earlier version wrote the
-    # record
-    sinks: dict[str, SinkRecord] | None = None
+    # name of a sink that is given rows → what it was
+    sinks: dict[str, SinkRecord] = msgspec.field(default_factory=dict)
     # The earliest epoch whose state can still be read once this record is there. Set by the commit
     # log.
     retained_from: int = 0
@@ -329,23 +324,15 @@ class FlowIdentity(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # name of the flow
     num_key_groups: int  # fixed at first launch
     query_id: str = ""  # id of the query, the same over restarts; empty if not known
-    # random id, new for every checkpoint and every copy of one; empty in format 2
+    # id of the history that the next epoch continues: random, new for every checkpoint and every
+    # copy of one
     history: str = ""
     # of a copy: the histories that its first epochs are of, in order of epochs
     origins: tuple[Origin, ...] = ()
 
-    @property
-    def history_id(self) -> str:
-        """Id of the history that the next epoch continues."""
-        if self.history:
-            return self.history
-        # A checkpoint of format 2 has none: the same one at every start.
-        named = f"{self.query_id}/{self.name}/{self.num_key_groups}".encode()
-        return hashlib.blake2b(named, digest_size=16).hexdigest()
-
     def origin_of(self, epoch: int) -> Origin:
         """Return the query and history to which the record of `epoch` belongs."""
-        own = Origin(query_id=self.query_id, history=self.history_id, epoch=epoch)
+        own = Origin(query_id=self.query_id, history=self.history, epoch=epoch)
         return next((origin for origin in self.origins if epoch <= origin.epoch), own)
 
 
@@ -357,7 +344,7 @@ class EditRecord(msgspec.Struct, frozen=True, kw_only=True):
     renamed: dict[str, str] = msgspec.field(default_factory=dict)  # old name → new name
     dropped: tuple[str, ...] = ()  # operators whose state is to be forgotten
     # history, epoch, record: the checkpoint's history, its latest epoch, and the digest of that
-    # epoch's record, when the edit was written; empty in edits of earlier versions of Godwit
+    # epoch's record, when the edit was written
     history: str = ""
     epoch: int = -1
     record: str = ""
@@ -419,7 +406,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     # states, waiting: in order of states, and of operators
     states: tuple[StateManifest, ...]
     waiting: tuple[WaitingManifest, ...]
-    record: str = ""  # digest of the record of `epoch`; empty in format 2
+    record: str = ""  # digest of the record of `epoch`
     # The earliest epoch that can still be read, where later epochs were taken back: what they let
     # go of is gone. 0 if the record of `epoch` says it.
     retained_from: int = 0

@@ -227,16 +227,14 @@ class _Verification:
         for epoch in sorted(epoch for epoch in {*commits, *manifests} if epoch >= first):
             record, manifest = commits.get(epoch), manifests.get(epoch)
             digest = self.digests.get(commit_path(epoch), "")
-            if manifest is not None and manifest.record and digest not in {"", manifest.record}:
+            if manifest is not None and digest not in {"", manifest.record}:
                 problem = f"It sums up another record of epoch {epoch} than the one that is here."
                 self.find(manifest_path(epoch), problem, _ONE_HISTORY)
             if record is None or self.identity is None:
                 continue
             noted = manifests.get(epoch - 1)
             digest = self.digests.get(commit_path(epoch - 1), "" if noted is None else noted.record)
-            for problem in link_problems(
-                self.identity, record, before=commits.get(epoch - 1), digest=digest
-            ):
+            for problem in link_problems(self.identity, record, digest=digest):
                 self.find(commit_path(epoch), f"The record is wrong: {problem}.", _ONE_HISTORY)
 
     def check_edits(self, edits: Sequence[EditRecord]) -> None:
@@ -272,7 +270,7 @@ class _Verification:
             (flow_path(record.flow), record.flow_digest, "flow version"),
             (plan_path(record.plan), record.plan_digest, "physical plan"),
         ):
-            if digest and self.digests.get(path, digest) != digest:
+            if self.digests.get(path, digest) != digest:
                 problem = f"It is another {what} than the one that retained epochs ran under."
                 self.find(path, problem, _ONE_HISTORY)
         if record.plan not in self.plans:
@@ -729,7 +727,7 @@ class _RecordPlan:
         if record is None:
             return False
         origin = self.identity.origin_of(record.epoch)
-        return record.history in {"", origin.history}
+        return record.history == origin.history
 
     def _give_again(self, number: int) -> None:
         """Plan to write a manifest again from the records."""
@@ -767,7 +765,7 @@ class _RecordPlan:
     def _sums_up(self, manifest: Manifest) -> bool:
         """Return whether a manifest belongs to the existing record of its epoch."""
         digest = self.digests.get(commit_path(manifest.epoch), manifest.record)
-        return manifest.record in {"", digest}
+        return manifest.record == digest
 
     def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
         """Replay records from a manifest as far as they lead; ``None`` if not at all."""
@@ -777,7 +775,6 @@ class _RecordPlan:
             if manifest.num_key_groups != self.num_key_groups or not self._sums_up(manifest):
                 return None
             chains = Chains.restore(manifest)
-        before: CommitRecord | None = None
         while until is None or chains.epoch < until:
             record = self.commits.get(chains.epoch + 1)
             if record is None:
@@ -788,13 +785,12 @@ class _RecordPlan:
                 except GodwitError:
                     return chains
                 chains.become(record.flow, version)
-            noted = manifest.record if manifest is not None and before is None else ""
+            noted = manifest.record if manifest is not None and chains.epoch == anchor else ""
             digest = self.digests.get(commit_path(chains.epoch), noted)
-            links = link_problems(self.identity, record, before=before, digest=digest)
+            links = link_problems(self.identity, record, digest=digest)
             if any(True for _ in (*links, *chains.problems(record))):
                 return chains
             chains.apply(record)
-            before = record
         return chains
 
     def _step(self, path: str, problem: str, action: Literal["set aside", "none"]) -> None:

@@ -85,14 +85,6 @@ class Deliveries:
             if output.rejects_of is None and output.is_result
         }
         recorded = {} if latest is None else latest.sinks
-        if latest is not None and recorded is None:  # an earlier version did not say
-            names = {o.name for o in outputs if not complete.get(o.name)}
-            names.update(ref.sink for ref in latest.outputs)
-            recorded = {
-                name: SinkRecord(writer=name, complete=complete.get(name, False))
-                for name in sorted(names)
-            }
-        assert recorded is not None
         former = _former(outputs, recorded, renamed)
         writers = {name: recorded[old].writer for name, old in former.items()}
         for output in outputs:

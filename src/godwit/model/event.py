@@ -61,12 +61,7 @@ class Event(ABC):
         return values
 
 
-def read_event(
-    kinds: Mapping[str, type[Event]],
-    values: Any,
-    *,
-    former_fields: Mapping[str, str],  # name of a field in older journals → its name today
-) -> Event:
+def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:
     """Undo `Event.to_dict` of an event of some kinds, by name; refuse any other values."""
     kind = values.get("kind") if isinstance(values, dict) else None
     known = kinds.get(kind) if isinstance(kind, str) else None
@@ -74,9 +69,8 @@ def read_event(
         raise _no_event(f"There is no event of kind {kind!r:.100}.", kind)
     readers = {field.name: _reader(str(field.type)) for field in fields(known)}
     try:
-        named = {former_fields.get(name, name): value for name, value in values.items()}
-        del named["kind"]
-        event = known(**{name: readers[name](value) for name, value in named.items()})
+        named = {name: readers[name](value) for name, value in values.items() if name != "kind"}
+        event = known(**named)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _no_event(f"These are not the values of an event {kind}: {error}.", kind) from None
     if not math.isfinite(event.at_s):

@@ -904,8 +904,7 @@ class LayoutsCompared(Event):
 
 _KINDS: Mapping[str, type[Event]] = {
     name: globals()[name] for name in __all__ if name not in ("Event", "event_from_dict")
-} | {"HandRespected": ManualOverrideRespected, "FormsCompared": LayoutsCompared}  # in old journals
-_FORMER_FIELDS = {"form": "layout"}  # of older journals
+}
 
 DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Decision))
 """Kinds of events by which the controller and the pool of executors tell what they decided."""
@@ -913,4 +912,4 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, _Deci
 
 def event_from_dict(values: Any) -> Event:
     """Undo `Event.to_dict`."""
-    return read_event(_KINDS, values, former_fields=_FORMER_FIELDS)
+    return read_event(_KINDS, values)

@@ -223,7 +223,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     A query may be running on it.
     """
     before = CommitLog.open_read_only(storage).latest
-    sinks = {} if before is None else before.sinks or {}
+    sinks = {} if before is None else before.sinks
     points: dict[str, HistoryPoint | None] = {}
     unseen = []
     for name, sink in sorted(sinks.items()):
@@ -236,7 +236,7 @@ def check_targets(storage: CheckpointStorage) -> TargetReport:
     findings: list[Finding] = []
     refused: list[Finding] = []
     for name, point in points.items():
-        if log.latest is not None and name in (log.latest.sinks or {}):
+        if log.latest is not None and name in log.latest.sinks:
             findings += _lacking(log, log.latest, name, point)
             refused += _not_continued(log, log.latest, name, point)
     return TargetReport(findings=tuple(findings), refused=tuple(refused), unseen=tuple(unseen))
@@ -278,7 +278,7 @@ def _not_continued(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
     """Yield a finding if a target does not continue the checkpoint."""
-    sink = (record.sinks or {})[name]
+    sink = record.sinks[name]
     if point is not None and not is_shared(point, log):
         yield Finding(
             file=sink.target,
@@ -301,7 +301,7 @@ def _lacking(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
     """Yield missing files of an epoch that is not delivered yet."""
-    sink = (record.sinks or {})[name]
+    sink = record.sinks[name]
     if point is not None and point.epoch >= record.epoch:
         return
     for target, path in _lane_files_gone(log, record, name):

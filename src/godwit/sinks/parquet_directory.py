@@ -32,7 +32,6 @@ _ATTEMPTS: Final = 5
 _LAST: Final = "_delivered.json"
 _MARKER: Final = "_godwit.json"
 _EPOCH: Final = re.compile(r"epoch=(\d+)")
-_ZONE: Final = re.compile(r"(?<=, )tz=[^\]]+(?=\])")  # within the text of a timestamp's type
 _CANNOT_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS}
 
 
@@ -137,10 +136,7 @@ class ParquetDirectory:
             ) from cause
         if not isinstance(theirs, dict) or not isinstance(theirs.get("columns"), dict):
             raise _refusal({}, mine, error)
-        # Directories of earlier releases name the zone of the session that began them.
-        then = theirs["columns"].items()
-        then = theirs["columns"] = {name: _ZONE.sub("tz=UTC", str(dtype)) for name, dtype in then}
-        now = mine["columns"]
+        then, now = theirs["columns"], mine["columns"]
         if {**theirs, "columns": now} != mine or any(then.get(n, t) != t for n, t in now.items()):
             raise _refusal(theirs, mine, error)
         return theirs
@@ -230,7 +226,7 @@ class ParquetDirectory:
     def epoch_point(self, epoch: int) -> HistoryPoint:
         """Read history and digest of a delivered epoch from its ``_SUCCESS``."""
         point = read_point(self.filesystem, f"{self.root}/epoch={epoch}/_SUCCESS")
-        if point is None or point.epoch != epoch:  # an earlier version wrote it
+        if point is None or point.epoch != epoch:  # it was damaged
             return without_history(epoch)
         return point
 

@@ -63,14 +63,6 @@ if TYPE_CHECKING:
 
 EPOCHS: Final = "godwit_epochs"
 
-_COLUMNS: Final = (
-    "target text NOT NULL DEFAULT ''",
-    "target_oid oid",
-    "history text NOT NULL DEFAULT ''",
-    "digest text NOT NULL DEFAULT ''",
-)
-
-
 _RECORD: Final = (
     "INSERT INTO {epochs} AS e (query_id, sink, target, target_oid, epoch, history, digest) "
     "VALUES ({query}, {sink}, {target}, {oid}, {epoch}, {history}, {digest}) "
@@ -114,7 +106,7 @@ class DeliveredEpochs:
         self._follow_table(connection)
 
     def _prepare(self, connection: Connection, target: TargetTable) -> None:
-        """Create ``godwit_epochs``, or upgrade its columns."""
+        """Create ``godwit_epochs``, or check that it may be used."""
         # CREATE TABLE IF NOT EXISTS asks for the right to create even where there is nothing to do;
         # it is said all the same, for another query's sink may be first.
         if scalar(connection, "SELECT to_regclass(%s)", self.identifier.as_string()) is None:
@@ -122,35 +114,12 @@ class DeliveredEpochs:
                 sql.SQL(
                     "CREATE TABLE IF NOT EXISTS {} (query_id text, sink text, epoch bigint NOT "
                     "NULL, delivered_at timestamptz NOT NULL DEFAULT now(), "
-                    + ", ".join(_COLUMNS)
-                    + ", PRIMARY KEY (query_id, sink, target))"
+                    "target text NOT NULL, target_oid oid, history text NOT NULL, "
+                    "digest text NOT NULL, PRIMARY KEY (query_id, sink, target))"
                 ).format(self.identifier)
             )
             return
         target.check_privileges(connection, self.identifier, ["SELECT", "INSERT", "UPDATE"])
-        if not _has_targets(connection, self._schema):
-            self._upgrade(connection)
-
-    def _upgrade(self, connection: Connection) -> None:
-        """Add the columns that tell targets apart."""
-        primary_key = scalar(
-            connection,
-            "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
-            self.identifier.as_string(),
-        )
-        added = ", ".join(f"ADD COLUMN {column}" for column in _COLUMNS)
-        connection.execute(sql.SQL("ALTER TABLE {} " + added).format(self.identifier))
-        if primary_key is not None:
-            connection.execute(
-                sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
-                    self.identifier, sql.Identifier(primary_key)
-                )
-            )
-        connection.execute(
-            sql.SQL("ALTER TABLE {} ADD PRIMARY KEY (query_id, sink, target)").format(
-                self.identifier
-            )
-        )
 
     def _follow_table(self, connection: Connection) -> None:
         """Update the row of a table that was renamed, moved or restored."""
@@ -175,41 +144,26 @@ class DeliveredEpochs:
             # Another table had this name: the row is that one's.
             self._delete(connection, row)
             self.put(connection, row.point, target=other, oid=row.oid)
-        for row in rows:
-            if not row.target:  # of an earlier version, which knew one table a schema
-                return row
         return self._row_elsewhere(connection)
 
     def _row_elsewhere(self, connection: Connection) -> _Row | None:
         """Find this table's row in another schema."""
         schemas = connection.execute(
             """
-            SELECT n.nspname, c.oid = to_regclass(%s)
+            SELECT n.nspname
             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.relname = %s AND c.relkind = 'r' AND n.nspname <> %s
               AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
             """,
-            [EPOCHS, EPOCHS, self._schema],
+            [EPOCHS, self._schema],
         ).fetchall()
-        for schema, is_visible in schemas:
-            if _has_targets(connection, schema):
-                for row in self._rows(connection, schema):
-                    if row.oid == self.oid:
-                        return row
-            elif is_visible:  # an earlier version put it where the search path began
-                for row in self._rows(connection, schema, with_targets=False):
-                    return row
-        return None
+        rows = (row for (schema,) in schemas for row in self._rows(connection, schema))
+        return next((row for row in rows if row.oid == self.oid), None)
 
-    def _rows(
-        self, connection: Connection, schema: str, *, with_targets: bool = True
-    ) -> list[_Row]:
+    def _rows(self, connection: Connection, schema: str) -> list[_Row]:
         """Return the rows of this query and sink."""
-        statement = (
+        statement: LiteralString = (
             "SELECT target, target_oid::bigint, epoch, history, digest FROM {epochs} "
-            "WHERE query_id = {query} AND sink = {sink}"
-            if with_targets
-            else "SELECT '', NULL::bigint, epoch, '', '' FROM {epochs} "
             "WHERE query_id = {query} AND sink = {sink}"
         )
         rows = connection.execute(self._statement(statement, schema)).fetchall()
@@ -236,9 +190,7 @@ class DeliveredEpochs:
         """Delete a row of the table of epochs, if the user may."""
         table = sql.Identifier(row.schema, EPOCHS)
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
-        if scalar(connection, may_delete, table.as_string()) and _has_targets(
-            connection, row.schema
-        ):
+        if scalar(connection, may_delete, table.as_string()):
             connection.execute(
                 self._statement(
                     "DELETE FROM {epochs} WHERE query_id = {query} AND sink = {sink} "
@@ -296,24 +248,12 @@ class DeliveredEpochs:
     def other_writers(self, connection: Connection) -> bool:
         """Return whether another query or sink has written to the table too."""
         statement = self._statement(
-            "SELECT EXISTS (SELECT FROM {epochs} WHERE target IN ({target}, '') "
+            "SELECT EXISTS (SELECT FROM {epochs} WHERE target = {target} "
             "AND (query_id, sink) <> ({query}, {sink}))",
             self._schema,
             target=self._table,
         )
         return bool(scalar(connection, statement))
-
-
-def _has_targets(connection: Connection, schema: str) -> bool:
-    """Return whether ``godwit_epochs`` of a schema tells targets apart."""
-    return bool(
-        scalar(
-            connection,
-            "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) "
-            "AND attname = 'target' AND NOT attisdropped)",
-            sql.Identifier(schema, EPOCHS).as_string(),
-        )
-    )
 
 
 _COPIED_ROWS: Final = 65_536

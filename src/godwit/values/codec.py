@@ -364,15 +364,7 @@ class MsgpackCodec:
     def _decode_one(self, blob: memoryview) -> Any:
         """Decode one state of either form."""
         if self._native and blob[0] not in EXTENSION_MARKERS:
-            try:
-                return self._decode_typed(blob)
-            except Exception:
-                # Earlier releases wrote a tagged state among native ones as it was.
-                with contextlib.suppress(Exception):
-                    state = self._tagged.decode(blob)
-                    if self._fits(state):
-                        return state
-                raise
+            return self._decode_typed(blob)
         state = self._tagged.decode(blob)
         if isinstance(state, self._root) or self._fits(state):
             return state

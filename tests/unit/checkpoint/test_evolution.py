@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-import pytest
 from tests.support.flow_versions import flow, operator, state
 
 from godwit.checkpoint.evolution import (
     FlowVersion,
-    StateDescription,
     WrittenState,
     described,
     plain,
@@ -60,25 +58,6 @@ def test_state_of_a_dropped_operator_is_not_its_successors() -> None:
 
 def test_plain_values_are_what_a_record_gives_back() -> None:
     assert plain({"a": (1, ("b",))}) == {"a": [1, ["b"]]}
-
-
-@pytest.mark.parametrize(
-    ("windows", "panes", "means"),
-    [
-        ([{"length_us": 9, "every_us": 9}], 1, {"output": "append"}),
-        ([{"length_us": 9, "every_us": 9}, {"output": "update"}], 1, {"output": "update"}),
-        ([{"clock": "event"}], 0, {"clock of timers": "event"}),
-        ([{"gap_us": 5}], 1, {"output": "append"}),
-    ],
-)
-def test_meanings_that_were_noted_among_windows_are_found(
-    windows: list[dict[str, object]], panes: int, means: dict[str, object]
-) -> None:
-    stored = {"columns": [["at", "timestamp[us, tz=Asia/Tokyo]"]], "codec": "arrow"}
-    data = msgspec.msgpack.encode({**stored, "windows": windows})
-    found = msgspec.msgpack.decode(data, type=StateDescription)
-    assert (found.windows, found.means) == (windows[:panes] or None, means)
-    assert found.columns == (("at", "timestamp[us, tz=UTC]"),)
 
 
 def test_types_of_instants_have_no_zone_wherever_they_stand() -> None:

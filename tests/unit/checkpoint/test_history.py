@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from godwit.checkpoint import framing
 from godwit.checkpoint.collection import copy_checkpoint
 from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.evolution import FlowVersion
-from godwit.checkpoint.framing import encode_record, load_record
+from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.checkpoint.records import (
-    IDENTITY,
     CommitRecord,
     ComponentPlan,
     FlowIdentity,
@@ -64,17 +62,6 @@ def backup(tmp_path: Path) -> CheckpointStorage:
 def put(source: CheckpointStorage, target: CheckpointStorage, *paths: str) -> None:
     for path in paths:
         target.write_atomic(path, source.read(path).to_pybytes())
-
-
-def old_format(storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the records what they were before they named their predecessors."""
-    monkeypatch.setattr(framing, "_MAGIC", b"GODWIT\x00\x02")
-    identity = load_record(storage, IDENTITY, FlowIdentity)
-    storage.write_atomic(IDENTITY, encode_record(replace(identity, history="", format=2)))
-    for entry in storage.list("commits"):
-        record = load_record(storage, entry.path, CommitRecord)
-        storage.write_atomic(entry.path, encode_record(replace(record, **BARE)))
-    monkeypatch.undo()
 
 
 def test_each_record_names_its_predecessor_and_its_query(ours: CheckpointStorage) -> None:
@@ -169,20 +156,11 @@ def test_a_backup_knows_that_what_came_after_it_is_ahead(
     assert log.relation(collected) == "unknown"
 
 
-def test_a_checkpoint_of_format_2_is_upgraded_by_its_next_epoch(
-    ours: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(ours, "a", until=3)
-    old_format(ours, monkeypatch)
-    assert verify(ours).ok
-    log = run(ours, "b", until=5)
-    assert log.record(4).previous == log.digest(3)
-    assert log.record(4).history == log.identity.history_id == log.point(3).history
-    assert open_log(ours, "c").latest_epoch == 5
-    assert verify(ours).ok
+def test_a_record_that_names_no_predecessor_is_refused(ours: CheckpointStorage) -> None:
+    log = run(ours, "a", until=5)
     ours.write_atomic(commit_path(5), encode_record(replace(log.record(5), **BARE)))
-    with pytest.raises(CorruptCheckpointError, match="does not name its predecessor"):
-        open_log(ours, "d")
+    with pytest.raises(CorruptCheckpointError, match="does not continue its history"):
+        open_log(ours, "b")
     assert not verify(ours).ok
 
 

@@ -7,9 +7,7 @@ import pytest
 from tests.oracles.evolving import Program, Runtime
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.framing import encode_record
 from godwit.checkpoint.ownership import acquire_lease
-from godwit.checkpoint.records import EditRecord, edit_path
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.main import main
@@ -203,18 +201,6 @@ def test_an_edit_whose_predecessor_is_gone_is_refused(tmp_path: Path) -> None:
     assert verify(CheckpointStorage.open(tmp_path / "ck")).ok
     edits_in(tmp_path)[1].unlink()
     assert "or one that is gone" in refused_edit(tmp_path, RENAMED)
-
-
-def test_edits_that_name_no_predecessor_count_as_they_did(tmp_path: Path) -> None:
-    run(tmp_path, TWO, ("x", 1))
-    storage = CheckpointStorage.open(tmp_path / "ck")
-    for number, (old, new) in enumerate([("a", "b2"), ("b2", "c")]):
-        edit = EditRecord(number=number, flow=0, renamed={old: new})
-        storage.write_atomic(edit_path(number), encode_record(edit))
-    rename(tmp_path, "c", "d")  # one that does follows them
-    rename(tmp_path, "d", "c")
-    assert verify(storage).ok
-    assert run(tmp_path, RENAMED, ("x", 10)).results()["c"] == {"x": {"total": 11}}
 
 
 def test_edits_go_with_a_copy_and_beside_the_removal_of_a_key(tmp_path: Path) -> None:

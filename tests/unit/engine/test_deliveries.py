@@ -152,15 +152,6 @@ def test_a_new_sink_and_one_that_was_given_nothing_have_no_part_in_the_last_epoc
     assert list(found.changes()) == ["sink a is new and gets what comes after epoch 7"]
 
 
-def test_the_last_epoch_of_an_earlier_version_goes_by_names() -> None:
-    latest = CommitRecord(epoch=4, run_id="r", outputs=record("a", "gone").outputs)
-    found = Deliveries(flow(output("a"), output("b")), latest, {})
-    assert former(found) == {"a": ("a", "a"), "b": ("b", "b")}
-    assert found.left_out() == {"gone": 2}
-    whole = Deliveries(flow(output("a"), output("b"), complete=True), latest, {})
-    assert former(whole) == {"a": ("a", "a"), "b": (None, "b")}
-
-
 @pytest.mark.parametrize(
     ("then", "now", "stays"),
     [("x", "x", True), ("x", "y", False), ("", "x", False), ("", "", False)],

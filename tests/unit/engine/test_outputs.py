@@ -133,7 +133,8 @@ def given(
         OutputRef(sink="out", flow=0, lane=0, rows=rows, block=block, kind=cast("Any", kind))
         for (_, kind, rows), block in zip(blocks, writer.close(), strict=True)
     )
-    record = CommitRecord(epoch=3, run_id="r", outputs=refs)
+    to = {output.name: SinkRecord(writer=output.name) for output in flow(sink).outputs}
+    record = CommitRecord(epoch=3, run_id="r", outputs=refs, sinks=to)
     with closing(opened(flow(sink), storage, latest=record if again else None)) as sinks:
         sinks.deliver(record, again=again)
 

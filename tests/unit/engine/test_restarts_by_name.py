@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
-from tests.support.restarted import TIME, Restarted, changed
+from tests.support.restarted import TIME, Restarted
 
 import godwit as gw
 from godwit.checkpoint import entries
@@ -275,41 +275,6 @@ def test_a_column_of_kept_rows_that_may_have_been_renamed_is_refused(tmp_path: P
     Restarted(tmp_path, build, {"rows": {"columns": AB}}).epoch(rows=rows_of(AB, ROWS))
     with pytest.raises(CheckpointMismatchError, match="column a is gone and a2 is new"):
         Restarted(tmp_path, build, {"rows": {"columns": renamed}})
-
-
-def as_written_earlier(said: Any) -> None:
-    """Change a flow version to its earlier form: with time zones, and meanings among windows."""
-    for operator in said["operators"].values():
-        for state in operator["states"].values():
-            means = state.pop("means")
-            sides = [means["origins"][side]["sources"] for side in ("left", "right")]
-            bounds = {name: means[name] for name in ("earliest_us", "latest_us", "how")}
-            state["windows"] += [bounds, {"sides": sides}]
-            state["columns"] = in_berlin(state["columns"])
-            state["entries"] = in_berlin(state["entries"])
-        operator["waiting"] = in_berlin(operator["waiting"])
-
-
-def in_berlin(columns: Sequence[Any]) -> list[Any]:
-    return [[name, dtype.replace("UTC", "Europe/Berlin")] for name, dtype in columns]
-
-
-def test_a_checkpoint_that_recorded_a_time_zone_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    undisturbed = played(tmp_path / "one", join, AB, AB)
-    root = tmp_path / "other"
-    with monkeypatch.context() as earlier:
-        earlier.setattr(entries, "_utc", lambda dtype: dtype)
-        berlin = {"rows": zoned(AB), "other": zoned(OF_OTHER)}
-        run = run_of(root, join, **berlin)
-        found = named(run, run.epoch(rows=rows_of(AB, ROWS)))
-    changed(root, "flows", as_written_earlier)
-    with pytest.raises(CheckpointMismatchError, match="changed places"):
-        run_of(root, lambda rows, other: join(other, rows), **berlin)
-    run = run_of(root, join, rows=AB, other=OF_OTHER)
-    found += named(run, run.epoch(rows=rows_of(AB, LATER), other=rows_of(OF_OTHER, OTHER)))
-    assert sorted(found, key=repr) == undisturbed
 
 
 def ones(key: tuple[str], rows: Any, state: Any) -> Any:

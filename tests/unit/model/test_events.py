@@ -278,20 +278,6 @@ def test_a_switch_of_lanes_alone_says_so() -> None:
     assert event.describe() == "sum: assignment 2 changes lanes only"
 
 
-def test_overrides_in_older_journals_are_read() -> None:
-    values = {"kind": "HandRespected", "epoch": 4, "at_s": 1.0, "what": "scaling", "until_s": 61.0}
-    assert event_from_dict(values) == events.ManualOverrideRespected(
-        epoch=4, at_s=1.0, what="scaling", until_s=61.0
-    )
-
-
-def test_comparisons_of_layouts_in_older_journals_are_read() -> None:
-    (compared,) = (e for e in ONE_OF_EACH if isinstance(e, events.LayoutsCompared))
-    values = compared.to_dict() | {"kind": "FormsCompared", "form": compared.layout}
-    del values["layout"]
-    assert event_from_dict(values) == compared
-
-
 def test_an_unknown_kind_is_refused_by_name() -> None:
     with pytest.raises(GodwitError, match="no event of kind 'Nonsense'"):
         event_from_dict({"kind": "Nonsense", "epoch": 0, "at_s": 0.0})

@@ -666,7 +666,7 @@ def test_a_directory_says_which_epoch_of_which_history_it_got_last(tmp_path: Pat
     assert opened(tmp_path).last_delivered() == point(1)
     (tmp_path / "_delivered.json").write_text("{torn")
     assert opened(tmp_path).last_delivered() == point(1)
-    (tmp_path / "epoch=1" / "_SUCCESS").write_bytes(b"")  # of an earlier version
+    (tmp_path / "epoch=1" / "_SUCCESS").write_bytes(b"")  # damaged
     unknown = opened(tmp_path).last_delivered()
     assert unknown is not None
     assert (unknown.epoch, unknown.digest) == (1, "")

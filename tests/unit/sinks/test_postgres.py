@@ -264,33 +264,6 @@ def test_a_table_is_known_whatever_the_search_path(postgres: str) -> None:
     query(postgres, f"DROP SCHEMA {schema}_before CASCADE")
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_epochs_that_an_earlier_version_recorded_are_taken_over(
-    postgres: str, *, elsewhere: bool
-) -> None:
-    ((schema,),) = query(postgres, "SELECT current_schema()")
-    query(postgres, f"CREATE SCHEMA {schema}_first")
-    place = f"{schema}_first" if elsewhere else schema
-    query(postgres, "CREATE TABLE target (plane text, total bigint)")
-    query(
-        postgres,
-        f"CREATE TABLE {place}.godwit_epochs (query_id text, sink text, epoch bigint NOT NULL, "
-        "delivered_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (query_id, sink))",
-    )
-    query(
-        postgres,
-        f"INSERT INTO {place}.godwit_epochs VALUES ('query-1', 'by_plane', 0), ('q', 'other', 9)",
-    )
-    with opened(postgres.replace(schema, f"{schema}_first,{schema}")) as sink:
-        last = sink.last_delivered()
-        assert last is not None
-        assert (last.epoch, last.digest) == (0, "")
-        sink.deliver(EPOCHS[0])
-        sink.deliver(EPOCHS[1])
-    assert len(table(postgres)) == 4
-    query(postgres, f"DROP SCHEMA {schema}_first CASCADE")
-
-
 def test_a_server_that_went_back_during_a_run_is_noticed(postgres: str) -> None:
     with opened(postgres) as sink:
         for number in range(3):

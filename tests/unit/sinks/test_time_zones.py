@@ -89,15 +89,6 @@ def test_parquet_keeps_instants_and_goes_on_under_another_zone(
     assert found.schema.field("at").type == pa.timestamp("us", "UTC")
 
 
-def test_a_parquet_directory_that_names_a_zone_is_gone_on_with(tmp_path: Path) -> None:
-    sink = sinks.parquet(tmp_path)
-    deliver(sink, "Europe/Berlin", 0, INSTANTS, lanes=False)
-    marker = tmp_path / "_godwit.json"
-    marker.write_text(marker.read_text().replace("tz=UTC", "tz=Europe/Berlin"))
-    deliver(sink, "Etc/UTC", 1, OTHERS, lanes=False)
-    assert (tmp_path / "epoch=1" / "_SUCCESS").exists()
-
-
 @pytest.mark.parametrize("mode", ["append", "upsert", "lanes"])
 @pytest.mark.parametrize("zone", ZONES)
 def test_delta_keeps_instants_and_goes_on_under_another_zone(

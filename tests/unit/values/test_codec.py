@@ -21,14 +21,13 @@ from godwit.model.errors import InvalidFlowError, StateEncodingError
 from godwit.values.changes import read_plain
 from godwit.values.checks import is_same
 from godwit.values.codec import (
-    MsgpackCodec,
     PickleCodec,
     State,
     UnencodableError,
     is_immutable,
     make_codec,
 )
-from godwit.values.values import TaggedValues, state_as_json
+from godwit.values.values import state_as_json
 
 
 class Book(msgspec.Struct):
@@ -455,23 +454,6 @@ def test_what_a_codec_writes_it_reads_as_what_it_was(state_type: Any, state: Any
     assert all(map(is_same, read, states))
     (one,) = codec.decode(views(codec.encode([state])))
     assert is_same(one, state)
-
-
-@pytest.mark.parametrize(
-    ("state_type", "state"),
-    [
-        pytest.param(*case, id=name)
-        for name, case in zip(NUMBERED, AS_THEY_WERE, strict=True)
-        if case[0] not in (complex, dict, list)
-    ],
-)
-def test_a_state_that_an_earlier_release_could_not_read_again_is_read(
-    state_type: Any, state: Any
-) -> None:
-    codec = make_codec("o", "msgpack", state_type, [Derived])
-    assert isinstance(codec, MsgpackCodec)
-    blob = TaggedValues({"Base": Base, "Derived": Derived}).encode(state)  # as it was written
-    assert all(map(is_same, codec.decode(views([blob, blob])), [state, state]))
 
 
 def test_a_tagged_state_among_native_ones_is_shown_and_read_without_its_classes() -> None:
