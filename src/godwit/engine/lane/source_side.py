@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from godwit.sources.source import Source, Split
 
 __all__ = [
+    "Feed",
     "LaneInput",
     "NumberedSplit",
     "SourceSide",
@@ -67,13 +68,21 @@ class LaneInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Feed:
+class Feed:
     """A source after its maps, and the inputs of the operators that read it."""
 
     source: str
     maps: tuple[Any, ...]  # in order; `ArrowMap`s on a source of Godwit's own
     schema: pa.Schema  # columns that the inputs have between them, after the maps
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
+
+    def given(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+        """Give each operator its columns, with the event times where it reports them."""
+        for lane_input in self.inputs:
+            names = list(lane_input.columns or ())
+            if lane_input.time is not None and lane_input.time not in names:
+                names.append(lane_input.time)
+            yield lane_input, rows.select(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +119,7 @@ def _as_they_are(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Tab
 class SourceSide:
     """The source side's part of a flow; the same for every epoch and physical plan."""
 
-    feeds: tuple[_Feed, ...]
+    feeds: tuple[Feed, ...]
     # source of Godwit's own → columns that are read of it, with their types, in its order
     columns: Mapping[str, pa.Schema]
     # source of Godwit's own → what becomes of rows that it cannot read
@@ -122,7 +131,7 @@ class SourceSide:
         index = {operator.name: at for at, operator in enumerate(flow.operators)}
         declared = {operator: number for number, operator in enumerate(flow.actions)}
         watermarks = flow.watermarks
-        feeds: dict[tuple[str, tuple[Any, ...]], _Feed] = {}
+        feeds: dict[tuple[str, tuple[Any, ...]], Feed] = {}
         inputs = [given for given in flow.inputs if isinstance(given, SourceInput)]
         for given in sorted(inputs, key=lambda given: declared[given.operator]):
             at = (given.source, given.maps)
@@ -138,7 +147,7 @@ class SourceSide:
                 time=given.time.name if known is None and given.time is not None else None,
             )
             if known is None:
-                known = _Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
+                known = Feed(source=given.source, maps=given.maps, schema=pa.schema([]), inputs=())
             fields = {field.name: field.type for field in known.schema}
             fields |= {field.name: field.type for field in given.schema}
             if given.time is not None:
@@ -184,14 +193,10 @@ class SourceSide:
                 continue
             table = table.select(feed.schema.names).cast(feed.schema).combine_chunks()
             for batch in table.to_batches():
-                for lane_input in feed.inputs:
-                    names = list(lane_input.columns or ())
-                    if lane_input.time is not None and lane_input.time not in names:
-                        names.append(lane_input.time)
-                    yield lane_input, batch.select(names)
+                yield from feed.given(batch)
 
 
-def _columns_read(source: Source, feeds: Sequence[_Feed]) -> pa.Schema:
+def _columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
     """Return the columns that are read of a source: all of them, where a map may look at any."""
     used = {name for feed in feeds for name in feed.schema.names}
     whole = any(feed.maps for feed in feeds)
@@ -234,7 +239,7 @@ def ship_splits(
     for numbered in splits:
         name, columns = numbered.source, side.columns[numbered.source]
         chunks, digest, unreadable = count(), RowsDigest(), RowsDigest()
-        for table in _gathered(read_split(name, sources[name], numbered.split, columns)):
+        for table in gathered(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
                 unreadable.update(table)
                 to, origin = side.unreadable[name], (0, numbered.number, next(chunks), 0)
@@ -350,23 +355,23 @@ def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> 
     )
 
 
-def _gathered(
+def gathered(
     batches: Iterable[pa.RecordBatch | Unreadable],
 ) -> Iterator[pa.Table | pa.RecordBatch]:
     """Gather batches into tables large enough to combine well and small enough to hold.
 
     Rows that could not be read are batches.
     """
-    gathered: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if isinstance(batch, Unreadable):
             yield batch.rows
             continue
-        gathered.append(batch)
+        pending.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MAX_ROWS or size >= _MAX_BYTES:
-            yield pa.Table.from_batches(gathered)
-            gathered, rows, size = [], 0, 0
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
     if rows:
-        yield pa.Table.from_batches(gathered)
+        yield pa.Table.from_batches(pending)

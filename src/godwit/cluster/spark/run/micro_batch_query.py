@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,7 +65,7 @@ class MicroBatchRows:
         self._batches = MicroBatches(log.storage, offsets.lines)
         schema = arrow_schema(rows)
         self._rows = SourceRows(schema)
-        feeds = tuple(tuple(feed.inputs) for feed in feeds_of(recovery.flow))
+        feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
         self.stage = FrameStage(feeds=feeds, schema=schema)
 
     @property

@@ -14,7 +14,8 @@ rows of a micro-batch go this way, or, if there is a single one more, none (deci
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,9 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
 from godwit.engine.lane.lane import shipments
-from godwit.engine.lane.wire import ship, ship_arrivals
-from godwit.operators.windows.event_time import Arrivals
-from godwit.plan.compiled import SourceInput
+from godwit.engine.lane.source_side import SourceSide, gathered, ship_input
 from godwit.plan.maps import map_dataframe
 
 if TYPE_CHECKING:
@@ -38,116 +37,56 @@ if TYPE_CHECKING:
 
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
+    from godwit.engine.lane.source_side import Feed, LaneInput
     from godwit.engine.lane.wire import Blob
     from godwit.plan.compiled import CompiledFlow
 
 __all__ = [
-    "FeedInput",
     "FrameStage",
-    "SourceFeed",
     "SourceRows",
     "feed_frames",
     "feeds_of",
     "read_feeds",
+    "slots_of",
     "streaming_dataframe",
 ]
 
 _FEED = "__godwit_feed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedInput:
-    """Columns that one operator reads from a feed."""
-
-    operator: int  # index of the operator in the flow
-    slots: tuple[str, ...]  # slots of its columns: key columns, then the others
-    schema: pa.Schema  # their names and Arrow types
-    # slot of the event time, at one of the inputs of a feed; ``None`` at the others
-    time: str | None = None
-    # number of the watermark that its event times move (`CompiledFlow.watermarks`)
-    watermark: int = 0
-    number: int = 0  # which of the operator's inputs it is
-
-
-@dataclass(slots=True, kw_only=True)
-class SourceFeed:
-    """A source after its maps, and the operators that read it."""
-
-    source: str  # name of the source
-    maps: tuple[Any, ...]  # dataFrame maps, in order
-    columns: dict[str, str] = field(default_factory=dict)  # column → slot
-    types: dict[str, pa.DataType] = field(default_factory=dict)  # slot → Arrow type
-    inputs: list[FeedInput] = field(default_factory=list)  # the operators
-
-
-def feeds_of(flow: CompiledFlow) -> tuple[SourceFeed, ...]:
+def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
     """Find the feeds of DataFrames, by names of sources, then as their operators were declared.
 
     Spark numbers the sources of a query in the order it comes upon them, and finds their offsets by
     these numbers.  So the order must not follow the operators, which come and go.
     """
-    feeds: list[SourceFeed] = []
-    # As they were declared, whatever the physical plan: see `CompiledFlow.under`.
-    declared = {operator: number for number, operator in enumerate(flow.actions)}
-    watermarks = tuple(enumerate(flow.watermarks))
-    index_of = {operator.name: index for index, operator in enumerate(flow.operators)}
-    for source_input in sorted(
-        flow.inputs, key=lambda source_input: declared[source_input.operator]
-    ):
-        if not isinstance(source_input, SourceInput) or source_input.source in flow.own_sources:
-            continue
-        feed = next(
-            (f for f in feeds if f.source == source_input.source and f.maps == source_input.maps),
-            None,
-        )
-        if feed is None:
-            feed = SourceFeed(source=source_input.source, maps=source_input.maps)
-            feeds.append(feed)
-        for column in [
-            *source_input.schema,
-            *([] if source_input.time is None else [source_input.time]),
-        ]:
-            if column.name not in feed.columns:
-                slot = _free_slot(column.type, feed.types)
-                feed.columns[column.name] = slot
-                feed.types[slot] = column.type
-        feed.inputs.append(
-            FeedInput(
-                operator=index_of[source_input.operator],
-                slots=tuple(feed.columns[name] for name in source_input.columns),
-                schema=source_input.schema,
-                time=None
-                if source_input.time is None or feed.inputs
-                else feed.columns[source_input.time.name],
-                watermark=next(
-                    n for n, names in watermarks if flow.watermark_of(source_input) in names
-                ),
-                number=source_input.number,
-            )
-        )
+    feeds = (feed for feed in SourceSide.of(flow).feeds if feed.source not in flow.own_sources)
     return tuple(sorted(feeds, key=lambda feed: feed.source))
 
 
-def _free_slot(dtype: pa.DataType, taken: Mapping[str, pa.DataType]) -> str:
-    """Name a new slot for a column of a type."""
-    number = 0
-    while (slot := f"{dtype}_{number}".replace(" ", "")) in taken:
-        number += 1
-    return slot
+def slots_of(feed: Feed) -> dict[str, str]:
+    """Column of a feed → its slot: its type, and its number among the columns of that type."""
+    numbers: Counter[str] = Counter()
+    slots = {}
+    for column in feed.schema:
+        of_type = str(column.type).replace(" ", "")
+        slots[column.name] = f"{of_type}_{numbers[of_type]}"
+        numbers[of_type] += 1
+    return slots
 
 
 def feed_frames(
-    feeds: tuple[SourceFeed, ...], sources: Mapping[str, DataFrame]
+    feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
     """Give the source of every feed, and its rows as slots (and a tag, where there are several)."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
-        types.update(feed.types)
+        types.update(zip(slots_of(feed).values(), feed.schema.types, strict=True))
     selected = []
     for number, feed in enumerate(feeds):
         frame = sources[feed.source]
         frame = map_dataframe(feed.source, feed.maps, frame)
-        filled = {slot: frame[_quoted(name)].alias(slot) for name, slot in feed.columns.items()}
+        filled = {slot: frame[_quoted(name)].alias(slot) for name, slot in slots_of(feed).items()}
         columns = [
             filled.get(slot, sf.lit(None).cast(from_arrow_type(dtype)).alias(slot))
             for slot, dtype in types.items()
@@ -176,33 +115,25 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 
 
 def read_feeds(
-    feeds: tuple[tuple[FeedInput, ...], ...], table: pa.Table
-) -> Iterator[tuple[FeedInput, pa.RecordBatch, pa.Array | None]]:
-    """Rows of each operator: its input, its columns under their own names, and event times.
-
-    Event times come once for every feed that has them.
-
-    feeds: Inputs of the operators that read each feed.
-    table: Rows as `streaming_dataframe` laid them out.
-    """
-    for number, inputs in enumerate(feeds):
+    feeds: tuple[Feed, ...], table: pa.Table
+) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
+    """Give each operator its rows of a table that `streaming_dataframe` laid out."""
+    for number, feed in enumerate(feeds):
         rows = table
         if len(feeds) > 1:
             rows = table.filter(pc.equal(table[_FEED], number))
         if rows.num_rows == 0:
             continue
         rows = rows.combine_chunks()
-        for feed_input in inputs:
-            columns = [rows[slot].chunk(0) for slot in feed_input.slots]
-            times = None if feed_input.time is None else rows[feed_input.time].chunk(0)
-            yield feed_input, pa.RecordBatch.from_arrays(columns, schema=feed_input.schema), times
+        columns = [rows[slot].chunk(0) for slot in slots_of(feed).values()]
+        yield from feed.given(pa.RecordBatch.from_arrays(columns, schema=feed.schema))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameStage:
     """The source side of rows that come as one streaming DataFrame."""
 
-    feeds: tuple[tuple[FeedInput, ...], ...]  # how source rows are laid out: inputs of each feed
+    feeds: tuple[Feed, ...]  # how source rows are laid out; without maps, which stay on the driver
     schema: pa.Schema  # of the source rows
 
     def ship(
@@ -210,34 +141,10 @@ class FrameStage:
     ) -> Iterator[Blob]:
         """See `SourceStage`; items are Arrow batches without their schema."""
         shipped = shipments(lanes, instruction)
-        for number, table in enumerate(_chunks(self.schema, items)):
-            for given, columns, times in read_feeds(self.feeds, table):
-                shipment = shipped[given.operator]
-                if times is not None:
-                    found = Arrivals.of(given.watermark, times, shipment.time.latest(given.number))
-                    yield from ship_arrivals(
-                        shipment, found, (0, partition, number, 0), number=given.number
-                    )
-                yield from ship(shipment, columns, (0, partition, number), number=given.number)
-
-
-_MAX_ROWS = 1_000_000
-_MAX_BYTES = 256 * 2**20
-
-
-def _chunks(schema: pa.Schema, batches: Iterable[bytes]) -> Iterator[pa.Table]:
-    """Batches gathered into tables large enough to combine well and small enough to hold."""
-    gathered: list[pa.RecordBatch] = []
-    rows = size = 0
-    for data in batches:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        gathered.append(batch)
-        rows, size = rows + batch.num_rows, size + len(data)
-        if rows >= _MAX_ROWS or size >= _MAX_BYTES:
-            yield pa.Table.from_batches(gathered, schema)
-            gathered, rows, size = [], 0, 0
-    if gathered:
-        yield pa.Table.from_batches(gathered, schema)
+        batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in items)
+        for number, table in enumerate(gathered(batches)):
+            for given, rows in read_feeds(self.feeds, table):
+                yield from ship_input(shipped[given.index], given, rows, partition, number)
 
 
 _QUERY = "sql.streaming.queryId"

@@ -9,7 +9,7 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
-from godwit.cluster.spark.stages.source_rows import feeds_of, read_feeds
+from godwit.cluster.spark.stages.source_rows import feeds_of, read_feeds, slots_of
 from godwit.operators import aggregates as gw
 from godwit.operators.windows.spec import tumbling
 
@@ -37,10 +37,10 @@ def test_operators_of_one_source_share_a_feed_of_the_columns_they_read() -> None
     feeds = feeds_of(flow_of("one", "two", "other"))
     assert [feed.source for feed in feeds] == ["a", "z"]
     other, shared = feeds
-    assert set(shared.columns) == {"k", "v", "w"}
+    assert set(shared.schema.names) == {"k", "v", "w"}
     assert len(shared.inputs) == 2
     # Slots are shared by type: the union is as wide as its widest feed.
-    assert set(other.columns.values()) <= set(shared.columns.values())
+    assert set(slots_of(other).values()) <= set(slots_of(shared).values())
 
 
 def test_the_order_of_feeds_does_not_follow_the_operators() -> None:
@@ -52,17 +52,18 @@ def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
     flow = flow_of("one", "two", "other")
     feeds = feeds_of(flow)
     a, z = feeds
+    slots = slots_of(z)
     table = pa.table(
         {
-            z.columns["k"]: ["x", "y", "m"],
-            z.columns["v"]: pa.array([1, 2, 7], pa.int64()),
-            z.columns["w"]: pa.array([3, 4, None], pa.int64()),
+            slots["k"]: ["x", "y", "m"],
+            slots["v"]: pa.array([1, 2, 7], pa.int64()),
+            slots["w"]: pa.array([3, 4, None], pa.int64()),
             "__godwit_feed": pa.array([1, 1, 0], pa.int32()),
         }
     )
     found = {
-        flow.operators[given.operator].name: columns.to_pylist()
-        for given, columns, _ in read_feeds(tuple(tuple(f.inputs) for f in feeds), table)
+        flow.operators[given.index].name: columns.to_pylist()
+        for given, columns in read_feeds(feeds, table)
     }
     assert found["one"] == [{"k": "x", "v": 1}, {"k": "y", "v": 2}]
     assert found["two"] == [{"k": "x", "w": 3}, {"k": "y", "w": 4}]
@@ -72,16 +73,13 @@ def test_each_operator_gets_its_own_rows_under_its_own_names() -> None:
 
 def test_a_feed_without_rows_is_passed_over() -> None:
     feeds = feeds_of(flow_of("one", "other"))
-    slots = {slot for feed in feeds for slot in feed.columns.values()}
+    slots = {slot for feed in feeds for slot in slots_of(feed).values()}
     columns = {
         slot: pa.array([None], pa.string() if slot.startswith("string") else pa.int64())
         for slot in slots
     }
     table = pa.table({**columns, "__godwit_feed": pa.array([0], pa.int32())})
-    inputs = tuple(tuple(feed.inputs) for feed in feeds)
-    assert [given.operator for given, _, _ in read_feeds(inputs, table)] == [
-        feeds[0].inputs[0].operator
-    ]
+    assert [given for given, _ in read_feeds(feeds, table)] == [feeds[0].inputs[0]]
 
 
 def test_feeds_are_the_same_under_every_physical_plan() -> None:
@@ -111,7 +109,7 @@ def test_a_feed_moves_the_watermark_of_the_maps_that_computed_its_time() -> None
     made = flow.compile(resolver(flow), lambda source, maps, _: len(maps) * (source == "b"))
     assert made.watermarks == (("a",), ("b",), ("b/later-b",))
     moved = {
-        made.operators[i.operator].name: i.watermark
+        made.operators[i.index].name: i.watermark
         for feed in feeds_of(made)
         for i in feed.inputs
         if i.time is not None
