@@ -179,16 +179,6 @@ class ComponentStatistics:
             total += span.busy_s * speed[span.assignment.executor_of]
         return total
 
-    def lanes_busy_s(self) -> Mapping[tuple[str, int], float]:
-        """(Executor, lane) → seconds that it was busy."""
-        busy: dict[tuple[str, int], float] = {}
-        for span in self.by_assignment:
-            places = list(span.assignment.places())
-            sums = np.bincount(span.assignment.flat_lanes(), span.busy_s, len(places))
-            for place, busy_s in zip(places, sums.tolist(), strict=True):
-                busy[place] = busy.get(place, 0.0) + busy_s
-        return busy
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeriodStatistics:

@@ -15,9 +15,10 @@ import numpy as np
 
 from godwit.cli.plan_json import EXAMPLES, plain, problem_from_json, schema_of, solution_to_dict
 from godwit.model.errors import InvalidProblemError
+from godwit.model.wording import human_bytes
 from godwit.planning.intervals.pmc import approximate_projected_cost, projected_cost, serially
 from godwit.planning.intervals.projected import ProjectedCost, Transitions, estimate_transitions
-from godwit.planning.preview import PlanPreview, human_bytes, preview, table
+from godwit.planning.preview import PlanPreview, preview, table
 from godwit.planning.problem import Problem
 from godwit.planning.registry import PLANNERS, Planner, planner
 from godwit.planning.solution import Solution

@@ -31,6 +31,7 @@ from godwit.columns.arrays import (
     values_of,
     words_of,
 )
+from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def is_hashable(dtype: pa.DataType) -> bool:
         numpy_type(dtype) is not None
         or pa.types.is_decimal128(dtype)
         or pa.types.is_null(dtype)
-        or _is_bytes(dtype)
+        or is_text(dtype)
+        or is_binary(dtype)
     )
 
 
@@ -113,19 +115,6 @@ def _canonical(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return canonical
 
 
-def _is_bytes(dtype: pa.DataType) -> bool:
-    """Return true for strings and binary of any layout."""
-    return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_string_view(dtype)
-        or pa.types.is_binary_view(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
-    )
-
-
 def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Hash one column; undefined where null."""
     dtype = column.type
@@ -135,7 +124,7 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
         if dtype.precision <= _MAX_LONG_DIGITS:
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
         return hash_bytes(*_big_integers(column), seeds)
-    if _is_bytes(dtype):
+    if is_text(dtype) or is_binary(dtype):
         return hash_bytes(*_spans(column), seeds)
     values = values_of(column)
     if pa.types.is_floating(dtype):

@@ -60,6 +60,33 @@ _BY_CLASS: dict[type, pa.DataType] = {
 }
 
 
+def is_text(dtype: pa.DataType) -> bool:
+    """Return whether values are strings, of any layout."""
+    types = pa.types
+    return bool(
+        types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+    )
+
+
+def is_binary(dtype: pa.DataType) -> bool:
+    """Return whether values are bytes, of any layout."""
+    types = pa.types
+    return bool(
+        types.is_binary(dtype)
+        or types.is_large_binary(dtype)
+        or types.is_binary_view(dtype)
+        or types.is_fixed_size_binary(dtype)
+    )
+
+
+def is_list(dtype: pa.DataType) -> bool:
+    """Return whether values are lists, of any layout."""
+    types = pa.types
+    return bool(
+        types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
+    )
+
+
 def is_key_type(dtype: pa.DataType) -> bool:
     """Return whether key columns may have type `dtype`.
 

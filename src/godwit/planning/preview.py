@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.model.wording import human_bytes
 from godwit.planning import metrics
 from godwit.planning.arrays import wrong_value
 from godwit.planning.copy_routes import busiest_s
@@ -214,22 +215,6 @@ def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
         f"{human_bytes(sum(r.size_bytes for r in of))}, {way}"
         for way, of in ways.items()
     ]
-
-
-def human_bytes(size: float) -> str:
-    """Format bytes with a unit and three digits.
-
-    Examples
-    --------
-    >>> human_bytes(0), human_bytes(1536), human_bytes(3e9)
-    ('0 B', '1.5 KiB', '2.79 GiB')
-    """
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 from pyarrow import csv
 
+from godwit.columns.types import is_binary, is_list, is_text
 from godwit.plan.staging import Rejections
 from godwit.sinks.rows import with_plain_types
 
@@ -166,9 +167,9 @@ def postgres_type(dtype: pa.DataType) -> PostgresType:
         return PostgresType(name="time", accepted=("time",))
     if pa.types.is_duration(dtype):
         return PostgresType(name="interval", accepted=("interval",))
-    if _is_text(dtype):
+    if is_text(dtype):
         return _TEXT
-    if _is_bytes(dtype):
+    if is_binary(dtype):
         return PostgresType(name="bytea", accepted=("bytea",))
     if pa.types.is_dictionary(dtype):
         return postgres_type(dtype.value_type)
@@ -214,9 +215,9 @@ def _csv_field(values: pa.Array) -> pa.Array:
     dtype = values.type
     if pa.types.is_dictionary(dtype):
         return _csv_field(values.dictionary_decode())
-    if _is_text(dtype) or pa.types.is_null(dtype):
+    if is_text(dtype) or pa.types.is_null(dtype):
         return values.cast(pa.large_string())
-    if _is_bytes(dtype):
+    if is_binary(dtype):
         return _hexadecimal(values)
     if pa.types.is_float16(dtype):
         return values.cast(pa.float32())
@@ -293,27 +294,5 @@ def _as_python_knows(dtype: pa.DataType) -> pa.DataType:
     return pa.duration("us") if pa.types.is_duration(dtype) else dtype
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_string_view(dtype)
-    )
-
-
-def _is_bytes(dtype: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(dtype)
-        or pa.types.is_large_binary(dtype)
-        or pa.types.is_fixed_size_binary(dtype)
-        or pa.types.is_binary_view(dtype)
-    )
-
-
 def _is_array(dtype: pa.DataType) -> bool:
-    is_list = (
-        pa.types.is_list(dtype)
-        or pa.types.is_large_list(dtype)
-        or pa.types.is_fixed_size_list(dtype)
-    )
-    return is_list and not pa.types.is_nested(dtype.value_type)
+    return is_list(dtype) and not pa.types.is_nested(dtype.value_type)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from godwit.columns.types import is_binary, is_list, is_text
 from godwit.model.errors import SourceError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
             and (source.tz is None) == (target.tz is None)
             and (_UNITS.index(source.unit) <= _UNITS.index(target.unit) or source.unit == "ns")
         )
-    for is_one in (_is_text, _is_bytes, types.is_date, types.is_time, types.is_duration):
+    for is_one in (is_text, is_binary, types.is_date, types.is_time, types.is_duration):
         if is_one(source):
             return bool(is_one(target))
     if types.is_struct(source):
@@ -58,8 +59,8 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
             and widens(source.key_type, target.key_type)
             and widens(source.item_type, target.item_type)
         )
-    if _is_list(source):
-        return bool(_is_list(target) and widens(source.value_type, target.value_type))
+    if is_list(source):
+        return bool(is_list(target) and widens(source.value_type, target.value_type))
     return False
 
 
@@ -74,30 +75,6 @@ def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_decimal(target):
         return bool(target.precision - target.scale >= _DIGITS_OF_INTEGER[source.bit_width])
     return False
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
-    )
-
-
-def _is_bytes(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_binary(dtype)
-        or types.is_large_binary(dtype)
-        or types.is_binary_view(dtype)
-        or types.is_fixed_size_binary(dtype)
-    )
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype)
-    )
 
 
 def conformed(column: pa.Array, field: pa.Field, file: str) -> pa.Array:

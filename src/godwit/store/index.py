@@ -22,8 +22,6 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 
-MAX_SLOTS = 1 << 32
-"""A tag can name so many homes."""
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this exactly where the tags are equal
 _FREE = np.uint64(0)

@@ -63,7 +63,6 @@ def test_loads_are_summed_by_key_group_lane_and_executor() -> None:
     assert component.rows.tolist() == [300.0] * 4
     assert component.busy_s == pytest.approx([0.3] * 4)
     assert component.cpu_s == pytest.approx([0.15] * 4)
-    assert component.lanes_busy_s() == pytest.approx({("a", 0): 0.6, ("b", 0): 0.6})
     assert (period.epochs, period.missing, period.rows, period.epoch_s) == (3, 0, 1200.0, 1.0)
     assert period.fixed_s == pytest.approx(1.0 - 0.2)
 

@@ -10,7 +10,7 @@ from godwit.cli.plan_json import EXAMPLES, problem_from_json
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.copy_routes import CopyRoute
 from godwit.planning.intervals.ssm import plan_ssm
-from godwit.planning.preview import human_bytes, preview
+from godwit.planning.preview import preview
 from godwit.planning.problem import Problem
 from godwit.planning.solution import make_solution
 
@@ -97,8 +97,3 @@ def test_text_lists_executors_and_at_most_so_many_moves() -> None:
 def test_impossible_predictions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidProblemError, match=next(iter(options))):
         preview(_plan(), **options)
-
-
-def test_bytes_are_written_with_a_unit() -> None:
-    sizes = [0, 999, 1000, 1536, 5 * 2**40]
-    assert [human_bytes(s) for s in sizes] == ["0 B", "999 B", "1000 B", "1.5 KiB", "5 TiB"]

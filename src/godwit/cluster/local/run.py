@@ -332,10 +332,6 @@ class LocalRun:
                 except MigrationError as error:
                     self.conductor.warming_failed(order, str(error))
 
-    def forget_orders(self) -> None:
-        """Forget what was ordered, as a driver does that dies."""
-        self._orders.clear()
-
     def _warm(self, order: StartWarming) -> None:
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             return warm_copies(
