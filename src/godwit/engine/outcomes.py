@@ -150,7 +150,7 @@ def outcome_of(
         tables=tables,
         watermarks=dict(record.watermarks),
         left_out=left_out_of(reports),
-        hot_keys=hot_keys_of(reports),
+        hot_keys={**hot_keys_of(reports), **hot_keys_of_joins(reports)},
         join_work=join_work_of(reports),
         held_twice=_duplicate_partials(reports),
         empty=empty_slots(flow, chains),
@@ -203,12 +203,22 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
 
 
 def join_work_of(reports: Iterable[LaneReport]) -> dict[str, JoinWork]:
-    """Join → its work in an epoch, and which keys have most, where hot ones can be spread."""
+    """Join → its work in an epoch, and which keys have most."""
     works: dict[str, JoinWork] = {}
     for of_lane in _operators(reports):
         if of_lane.join_work is not None:
             works[of_lane.operator] = works.get(of_lane.operator, JoinWork()) + of_lane.join_work
     return works
+
+
+def hot_keys_of_joins(reports: Sequence[LaneReport]) -> dict[str, dict[str, float]]:
+    """Join → key, as JSON → share of the rows and pairs, for keys with more than a lane's share."""
+    lanes = len({report.place for report in reports})
+    hot = {
+        name: {of.key: of.total / work.total for of in work.keys if of.total * lanes > work.total}
+        for name, work in join_work_of(reports).items()
+    }
+    return {name: keys for name, keys in hot.items() if keys}
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
@@ -341,13 +351,13 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
     the lanes, the sum over lanes), ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source,
     or ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
-    JSON → its share of the operator's rows), ``heldTwice`` (operator → partials of keys that two
-    slots held, of windows that were over), ``stateBytes`` (of the key groups touched), ``numKeys``
-    (distinct keys touched), ``waitingKeyGroups``, ``suspendedKeyGroups``, ``inFlightKeyGroups``,
-    ``plannedMoves`` (key groups that are to move and are not in flight yet), ``keyGroups``
-    (component → executor → number), ``executors`` (executor → ``lanes``, ``draining``, ``cpuMs``
-    and ``busyMs``: CPU time that its lanes spent on key groups in this epoch, and time that they
-    were busy with them, waiting included).
+    JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
+    (operator → partials of keys that two slots held, of windows that were over), ``stateBytes`` (of
+    the key groups touched), ``numKeys`` (distinct keys touched), ``waitingKeyGroups``,
+    ``suspendedKeyGroups``, ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and
+    are not in flight yet), ``keyGroups`` (component → executor → number), ``executors`` (executor →
+    ``lanes``, ``draining``, ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups
+    in this epoch, and time that they were busy with them, waiting included).
     """
     took = watch.took_ms()
     return {

@@ -78,9 +78,10 @@ class EpochOutcome:
     # operator → reason → rows that belong to none of its windows: ``late`` for all of them, too far
     # ``ahead`` of the clock, ``untimed``
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # operator → key, as JSON → share of the operator's rows, of keys that are hot
+    # operator → key, as JSON → share of the operator's rows, of a join its rows and pairs, of keys
+    # that are hot
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # join → its work, and which keys have most of it, where hot ones can be spread
+    # join → its work, and which keys have most of it
     join_work: Mapping[str, JoinWork] = field(default_factory=dict)
     # operator → partials, of windows that were over, of keys that were held in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)

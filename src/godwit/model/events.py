@@ -537,8 +537,8 @@ class PlanAbandoned(_Decision):
 class ManualOverrideRespected(_Decision):
     """A decision by hand is respected by the controller for a while."""
 
-    # ``"migration of <component>"``, ``"components of <operator>"``, ``"draining of <executor>"``
-    # or ``"scaling"``
+    # ``"migration of <component>"``, ``"components of <operator>"``, ``"hot keys of <join>"``,
+    # ``"draining of <executor>"`` or ``"scaling"``
     what: str
     until_s: float  # when it decides about it again, on the events' clock
 

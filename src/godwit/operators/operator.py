@@ -130,7 +130,7 @@ class OperatorOutput:
     closing_ms: float = 0.0  # CPU time for output that no row of the epoch is the cause of
     windows: WindowWork | None = None  # where the cost of windows is measured
     duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
-    join_work: JoinWork | None = None  # which keys have most work, where hot ones can be spread
+    join_work: JoinWork | None = None  # of a join: which keys have most work
 
     @classmethod
     def of_groups(

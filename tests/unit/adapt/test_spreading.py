@@ -237,6 +237,7 @@ class Story:
         )
 
     def observe(self, outcome: EpochOutcome) -> None:
+        self.hot = outcome.hot_keys
         plans: Any = self.run.view.components
         load = outcome.loads["j"]
         assignment = plans["j"].assignment
@@ -278,6 +279,9 @@ def test_a_hot_key_is_spread_and_gathered_and_all_pairs_come_out_once(tmp_path: 
     story = Story(tmp_path)
     for _ in range(5):
         story.epoch(0.5, 500)
+    ((key, share),) = story.hot["j"].items()
+    assert key == '["hot"]'
+    assert share > 0.5
     assert story.told() == [('["hot"]', 4, 1)]
     crowded = max(story.lanes)
     for _ in range(4):

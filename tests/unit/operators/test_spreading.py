@@ -140,8 +140,7 @@ def test_an_even_spread_divides_the_left_and_copies_the_right() -> None:
 def test_work_is_told_of_keys_that_have_much_and_of_those_that_are_spread() -> None:
     own = pa.record_batch({"k": ["hot", "cold", "hot", "warm"]})
     left, right, pairs = np.array([[60, 1, 40, 0], [5, 0, 5, 9], [20, 0, 10, 90]])
-    (cold,) = hash_of_keys(pa.record_batch({"k": ["cold"]})).tolist()
-    work = work_of(own, left, right, pairs, Spreads().become(cold, "", GRID, over=0))
+    work = work_of(own, np.array([False, True, False, False]), left, right, pairs)
     assert work.total == 240
     assert [(of.key, of.left, of.right, of.pairs) for of in work.keys] == [
         ('["hot"]', 100, 10, 30),
@@ -152,7 +151,7 @@ def test_work_is_told_of_keys_that_have_much_and_of_those_that_are_spread() -> N
     assert both.total == 480
     assert both.keys[0] == KeyWork(hash=HOT, key='["hot"]', left=200, right=20, pairs=60)
     none = np.zeros(4, np.int64)
-    assert work_of(own, none, none, none, None) == JoinWork()
+    assert work_of(own, none > 0, none, none, none) == JoinWork()
 
 
 # -- what may be asked for

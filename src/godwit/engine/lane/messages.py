@@ -120,7 +120,7 @@ class OperatorReport:
     duplicate_partials: int = 0
     # keys of which some sender had many rows, and how many that were
     hot_keys: HotRows = field(default_factory=dict)
-    join_work: JoinWork | None = None  # keys of a join that have most work, where it can be spread
+    join_work: JoinWork | None = None  # of a join: which keys have most work
 
 
 @dataclass(slots=True, kw_only=True)

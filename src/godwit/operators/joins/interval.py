@@ -40,7 +40,7 @@ from godwit.operators.joins.sides import (
     event_times_of,
     without_null,
 )
-from godwit.operators.joins.spreading import work_of
+from godwit.operators.joins.spreading import PART, work_of
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import ranges
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
@@ -165,9 +165,7 @@ class IntervalJoin(JoinOperator):
                     *self._alone(stored_alone, now, len(loaded.key), distinct, time),
                 ]
             ),
-            join_work=self._work(meeting, len(every.key), distinct, left, time)
-            if self.spread
-            else None,
+            join_work=self._work(meeting, len(every.key), distinct, left),
         )
 
     def _work(
@@ -176,7 +174,6 @@ class IntervalJoin(JoinOperator):
         kept: int,
         distinct: pa.RecordBatch,
         left: IntArray,  # rows of the left in all pairs
-        time: EpochTime,
     ) -> JoinWork:
         """Add up the work of an epoch, by key."""
         count = distinct.num_rows
@@ -184,12 +181,15 @@ class IntervalJoin(JoinOperator):
         left_rows, right_rows = (
             np.bincount(key[side == of], minlength=count).astype(np.int64) for of in (LEFT, RIGHT)
         )
+        parts = np.zeros(count, np.int32)
+        if self.spread:
+            parts = values_of(distinct.column(distinct.schema.get_field_index(PART)))
         return work_of(
             distinct.select(self.own_keys.names),
+            parts > 0,
             left_rows,
             right_rows,
             np.bincount(rows.key[left], minlength=count).astype(np.int64),
-            time.spreads,
         )
 
     def _loaded(

@@ -173,7 +173,7 @@ class JoinOperator(EventTimeOperator):
 
     def routing(self, time: EpochTime) -> Spreads | EvenSpread | None:
         """Return the parts that rows go to; ``None``: all to part 0."""
-        return time.spreads
+        return time.spreads if time.spreads is not None and time.spreads.keys else None
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: part, pane, side and number."""

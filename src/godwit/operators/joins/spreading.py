@@ -233,28 +233,22 @@ def _hashes_of_values(rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 # -- what lanes measure, by which keys are found hot
 
 
-_MIN_SHARE: Final = 0.05
-_MAX_KEYS: Final = 8
+_MIN_SHARE: Final = 0.05  # of a lane's work: of twenty keys at most
 
 
 def work_of(
-    own: pa.RecordBatch,  # key columns of each key and part, without the part
-    left: IntArray,  # shape ``(number of keys,)``, of each; see `KeyWork`
+    own: pa.RecordBatch,  # n rows: key columns of each key and part, without the part
+    is_part: npt.NDArray[np.bool_],  # shape ``(n,)``: whether the key is spread
+    left: IntArray,  # shape ``(n,)``, like those that follow; see `KeyWork`
     right: IntArray,
     pairs: IntArray,
-    spread: Spreads | None,
 ) -> JoinWork:
-    """Add up a lane's work, by key for the keys that have most."""
+    """Add up a lane's work, by key for keys that have much of it and those that are spread."""
     each = left + right + pairs
     total = int(each.sum())
     if not total:
         return JoinWork()
-    most = np.argsort(-each, kind="stable")[:_MAX_KEYS]
-    chosen = most[each[most] >= _MIN_SHARE * total]
-    if spread is not None and spread.keys:
-        hashes = hash_of_keys(own)
-        hot = np.flatnonzero(np.isin(hashes, np.array(sorted(spread.keys), np.int64)))
-        chosen = np.union1d(chosen, hot)
+    chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part)
     some = own.take(pa.array(chosen))
     return JoinWork(
         total=total,
