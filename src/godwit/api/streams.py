@@ -8,6 +8,8 @@ call refuses at once is in `godwit.api.checks`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -33,6 +35,7 @@ from godwit.api.checks import (
     warn_of_rebinding,
 )
 from godwit.api.names import no_such_call
+from godwit.checkpoint.records import BROADCAST
 from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.durations import microseconds
 from godwit.model.errors import InvalidFlowError
@@ -55,7 +58,9 @@ from godwit.plan.nodes import (
     JoinNode,
     MapNode,
     ProcessNode,
+    SourceNode,
     StreamNode,
+    TableNode,
     UnionNode,
     WindowedNode,
     branches_of,
@@ -63,7 +68,7 @@ from godwit.plan.nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
@@ -75,6 +80,10 @@ if TYPE_CHECKING:
     from godwit.plan.nodes import Codec, OperatorNode
 
 __all__ = ["KeyedStream", "Stream", "WindowedStream"]
+
+
+TABLE_NAME = re.compile("[a-z_][a-z0-9_]*")
+"""Names of tables are arguments of functions, and parts of names of states."""
 
 
 class OwningFlow(Protocol):
@@ -356,6 +365,7 @@ class KeyedStream:
         event_time: str | None = None,
         slack: Duration | None = None,
         asynchronous: Async | None = None,
+        broadcast: Mapping[str, KeyedStream] | None = None,
         formerly: str | None = None,
     ) -> Stream:
         """Run a function of your own over the rows of each key, in arrival order.
@@ -406,6 +416,10 @@ class KeyedStream:
         asynchronous
             For an ``async def``: how many keys at once, time-out, retries, and what is kept between
             epochs (`godwit.Async`).
+        broadcast
+            Name → keyed stream of a source, whose newest row of each key every lane has: a small
+            table of rates or rules. Functions get it by that name, as a read-only mapping of keys
+            (tuples, if of several columns) to the other columns.
         formerly
             Name that the operator had in the checkpoint; it keeps its state under the new one.
 
@@ -429,6 +443,8 @@ class KeyedStream:
         for called in functions:
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
         asynchronous = settings_for(name, asynchronous, functions)
+        resources = () if asynchronous is None else asynchronous.resources
+        tables = self._tables(name, broadcast, taken=(*resources, *(states or ())))
         lives = f"The time-to-live of operator {name!r}"
         node = ProcessNode(
             function=function,
@@ -444,9 +460,56 @@ class KeyedStream:
             on_timer=on_timer,
             ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
             asynchronous=asynchronous,
+            tables=tables,
             **options,
         )
         return _operate(self.flow, node)
+
+    def _tables(self, name: str, broadcast: Any, *, taken: Collection[str]) -> dict[str, TableNode]:
+        """Read the tables of an operator's functions, or refuse what is none."""
+        if broadcast is None:
+            return {}
+        example = 'as in broadcast={"rates": rates.key_by("currency")}'
+        if not isinstance(broadcast, Mapping) or not all(
+            isinstance(table, str) and TABLE_NAME.fullmatch(table) for table in broadcast
+        ):
+            raise InvalidFlowError(
+                f"Operator {name!r} was given broadcast={broadcast!r:.100}.",
+                remedy="Give names, of lower-case letters, digits and '_', and keyed streams, "
+                f"{example}.",
+                operator=name,
+            )
+        tables = {}
+        for table, stream in broadcast.items():
+            what = f"Operator {name!r} was given, for its table {table!r},"
+            if not isinstance(stream, KeyedStream):
+                raise InvalidFlowError(
+                    f"{what} a value of type {type_name(stream)}.",
+                    remedy=f"Give a stream, and say which columns are its key, {example}.",
+                    operator=name,
+                )
+            if stream.flow is not self.flow:
+                raise InvalidFlowError(
+                    f"{what} a stream of another flow, {stream.flow.name!r}.",
+                    remedy="Build all streams from sources of one flow.",
+                    operator=name,
+                )
+            if not all(isinstance(b.feed, SourceNode) for b in branches_of(stream.node)):
+                raise InvalidFlowError(
+                    f"{what} {describe(stream.node)}, and only rows of sources are broadcast.",
+                    remedy="Map the source in place of computing, or join with what the operator "
+                    "emits, by key.",
+                    operator=name,
+                )
+            if table in taken or f"{BROADCAST}{table}" in taken:
+                raise InvalidFlowError(
+                    f"Operator {name!r} has a table and a state, or a resource, of one name, "
+                    f"{table!r}.",
+                    remedy="Give one of the two another name.",
+                    operator=name,
+                )
+            tables[table] = TableNode(stream=stream.node, keys=stream.keys)
+        return tables
 
     @user_call
     def window(

@@ -27,6 +27,7 @@ import numpy as np
 
 from godwit.checkpoint.framing import row_problems, without_bytes
 from godwit.checkpoint.records import (
+    BROADCAST,
     BlockRef,
     CommitRecord,
     KeyGroupEntry,
@@ -320,6 +321,8 @@ class Chains:
                     yield f"two segments change key group {key_group} of '{segment.id}'"
                 seen[groups] = True
         for state, seen in sorted(changed.items()):
+            if state.state.startswith(BROADCAST):
+                continue
             for key_group, waiting in sorted(self._waiting_of(state.operator).segments.items()):
                 if seen[key_group] and key_group not in record.consumed.get(state.operator, ()):
                     yield (

@@ -314,10 +314,10 @@ def read_chain(
         parts.append(layout.read(batch, segment.flow, first=first, end=end))
     if len(parts) == 1 and parts[0].removed is None:
         return parts[0]
-    return _latest_entries(parts, layout.schema)
+    return latest_entries(parts, layout.schema)
 
 
-def _latest_entries(parts: list[StateRows], schema: StateSchema) -> StateRows:
+def latest_entries(parts: Sequence[StateRows], schema: StateSchema) -> StateRows:
     """Concatenate batches of entries, and keep the last of each identity."""
     hashes = np.concatenate([part.hashes for part in parts] or [np.empty(0, np.int64)])
     keys = _stack([part.keys for part in parts], schema.keys)

@@ -121,6 +121,10 @@ class StateId(msgspec.Struct, frozen=True, order=True):
         return f"{self.operator}/{self.state}"
 
 
+BROADCAST: Final = "broadcast_"
+"""What names of states begin with that are tables which every lane has whole: all entries are of
+one key, and they are written whatever waits for the operator."""
+
 PLAYED: Final = "local"
 """Digest of rows that `godwit.testing` gave an epoch: nothing says how far sources were read."""
 POSITIONS: Final = "positions"

@@ -189,7 +189,7 @@ class Columns(dict[str, list[Any]]):
     def __init__(self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any) -> None:
         super().__init__()
         self.names = inputs.names
-        self.row = _row_type(tuple(self.names))
+        self.row = row_type(tuple(self.names))
         self._rows = rows
         self._order = order
         self._arrays: dict[str, pa.Array] = {}
@@ -215,14 +215,14 @@ def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return list(zip(*(_python_values(column) for column in batch.columns), strict=True))
 
 
-def _row_type(names: tuple[str, ...]) -> Any:
+def row_type(names: tuple[str, ...]) -> Any:
     """Named tuple of the columns.
 
     Names that its fields cannot have, such as ``_id`` or ``class``, become ``_0``, ``_1``, ...
     there, and are attributes beside.
     """
-    row_type = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    row: Any = row_type
+    made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    row: Any = made
     if names == row._fields:
         return row
     beside = {

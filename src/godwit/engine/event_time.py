@@ -222,7 +222,9 @@ class EventTimes:
                 else END
                 for of in self._flow.inputs_of(operator.name)
             ]
-            emitted[operator.name] = END if operator.over_event_time else max(of_inputs)
+            tables = operator.broadcast_inputs
+            ends = [end for number, end in enumerate(of_inputs) if number not in tables]
+            emitted[operator.name] = END if operator.over_event_time else max(ends)
         return ahead
 
     def _suspended(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
@@ -269,6 +271,8 @@ class EventTimes:
         """Minimum progress of an operator's inputs; ``None`` if some have no event time."""
         fronts = []
         for of in self._flow.inputs_of(operator):
+            if isinstance(of, SourceInput) and of.table:
+                continue  # a table is what it is, whenever its rows happened
             if not isinstance(of, SourceInput):
                 front = emitted[of.upstream]
                 if front is not None:

@@ -79,6 +79,7 @@ def operator_instruction(
     # what is behind them would go on without their rows.
     always_load: bool,
     time: EpochTime = NO_TIME,  # event time of the operator in this epoch
+    tables: Sequence[StateInstruction] = (),  # that every lane has whole
 ) -> OperatorInstruction:
     """Instruct the lanes of one operator for the next epoch."""
     assignment = plan.assignment
@@ -106,6 +107,7 @@ def operator_instruction(
         waiting_from=waiting_from,
         resumed=mask_of(plan.consume, num_key_groups),
         time=time,
+        tables=tuple(tables),
     )
 
 
@@ -223,6 +225,7 @@ class Instructor:
                         or self._loads
                         or operator.needs_state(times[operator.name]),
                         time=times[operator.name],
+                        tables=self._tables(operator),
                     )
         return EpochInstruction(
             epoch=epoch,
@@ -236,6 +239,24 @@ class Instructor:
             compression=self._settings.compression,
             hot_keys=self._settings.hot_keys,
         )
+
+    def _tables(self, operator: KeyedOperator) -> list[StateInstruction]:
+        """Build the instructions for lanes that have none of an operator's tables yet."""
+        if not operator.broadcasts:
+            return []
+        home = mask_of([operator.home(self.num_key_groups)], self.num_key_groups)
+        names = {broadcast.state for broadcast in operator.broadcasts}
+        return [
+            state_instruction(
+                state=state,
+                recorded_as=self._log.recorded_as(state),
+                chains=self._log.chains,
+                floor=np.full(self.num_key_groups, -1),
+                needed=home,
+            )
+            for state in operator.states
+            if state.state in names
+        ]
 
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]

@@ -31,11 +31,9 @@ from godwit.operators.calls import check_arguments, is_asynchronous
 from godwit.operators.event_loop import cancel_all, lane_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
 
     from godwit.operators.calls import Call, Calls, KeysToCall, Meter
-
-__all__ = ["Async", "AsyncCalls", "calls_of", "settings_for"]
 
 
 @user_class
@@ -300,12 +298,14 @@ def settings_for(
     return Async() if settings is None else settings
 
 
-def calls_of(calls: Calls, settings: Async | None, *, state: str) -> Calls | AsyncCalls:
+def calls_of(
+    calls: Calls, settings: Async | None, *, state: str, tables: Collection[str]
+) -> Calls | AsyncCalls:
     """Return what calls an operator's functions, once their arguments are checked.
 
-    `state` is what their third argument is called in messages.
+    `state` is what their third argument is called in messages; `tables` are names of tables.
     """
-    named = () if settings is None else settings.resources
+    named = (*tables, *(() if settings is None else settings.resources))
     for function, called in (
         (calls.function, f"function(key, rows, {state})"),
         (calls.on_timer, f"on_timer(key, timer, {state})"),

@@ -27,8 +27,6 @@ from godwit.model.naming import error_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
 
-__all__ = ["LaneLoop", "cancel_all", "lane_loop"]
-
 T = TypeVar("T")
 
 _GRACE_S: Final = 5.0

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
     from godwit.columns.groups import Groups
     from godwit.model.key_work import JoinWork
+    from godwit.operators.broadcast import Broadcast, BroadcastTable
     from godwit.operators.windows.event_time import Arrivals, EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
     from godwit.store.changes import EntryRange
@@ -83,6 +84,12 @@ class OperatorInput:
     time: EpochTime = NO_TIME
     epoch: int = 0
     num_key_groups: int
+    # Of an operator with tables that every lane has whole (`godwit.operators.broadcast`):
+    tables: Mapping[str, BroadcastTable] = field(default_factory=dict)  # as of the last epoch
+    # number of an input → the epoch's rows of a table
+    broadcast: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
+    writes_tables: bool = False  # whether this lane writes what changes of them
+    named: Mapping[str, Any] = field(default_factory=dict)  # what functions get by name
 
     @property
     def state(self) -> StateView:
@@ -197,6 +204,9 @@ class KeyedOperator(ABC):
     # False where it asks others for what it puts out, so that a second attempt may put out
     # something else: lanes that got rows of both are found by a digest of the rows.
     repeatable: bool = True
+    # Tables that every lane has whole, and the numbers of the inputs that their rows come by.
+    broadcasts: tuple[Broadcast, ...] = ()
+    broadcast_inputs: frozenset[int] = frozenset()
 
     @abstractmethod
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -294,6 +304,10 @@ class KeyedOperator(ABC):
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
         """Its windows and the user's choice, where they may share panes."""
         return None
+
+    def home(self, num_key_groups: int) -> int:
+        """Return the key group whose owner writes the tables."""
+        raise NotImplementedError
 
     @property
     def keys(self) -> pa.Schema:

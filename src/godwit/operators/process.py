@@ -48,7 +48,7 @@ from godwit.values.checks import unreadable_remedy
 from godwit.values.codec import State, UnencodableError, is_immutable, make_codec, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -92,9 +92,9 @@ class ProcessOperator(KeyedOperator):
         state_classes: Mapping[str, type] | Sequence[type] = (),  # besides those that it mentions
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         zone: str = UTC,  # the session's, of datetimes without one that the function returns
-        asynchronous: Async | None = None,  # for `TimedProcess`, which may await the function
+        checked: bool = False,  # whether somebody else checks how the function can be called
     ) -> None:
-        if asynchronous is None:
+        if not checked:
             check_arguments(name, function)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
@@ -247,7 +247,7 @@ class ProcessOperator(KeyedOperator):
 
 
 class TimedProcess(ProcessOperator):
-    """A user's function with timers, state that expires, or calls that are awaited."""
+    """A user's function with timers, state that expires, tables, or calls that are awaited."""
 
     def __init__(
         self,
@@ -256,12 +256,16 @@ class TimedProcess(ProcessOperator):
         on_timer: Callable[..., Iterable[Any] | None] | None,  # ``on_timer(key, timer, state)``
         ttl_us: int | None,  # state is forgotten after this long by the driver's clock, untouched
         asynchronous: Async | None = None,  # of functions that are
+        tables: Collection[str] = (),  # what functions get by name
         **options: Any,  # of `ProcessOperator`
     ) -> None:
-        super().__init__(**options, asynchronous=asynchronous)
+        super().__init__(**options, checked=True)
         self.clock, self._ttl_us, self.repeatable = clock, ttl_us, asynchronous is None
         self._calls = calls_of(
-            Calls(self.name, self.function, on_timer, clock), asynchronous, state="state"
+            Calls(self.name, self.function, on_timer, clock),
+            asynchronous,
+            state="state",
+            tables=tables,
         )
         values = list(self.schema.values)
         if clock is not None:
@@ -351,6 +355,7 @@ class TimedProcess(ProcessOperator):
             now=self._now(time),
             state_of=state_of,
             reset=reset,
+            named=data.named,
         )
         emitted, ends = self._calls.run(work, meter)
         output = emitted_batch(self, emitted, ends, keys)

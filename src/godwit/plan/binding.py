@@ -53,7 +53,6 @@ def keyed_operator(
         "keys": keys,
         "inputs": inputs,
         "function": node.function,
-        "asynchronous": node.asynchronous,
         "output": node.output,
         "codec": node.codec,
         "state_classes": node.state_classes,
@@ -61,20 +60,29 @@ def keyed_operator(
     }
     if node.states:
         return ProcessOfStates(
-            states=node.states, clock=node.timers, on_timer=node.on_timer, **options
+            states=node.states,
+            clock=node.timers,
+            on_timer=node.on_timer,
+            asynchronous=node.asynchronous,
+            tables=tuple(node.tables),
+            **options,
         )
     options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
-    if node.timers is None and node.ttl_us is None and node.asynchronous is None:
+    named = node.asynchronous is not None or bool(node.tables)
+    if node.timers is None and node.ttl_us is None and not named:
         return ProcessOperator(**options)
+    options |= {"asynchronous": node.asynchronous, "tables": tuple(node.tables)}
     return TimedProcess(clock=node.timers, on_timer=node.on_timer, ttl_us=node.ttl_us, **options)
 
 
-def _insist_on_kept(operator: str, columns: Iterable[pa.Field]) -> None:
-    """Refuse columns of types that state cannot hold, where rows wait in state."""
+def insist_on_kept(
+    operator: str, columns: Iterable[pa.Field], keeps: str = "keeps rows until they are due"
+) -> None:
+    """Refuse columns of types that state cannot hold, where rows are kept in state."""
     for field in columns:
         if not (is_fixed_width(field.type) or is_variable_width(field.type)):
             raise InvalidFlowError(
-                f"Operator {operator!r} keeps rows until they are due, and column {field.name!r} "
+                f"Operator {operator!r} {keeps}, and column {field.name!r} "
                 f"has type {field.type}, which state cannot hold.",
                 remedy=f"Drop {field.name!r} in a map before, or make numbers or text of it.",
                 operator=operator,
@@ -99,7 +107,7 @@ def windowed_operator(
     if node.function is None:
         options |= {"inputs": inputs, "aggregates": node.aggregates}
     else:
-        _insist_on_kept(node.name, arriving)
+        insist_on_kept(node.name, arriving)
         options |= {"function": node.function, "output": node.output, "zone": zone}
     session = node.windows[0]
     if isinstance(session, Session):
@@ -145,7 +153,7 @@ def join_operator(
     _insist_on_same_keys(node, keys, left[1], right)
     of_left = [field for field in left[0] if field.name not in node.keys]
     of_right = [field for field in right[0] if field.name not in node.right_keys]
-    _insist_on_kept(node.name, [*of_left, *of_right])
+    insist_on_kept(node.name, [*of_left, *of_right])
     named = _named(node, [*keys, *of_left], of_right, left[1], right[1])
     does = "joins by event time"
     sides = [

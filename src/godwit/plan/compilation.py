@@ -19,8 +19,14 @@ from godwit.model.naming import (
     did_you_mean,
     listing,
 )
+from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
-from godwit.plan.binding import join_operator, keyed_operator, windowed_operator
+from godwit.plan.binding import (
+    insist_on_kept,
+    join_operator,
+    keyed_operator,
+    windowed_operator,
+)
 from godwit.plan.compiled import (
     CompiledFlow,
     Component,
@@ -50,6 +56,7 @@ from godwit.plan.nodes import (
     levels_of,
     read_by,
     sources_of,
+    tables_of,
 )
 from godwit.plan.staging import REJECTED
 from godwit.plan.stream_columns import Resolver, Retimed, StreamColumns
@@ -59,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from godwit.operators.operator import KeyedOperator
-    from godwit.plan.nodes import FlowGraph
+    from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
 
 __all__ = ["Resolver", "compile_flow"]
@@ -80,12 +87,14 @@ def _insist_on_use(flow: FlowGraph) -> None:
             flow=flow.name,
         )
     used: set[str] = set()
+    tables: list[TableNode] = []
     pending = [sink.upstream for sink in flow.sinks]
     while pending:
         for branch in branches_of(pending.pop()):
             if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
                 used.add(branch.feed.name)
                 pending += read_by(branch.feed)
+                tables += tables_of(branch.feed)
     idle = [node.name for node in flow.operators if node.name not in used]
     if idle:
         raise InvalidFlowError(
@@ -95,7 +104,8 @@ def _insist_on_use(flow: FlowGraph) -> None:
             flow=flow.name,
             operators=idle,
         )
-    read = {source.name for sink in flow.sinks for source in sources_of(sink.upstream)}
+    streams = [*(sink.upstream for sink in flow.sinks), *(table.stream for table in tables)]
+    read = {source.name for stream in streams for source in sources_of(stream)}
     if unread := [source.name for source in flow.sources if source.name not in read]:
         raise InvalidFlowError(
             f"Flow {flow.name!r} has sources that feed no sink: {listing(unread)}.",
@@ -150,7 +160,7 @@ class _Compilation:
 
     def timed_input(self, feed: Input) -> Input:
         """Add the column of event time to an input, where an operator behind it needs that."""
-        if not isinstance(feed, SourceInput) or feed.source not in self.timed:
+        if not isinstance(feed, SourceInput) or feed.source not in self.timed or feed.table:
             return feed
         time = self.times[feed.source]
         schema = self.columns.of_sources[feed.source, feed.maps]
@@ -245,7 +255,40 @@ class _Compilation:
             insist_on_event_time(node.upstream, node.name, "has timers of event time")
             self.timed.update(source.name for source in sources_of(node))
         column = time.column if isinstance(node, WindowedNode) else None
-        return self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
+        found = self.inputs(node.name, node.upstream, node.keys, exchanged, time=column)
+        if tables_of(node):
+            assert isinstance(node, ProcessNode), "no other operator has tables"
+            found += self.bind_tables(node, len(found))
+        return found
+
+    def bind_tables(self, node: ProcessNode, first: int) -> list[Input]:
+        """Give an operator its tables, and return their inputs, which are numbered from `first`."""
+        found: list[Input] = []
+        tables = []
+        for name, table in node.tables.items():
+            schema, origin = self.columns.of(table.stream)
+            where = f"table {name!r} of operator {node.name!r}"
+            keys = _keys_of(node.name, table.keys, schema, origin)
+            columns = _keys_first(schema, table.keys)
+            insist_on_kept(node.name, columns, f"has the {where}, which lanes keep")
+            inputs = self.inputs(
+                node.name, table.stream, table.keys, columns, first=first + len(found)
+            )
+            for feed in inputs:
+                assert isinstance(feed, SourceInput), "KeyedStream.process refuses other streams"
+                found.append(replace(feed, table=name))
+            tables.append(
+                Broadcast(
+                    name=name,
+                    operator=node.name,
+                    keyed_by=self.operators[node.name].keys,
+                    keys=pa.schema(keys),
+                    values=pa.schema([f for f in columns if f.name not in table.keys]),
+                    inputs=frozenset(feed.number for feed in inputs),
+                )
+            )
+        self.operators[node.name] = BroadcastOperator(self.operators[node.name], tables)
+        return found
 
     def bind_duplicates(
         self, node: DropDuplicatesNode, schema: pa.Schema, origin: str

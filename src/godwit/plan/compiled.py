@@ -46,6 +46,7 @@ class SourceInput:
     # the first of `maps`, up to the last one that computed the event time anew; none if the rows
     # have that of the source. Rows of the same source and the same `retimed` share a watermark.
     retimed: tuple[Any, ...] = ()
+    table: str = ""  # the operator's table that the rows are of; empty: they are rows to process
 
     @property
     def columns(self) -> tuple[str, ...]:

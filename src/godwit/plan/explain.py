@@ -231,6 +231,8 @@ def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
     if isinstance(feed, SourceInput):
         maps = _source_maps(feed)
         own = flow.own_sources.get(feed.source)
+        if feed.table:
+            return f"table {feed.table!r} by {', '.join(feed.keys)} of source {feed.source!r}{maps}"
         return f"source {feed.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
     if _computes(flow.operator(feed.upstream)):
         return f"partial states of {names[feed.upstream]!r}"
@@ -243,6 +245,8 @@ def _exchange(flow: CompiledFlow, feed: Input, operator: KeyedOperator, names: U
         above = flow.component_of(feed.upstream)
         if above is flow.component_of(operator.name):
             return f"none: rows stay in the lane of {names[feed.upstream]!r}"
+    if isinstance(feed, SourceInput) and feed.table:
+        return f"of table {feed.table!r} every row to every lane: {', '.join(feed.columns)}"
     side = "source side" if isinstance(feed, SourceInput) else "lanes that emit them"
     if operator.mergeable:
         return f"one partial state per key: the {side} may combine rows before they are sent"

@@ -40,12 +40,14 @@ __all__ = [
     "SinkNode",
     "SourceNode",
     "StreamNode",
+    "TableNode",
     "UnionNode",
     "WindowedNode",
     "branches_of",
     "levels_of",
     "read_by",
     "sources_of",
+    "tables_of",
 ]
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]
@@ -104,6 +106,14 @@ class ComputeNode(_KeyedNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableNode:
+    """A table that every lane of an operator has whole: the newest row of each key of a stream."""
+
+    stream: StreamNode
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProcessNode(_KeyedNode):
     """A function of the user over the rows of one key and that key's state."""
 
@@ -122,6 +132,7 @@ class ProcessNode(_KeyedNode):
     slack_us: int | None = None
     states: Mapping[str, Declared] = field(default_factory=dict)
     asynchronous: Async | None = None  # settings of functions that are awaited
+    tables: Mapping[str, TableNode] = field(default_factory=dict)  # name → table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -250,6 +261,11 @@ def sources_of(node: StreamNode) -> tuple[SourceNode, ...]:
 def read_by(node: OperatorNode) -> tuple[StreamNode, ...]:
     """Return the streams that an operator reads: one, or the left and right of a join."""
     return (node.upstream, node.right) if isinstance(node, JoinNode) else (node.upstream,)
+
+
+def tables_of(node: OperatorNode) -> tuple[TableNode, ...]:
+    """Return the tables that an operator's functions read."""
+    return tuple(node.tables.values()) if isinstance(node, ProcessNode) else ()
 
 
 def levels_of(operators: Iterable[OperatorNode]) -> dict[str, int]:

@@ -78,6 +78,7 @@ def process(
     on_timer: Callable[..., Any] | None = None,
     timers_before: Sequence[Moment] = (),
     now: Moment | None = None,
+    broadcast: Mapping[str, Mapping[Any, Any]] | None = None,
     **options: Any,
 ) -> Processed:
     """Call a function of ``KeyedStream.process`` once, as an epoch would.
@@ -108,6 +109,8 @@ def process(
     now
         Where the clock of the timers stands: the watermark for ``timers="event"``, else the
         driver's clock.
+    broadcast
+        Name of a table → what the functions are to read there: key → row.
     **options
         Others of ``KeyedStream.process``, such as ``codec`` and ``state_classes``.
 
@@ -133,6 +136,9 @@ def process(
                 "Both state= and before= give a state.", remedy="Give the type as state=."
             )
         state, before = type(state), state
+    if broadcast is not None:
+        function = functools.partial(function, **broadcast)
+        on_timer = None if on_timer is None else functools.partial(on_timer, **broadcast)
     call = _Call(function, on_timer, before, [_moment_of(at) for at in timers_before])
     keys = {"key": "key"} if key is None else dict(key)
     schema = _columns_of(keys, rows, columns)

@@ -32,8 +32,10 @@ from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
 from godwit.engine.lane.outputs import stage_output
 from godwit.engine.lane.packing import hot_keys_of, hot_schema
 from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
+from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
     ARRIVALS,
+    BROADCAST,
     DIGEST,
     EMITTED,
     HOT,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.entries import EntryLayout, WaitingLayout
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
     from godwit.engine.lane.wire import Blob, Payload
+    from godwit.operators.broadcast import BroadcastTable
     from godwit.operators.operator import KeyedOperator, OperatorOutput
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.plan.lineage import Layouts
@@ -395,6 +398,10 @@ class _Lane:
                 time=own.time,
                 epoch=self.instruction.epoch,
                 num_key_groups=num_key_groups,
+                tables=self._tables(member, own, store),
+                broadcast=broadcast_rows(operator, arrived),
+                writes_tables=bool(operator.broadcasts)
+                and bool(own.places[operator.home(num_key_groups)] == self.place),
             )
         )
         at_s = lap("process", at_s)
@@ -414,6 +421,22 @@ class _Lane:
             )
         lap("changes", at_s)
         return processed.output
+
+    def _tables(
+        self, member: LaneOperator, own: OperatorInstruction, store: LocalStore
+    ) -> dict[str, BroadcastTable]:
+        """Return the tables of an operator as the last epoch left them."""
+        by_state = {told.state.state: told for told in own.tables}
+        return {
+            broadcast.name: committed_table(
+                broadcast,
+                by_state[broadcast.state],
+                member.states,
+                self.instruction.storage,
+                store,
+            )
+            for broadcast in member.operator.broadcasts
+        }
 
     def _hydration(
         self,
@@ -544,6 +567,18 @@ class LaneView:
     def min_after(self, column: int, after: int) -> int:
         """Minimum above `after` in a column of integers."""
         return self.local.least(self.key_groups, column, after=after)
+
+
+def broadcast_rows(
+    operator: KeyedOperator, arrived: Sequence[tuple[Header, Payload]]
+) -> dict[int, pa.RecordBatch]:
+    """Return number of an input → rows of a table that came by it, in order of origin."""
+    batches: dict[int, list[pa.RecordBatch]] = {}
+    for header, payload in arrived:
+        if header.kind == BROADCAST:
+            of = next(b for b in operator.broadcasts if header.number in b.inputs)
+            batches.setdefault(header.number, []).append(unpack_rows(payload, of.arriving))
+    return {number: pa.concat_batches(some) for number, some in batches.items()}
 
 
 def _mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool_]:

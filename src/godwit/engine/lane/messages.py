@@ -74,6 +74,8 @@ class OperatorInstruction:
     # earlier segments, which others may wait in, have been processed.
     waiting_from: Mapping[int, int] = field(default_factory=dict)
     time: EpochTime = NO_TIME  # event time of the operator
+    # what brings tables that every lane has whole to the committed version
+    tables: tuple[StateInstruction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

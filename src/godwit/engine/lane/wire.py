@@ -44,10 +44,10 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """Rows or arrivals for an operator: as bytes where they crossed an exchange."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE = range(7)
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST = range(8)
 """Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
-were sent, keys that had many rows, what a sender has read, rows that a source could not read. 0xFF
-is left to whatever carries payloads."""
+were sent, keys that had many rows, what a sender has read, rows that a source could not read,
+rows of a table for all lanes. 0xFF is left to whatever carries payloads."""
 EMITTED = 1 << 31
 """Added to the number of a sender whose digest is of rows that it made, and not of those it had
 read."""
@@ -200,10 +200,30 @@ def ship(
     *,
     number: int = 0,  # of the operator's input that the rows come by
 ) -> Iterator[Blob]:
-    """Split rows by place, and serialise them; pre-aggregated per key where that pays."""
+    """Split rows by place, and serialise them; pre-aggregated per key where that pays.
+
+    Rows of a table that every lane has whole go to all of them.
+    """
+    if number in shipment.operator.broadcast_inputs:
+        yield from _ship_to_all(shipment, columns, origin, number)
+        return
     for chunk, start in enumerate(range(0, columns.num_rows, _MAX_CHUNK_ROWS)):
         rows = columns.slice(start, _MAX_CHUNK_ROWS)
         yield from _ship_chunk(shipment, rows, (*origin, chunk), tally, number)
+
+
+def _ship_to_all(
+    shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
+) -> Iterator[Blob]:
+    """Ship rows of a table to all lanes of the operator; those of the first count them."""
+    payload, rows = columns.serialize().to_pybytes(), columns.num_rows
+    for place in np.unique(shipment.places).tolist() if rows else ():
+        yield (
+            place,
+            _HEADER.pack(BROADCAST, shipment.level, shipment.index, *origin, 0, rows, number)
+            + payload,
+        )
+        rows = 0
 
 
 def _ship_chunk(

@@ -43,7 +43,7 @@ from godwit.values.changes import nothing_beside
 from godwit.values.codec import make_codec, make_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -161,11 +161,14 @@ class ProcessOfStates(KeyedOperator):
         on_timer: Callable[..., Iterable[Any] | None] | None = None,
         zone: str = UTC,
         asynchronous: Async | None = None,
+        tables: Collection[str] = (),
     ) -> None:
         self.name, self.inputs, self.output = name, inputs, output
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self.clock = function, clock
-        self._calls = calls_of(Calls(name, function, on_timer, clock), asynchronous, state="states")
+        self._calls = calls_of(
+            Calls(name, function, on_timer, clock), asynchronous, state="states", tables=tables
+        )
         self.zone, self.repeatable = zone, asynchronous is None
         self.stored = {
             state: _stored(
@@ -306,6 +309,7 @@ class ProcessOfStates(KeyedOperator):
             state_of=state_of,
             done=done,
             reset=reset,
+            named=data.named,
         )
         emitted, ends = self._calls.run(work, meter)
         output = emitted_batch(self, emitted, ends, lane.tuples)

@@ -31,6 +31,7 @@ from godwit.plan.nodes import (
     WindowedNode,
     branches_of,
     read_by,
+    tables_of,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _parts(flow: LogicalFlow) -> Iterator[tuple[str, Any, dict[str, str]]]:
                 yield f"The type of state {after}", node.state_type, context
                 for name, declared in node.states.items():
                     yield f"State {name!r} {after}", declared, context
-        for stream in read_by(node):
+        for stream in (*read_by(node), *(table.stream for table in tables_of(node))):
             yield from _maps(stream)
     for sink in flow.sinks:
         yield from _maps(sink.upstream)

@@ -1,0 +1,241 @@
+"""Broadcast state: a small table that every lane of an operator has whole.
+
+A table is the newest row of each key of a stream of its own, such as rates or rules; the operator's
+functions read it as a mapping.  Its rows go to every lane, and count from the epoch in which they
+arrive, before that epoch's rows of the operator; lanes read what earlier epochs left of it from the
+checkpoint, and remember it.
+
+In the checkpoint a table is a state of the operator: its rows are entries of one key, the one whose
+columns are all null, told apart by the table's own keys.  So it has a changelog, snapshots,
+versions of its columns and readers like any other state.  One lane writes it, the owner of that
+key's key group; it waits for nothing there, since what is written follows from the rows alone.
+
+Invariant: all lanes of an epoch see the same table, which depends on nothing but the table's rows
+up to and including that epoch, wherever key groups are.
+
+Source: the broadcast state pattern of Flink, of which the table is the part that is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.checkpoint.entries import StateRows, latest_entries
+from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.checkpoint.records import BROADCAST, StateId
+from godwit.columns.hashing import canonical_keys, hash_keys
+from godwit.columns.python_values import row_type, rows_as_tuples
+from godwit.model.errors import EpochFailedError
+from godwit.model.key_groups import key_groups_of
+from godwit.model.naming import RESERVED_PREFIX
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
+from godwit.store.columns import StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.operators.operator import OperatorInput
+    from godwit.operators.windows.event_time import EpochTime
+
+MAX_KEYS: Final = 100_000
+MAX_BYTES: Final = 32 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broadcast:
+    """One table of an operator."""
+
+    name: str  # by which functions get it
+    operator: str
+    keyed_by: pa.Schema  # key columns of the operator
+    keys: pa.Schema  # key columns of the table
+    values: pa.Schema  # its other columns
+    inputs: frozenset[int]  # numbers of the operator's inputs that its rows come by
+
+    @property
+    def state(self) -> str:
+        """Name of the state that holds it."""
+        return f"{BROADCAST}{self.name}"
+
+    @property
+    def arriving(self) -> pa.Schema:
+        """Columns of its rows as they come."""
+        return pa.schema([*self.keys, *self.values])
+
+    @property
+    def schema(self) -> StateSchema:
+        """Columns of its entries: the operator's keys, which are null, and those of the table."""
+        apart = [field.with_name(f"{RESERVED_PREFIX}_{field.name}") for field in self.keys]
+        return StateSchema(keys=pa.schema([*self.keyed_by, *apart]), values=self.values)
+
+    def describe(self) -> StateDescription:
+        """Describe its state for the checkpoint."""
+        schema = self.schema
+        return StateDescription(
+            columns=columns_of(schema.values),
+            codec="arrow",
+            entries=columns_of(list(schema.keys)[len(self.keyed_by) :]),
+        )
+
+    def entries(self, rows: Sequence[pa.RecordBatch]) -> StateRows:
+        """Return the newest row of each key as an entry; one without any value removes its key."""
+        batch = pa.concat_batches(rows)
+        own = canonical_keys(batch.select(self.keys.names))
+        names = [f"k{i}" for i in range(len(self.keys))]
+        numbered = pa.table([*own.columns, pa.array(np.arange(batch.num_rows))], [*names, "row"])
+        last = numbered.group_by(names, use_threads=False).aggregate([("row", "max")])
+        newest = pa.array(np.sort(last["row_max"].to_numpy()))
+        own, values = own.take(newest), batch.select(self.values.names).take(newest)
+        count = values.num_rows
+        nulls = [pa.nulls(count, field.type) for field in self.keyed_by]
+        removed = np.full(count, len(self.values) > 0)
+        for column in values.columns:
+            removed &= column.is_null().to_numpy(zero_copy_only=False)
+        return StateRows(
+            hashes=np.full(count, _null_hash(self.keyed_by)),
+            keys=pa.RecordBatch.from_arrays([*nulls, *own.columns], schema=self.schema.keys),
+            values=values,
+            removed=removed if removed.any() else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroadcastTable:
+    """Contents of a table after some epoch."""
+
+    of: Broadcast
+    rows: StateRows  # one for each key
+    mapping: Mapping[Any, Any]  # key → its other columns, as functions see it
+
+    @classmethod
+    def empty(cls, of: Broadcast) -> BroadcastTable:
+        """Return a table that has no rows yet."""
+        return cls(of=of, rows=latest_entries([], of.schema), mapping=MappingProxyType({}))
+
+    def then(self, entries: StateRows) -> BroadcastTable:
+        """Apply later entries; a table that gets too large is refused."""
+        rows = latest_entries([self.rows, entries], self.of.schema)
+        size = rows.keys.nbytes + rows.values.nbytes
+        if len(rows.hashes) > MAX_KEYS or size > MAX_BYTES:
+            raise EpochFailedError(
+                f"Table {self.of.name!r}, which is broadcast to operator {self.of.operator!r}, has "
+                f"{len(rows.hashes)} keys and {size} bytes; at most {MAX_KEYS} keys and "
+                f"{MAX_BYTES} bytes are held whole by every lane.",
+                remedy="Join with it by key, as in left.key_by(...).join_newest(other.key_by(...))"
+                ", or map it to fewer rows and columns.",
+                operator=self.of.operator,
+                broadcast=self.of.name,
+            )
+        mapping = dict(self.mapping)
+        first = len(self.of.keyed_by)
+        own = rows_as_tuples(entries.keys.select(list(range(first, entries.keys.num_columns))))
+        keys: list[Any] = [key for (key,) in own] if len(self.of.keys) == 1 else own
+        make = row_type(tuple(self.of.values.names))._make
+        values = rows_as_tuples(entries.values) if len(self.of.values) else [()] * len(keys)
+        removed = [False] * len(keys) if entries.removed is None else entries.removed.tolist()
+        for key, value, is_removed in zip(keys, values, removed, strict=True):
+            if is_removed:
+                mapping.pop(key, None)
+            else:
+                mapping[key] = make(value)
+        return replace(self, rows=rows, mapping=MappingProxyType(mapping))
+
+
+def _null_hash(keys: pa.Schema) -> int:
+    """Return the hash of the key whose columns are all null."""
+    nulls = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in keys], schema=keys)
+    return int(hash_keys(nulls)[0])
+
+
+class BroadcastOperator(KeyedOperator):
+    """An operator whose functions read tables; all else is that of the operator that it wraps."""
+
+    def __init__(self, inner: KeyedOperator, broadcasts: Sequence[Broadcast]) -> None:
+        self.inner, self.broadcasts = inner, tuple(broadcasts)
+        self.name, self.function, self.output = inner.name, inner.function, inner.output
+        self.inputs, self.schema, self.repeatable = inner.inputs, inner.schema, inner.repeatable
+        self.broadcast_inputs = frozenset(n for b in self.broadcasts for n in b.inputs)
+        self._by_state = {broadcast.state: broadcast for broadcast in self.broadcasts}
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]  # that of an instance
+        """That of the operator."""
+        return self.inner.kind
+
+    @cached_property
+    def null_hash(self) -> int:
+        """Hash of the key whose entries the tables are."""
+        return _null_hash(self.keys)
+
+    def home(self, num_key_groups: int) -> int:
+        """Return the key group whose owner writes the tables."""
+        return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Bring the tables up to date with the epoch's rows of them, then process the others."""
+        named, changed = {}, {}
+        for broadcast in self.broadcasts:
+            table = data.tables.get(broadcast.name)
+            if table is None:
+                table = BroadcastTable.empty(broadcast)
+            rows = [data.broadcast[n] for n in sorted(broadcast.inputs) if n in data.broadcast]
+            if rows:
+                entries = broadcast.entries(rows)
+                table = table.then(entries)
+                if data.writes_tables:
+                    home = np.full(len(entries.hashes), self.home(data.num_key_groups), np.int32)
+                    changed[broadcast.state] = (entries, home)
+            named[broadcast.name] = table.mapping
+        states = {name: view for name, view in data.states.items() if name not in self._by_state}
+        output = self.inner.process(replace(data, states=states, named=named))
+        return replace(output, changed={**output.changed, **changed})
+
+    @property
+    def has_timers(self) -> bool:
+        """True if the operator has any."""
+        return self.inner.has_timers
+
+    def reads_all(self, time: EpochTime) -> bool:
+        """Return whether an epoch reads the state of keys without rows."""
+        return self.inner.reads_all(time)
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """The states of the operator, and a state for each table."""
+        return (*self.inner.states, *(StateId(self.name, b.state) for b in self.broadcasts))
+
+    def schema_of(self, state: str) -> StateSchema:
+        """Columns of one of them."""
+        table = self._by_state.get(state)
+        return self.inner.schema_of(state) if table is None else table.schema
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe one of them for the checkpoint."""
+        table = self._by_state.get(state)
+        return self.inner.describe_state(state) if table is None else table.describe()
+
+    def insist_on_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Refuse stored state whose meaning differs."""
+        if state in self._by_state:
+            super().insist_on_state(state, stored, today)
+        else:
+            self.inner.insist_on_state(state, stored, today)
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Return the upgrade of values of one of them."""
+        return None if state in self._by_state else self.inner.values_from(state, written)
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Return columns that entries of an earlier schema lack."""
+        if state in self._by_state:
+            return super().new_columns(state, count)
+        return self.inner.new_columns(state, count)

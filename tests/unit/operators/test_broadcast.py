@@ -1,0 +1,270 @@
+"""Tables that every lane has whole: what functions see of them, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import godwit as gw
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
+from godwit.model.errors import EpochFailedError, InvalidFlowError, UserFunctionError
+from godwit.operators import broadcast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def convert(key: Any, rows: Any, total: Any, rates: Any) -> Any:
+    for row in rows:
+        rate = rates.get(row.currency)
+        total.value += row.amount
+        yield key[0], None if rate is None else row.amount * rate.rate, total.value
+
+
+def flow_of(
+    function: Callable[..., Any] = convert, *, keys: tuple[str, ...] = ("currency",), **options: Any
+) -> gw.Flow:
+    flow = gw.Flow("orders", num_key_groups=8)
+    orders = flow.source("orders", gw.testing.stream("id string, currency string, amount long"))
+    rates = flow.source("rates", gw.testing.stream("currency string, day long, rate long"))
+    options = {"state": int, "output": "id string, value long, total long", **options}
+    converted = orders.key_by("id").process(
+        function, broadcast={"rates": rates.key_by(*keys)}, name="converted", **options
+    )
+    flow.sink("out", converted, gw.sinks.noop())
+    return flow
+
+
+def order(id_: str, currency: str, amount: int = 1) -> dict[str, Any]:
+    return {"id": id_, "currency": currency, "amount": amount}
+
+
+def rate(currency: str | None, rate: int | None, day: int | None = 1) -> dict[str, Any]:
+    return {"currency": currency, "day": day, "rate": rate}
+
+
+def values(out: dict[str, Any]) -> dict[str, Any]:
+    return {row["id"]: row["value"] for row in out["out"].to_pylist()} if "out" in out else {}
+
+
+def test_rows_of_a_table_count_before_those_of_their_epoch_and_the_newest_of_a_key_wins() -> None:
+    run = gw.testing.cluster(flow_of(), executors=2)
+    some = [order(i, "EUR") for i in "abcdefgh"]
+    assert set(values(run.epoch({"orders": some})).values()) == {None}
+    first = {"orders": some, "rates": [rate("EUR", 2), rate("USD", 3), rate("EUR", 4)]}
+    assert values(run.epoch(first)) == dict.fromkeys("abcdefgh", 4)
+    assert run.epoch({"rates": [rate("EUR", 5)]}) == {}
+    assert values(run.epoch({"orders": some})) == dict.fromkeys("abcdefgh", 5)
+    assert values(run.epoch({"orders": [order("a", "USD", 7)]})) == {"a": 21}
+
+
+def test_a_row_without_values_removes_its_key() -> None:
+    run = gw.testing.cluster(flow_of())
+    run.epoch({"rates": [rate("EUR", 2), rate(None, 9)]})
+    run.epoch({"rates": [rate("EUR", None, None)]})
+    assert values(run.epoch({"orders": [order("a", "EUR"), order("b", "")]})) == {
+        "a": None,
+        "b": None,
+    }
+
+
+def test_null_is_a_key_and_keys_of_several_columns_are_tuples() -> None:
+    def look(key: Any, rows: Any, state: Any, rates: Any) -> Any:
+        return [(key[0], rates["EUR", 1].rate, len(rates)), (key[0], rates[None, 2].rate, 0)]
+
+    run = gw.testing.cluster(flow_of(look, keys=("currency", "day")))
+    run.epoch({"rates": [rate("EUR", 2), rate(None, 9, 2)]})
+    out = run.epoch({"orders": [order("a", "EUR")]})["out"].to_pylist()
+    assert [row["value"] for row in out] == [2, 9]
+
+
+def test_every_lane_has_the_table_whatever_happens_to_executors() -> None:
+    run = gw.testing.cluster(flow_of(), executors=2)
+    some = {"orders": [order(str(i), "EUR") for i in range(40)]}
+    run.epoch({"rates": [rate("EUR", 2), rate("USD", 1)]})
+    run.epoch({**some, "rates": [rate("EUR", 3)]})
+    for happens in (
+        lambda: run.add("3"),
+        lambda: run.migrate("converted", "3"),
+        lambda: run.kill("3"),
+        lambda: run.restart(executors=3),
+        lambda: run.kill("1"),
+    ):
+        happens()
+        assert set(values(run.epoch(some)).values()) == {3}
+    run.epoch({"rates": [rate("EUR", 4)]})
+    run.restart(executors=1)
+    assert set(values(run.epoch(some)).values()) == {4}
+    state = run.state("converted", "broadcast_rates").to_pylist()
+    assert sorted((row["currency"], row["rate"]) for row in state) == [("EUR", 4), ("USD", 1)]
+
+
+def test_a_table_is_read_only_and_said_so_by_the_error() -> None:
+    def write(key: Any, rows: Any, state: Any, rates: Any) -> None:
+        rates["EUR"] = 1
+
+    with pytest.raises(UserFunctionError, match="does not support item assignment"):
+        gw.testing.run(flow_of(write), {"orders": [order("a", "EUR")]})
+
+
+def test_tables_go_with_named_states_timers_and_asynchronous_functions() -> None:
+    async def convert(key: Any, rows: Any, states: Any, rates: Any) -> Any:
+        await asyncio.sleep(0)
+        for row in rows:
+            rows.timers.set(rows.timers.now)
+            states.total.value += row.amount * rates[row.currency].rate
+        return [(key[0], states.total.value, 0)]
+
+    def fired(key: Any, timer: Any, states: Any, rates: Any) -> Any:
+        return [(key[0], -len(rates), 0)]
+
+    flow = flow_of(
+        convert,
+        state=None,
+        states={"total": gw.ValueState(int)},
+        timers="processing",
+        on_timer=fired,
+    )
+    run = gw.testing.cluster(flow)
+    out = run.epoch({"orders": [order("a", "EUR", 3)], "rates": [rate("EUR", 2)]})
+    assert [row["value"] for row in out["out"].to_pylist()] == [6, -1]
+
+
+def test_a_table_that_grows_too_large_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broadcast, "MAX_KEYS", 3)
+    run = gw.testing.cluster(flow_of())
+    run.epoch({"rates": [rate(c, 1) for c in "abc"]})
+    with pytest.raises(EpochFailedError, match=r"'rates'.* has 4 keys.*(?s:.*)join_newest"):
+        run.epoch({"rates": [rate("d", 1)]})
+    assert values(run.epoch({"orders": [order("x", "c")]})) == {"x": 1}
+
+
+def test_a_table_of_a_source_with_event_time_holds_no_watermark_back() -> None:
+    flow = gw.Flow("orders", num_key_groups=4)
+    orders = flow.source("orders", gw.testing.stream("id string, ts timestamp"), event_time="ts")
+    rules = flow.source("rules", gw.testing.stream("id string, n long"))
+
+    def remind(key: Any, rows: Any, state: Any, rules: Any) -> None:
+        for row in rows:
+            rows.timers.set(row.ts)
+
+    def fired(key: Any, timer: Any, state: Any, rules: Any) -> Any:
+        return [(key[0], len(rules))]
+
+    out = orders.key_by("id").process(
+        remind,
+        on_timer=fired,
+        timers="event",
+        state=int,
+        output="id string, n long",
+        broadcast={"rules": rules.key_by("id")},
+    )
+    flow.sink("out", out, gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    run.epoch({"orders": [{"id": "a", "ts": "2024-05-01 08:00"}]})
+    run.epoch({"orders": [{"id": "b", "ts": "2024-05-01 09:00"}]})
+    assert [row["id"] for row in run.rows("out").to_pylist()] == ["a", "b"]
+
+
+def test_one_call_of_a_function_with_a_table_can_be_tested_by_itself() -> None:
+    class Rate:
+        rate = 3
+
+    done = gw.testing.process(
+        convert,
+        [{"currency": "EUR", "amount": 2}],
+        key={"id": "a"},
+        state=1,
+        broadcast={"rates": {"EUR": Rate}},
+    )
+    assert (done.rows, done.state) == ([("a", 6, 3)], 3)
+
+
+def without_rates(key: Any, rows: Any, state: Any) -> None: ...
+
+
+def computed(flow: gw.Flow) -> Any:
+    rows = flow.source("rows", gw.testing.stream("k string, v long"))
+    return rows, rows.key_by("k").compute(n=gw.count())
+
+
+@pytest.mark.parametrize(
+    ("broadcast", "what"),
+    [
+        (lambda rows, _: {"rates": rows}, "of type Stream"),
+        (lambda _, sums: {"rates": sums.key_by("k")}, "only rows of sources are broadcast"),
+        (lambda rows, _: {"a rate": rows.key_by("k")}, "broadcast="),
+        (lambda rows, _: [rows.key_by("k")], "broadcast="),
+        (
+            lambda *_: {"rates": computed(gw.Flow("other"))[0].key_by("k")},
+            "a stream of another flow, 'other'",
+        ),
+    ],
+)
+def test_tables_that_are_none_are_refused(broadcast: Callable[..., Any], what: str) -> None:
+    flow = gw.Flow("orders")
+    rows, sums = computed(flow)
+    with pytest.raises(InvalidFlowError, match=what):
+        rows.key_by("k").process(
+            convert, state=int, output="k string", broadcast=broadcast(rows, sums)
+        )
+
+
+def test_a_function_that_does_not_take_its_table_is_refused() -> None:
+    with pytest.raises(
+        InvalidFlowError, match=r"cannot be called as function\(key, rows, state, rates=rates\)"
+    ):
+        flow_of(without_rates).explain()
+
+
+def test_a_column_that_a_table_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidFlowError, match=r"'coin'.*source 'rates' does not have"):
+        flow_of(keys=("coin",)).explain()
+
+
+def test_explain_shows_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    flow_of().explain()
+    shown = capsys.readouterr().out
+    assert "table 'rates' by currency of source 'rates'" in shown
+    assert "every row to every lane" in shown
+
+
+def test_a_table_goes_on_under_another_name_with_more_columns_and_its_checkpoint_is_whole(
+    tmp_path: Path,
+) -> None:
+    def count(key: Any, rows: Any, state: Any, rates: Any) -> Any:
+        return [(key[0], rates["EUR"].rate, len(rates))]
+
+    def flow(name: str, columns: str, **options: Any) -> gw.Flow:
+        flow = gw.Flow("orders", num_key_groups=8)
+        orders = flow.source("orders", gw.testing.stream("id string"))
+        rates = flow.source("rates", gw.testing.stream(columns)).key_by("currency")
+        counted = orders.key_by("id").process(
+            count,
+            state=int,
+            output="id string, value long, n long",
+            name=name,
+            broadcast={"rates": rates},
+            **options,
+        )
+        flow.sink("out", counted, gw.sinks.noop())
+        return flow
+
+    order = {"orders": [{"id": "a"}]}
+    with gw.testing.cluster(
+        flow("one", "currency string, rate long"), checkpoint=tmp_path / "ck"
+    ) as run:
+        for number in range(1, 4):
+            run.epoch({"rates": [{"currency": "EUR", "rate": number}]})
+        run.restart(flow("other", "currency string, rate long", formerly="one"))
+        assert values(run.epoch(order)) == {"a": 3}
+        run.restart(flow("other", "currency string, note string, rate long"))
+        run.epoch({"rates": [{"currency": "USD", "rate": 1, "note": "new"}]})
+        assert [row["n"] for row in run.epoch(order)["out"].to_pylist()] == [2]
+    assert verify(CheckpointStorage.open(tmp_path / "ck")).findings == ()
