@@ -1,6 +1,7 @@
 """Time to the first picture of `godwit demo`, and the cost of an executor's death to its stream.
 
     python -m benchmarks.demo [--rounds 3] [demo's own options]
+    python -m benchmarks.demo --local
 
 Measured from the start of the command: the end of the first epoch.  In the same run, for the kill:
 every epoch after it beside the median of those before it, and the time until no key group waited.

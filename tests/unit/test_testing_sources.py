@@ -555,3 +555,42 @@ def test_a_source_that_another_query_reads_is_refused_until_that_one_ends(tmp_pa
         one.restart()
         assert one.state("totals").num_rows == 1
     assert gw.testing.run(sums(source), checkpoint=tmp_path / "two").state("totals").num_rows == 1
+
+
+def timed(own: Numbers, frame: str = "frame") -> gw.Flow:
+    flow = gw.Flow("timed", num_key_groups=8)
+    framed = flow.source(
+        frame, gw.testing.stream("key string, number long, ts timestamp"), event_time="ts"
+    )
+    both = framed.union(flow.source("own", own, event_time="ts"))
+    counted = both.key_by("key").window(gw.tumbling("10 minutes"), name="w").compute(n=gw.count())
+    flow.sink("counts", counted, gw.sinks.noop())
+    return flow
+
+
+def test_a_window_waits_for_both_kinds_of_sources_over_restarts_and_new_names(
+    tmp_path: Path,
+) -> None:
+    def row(minute: int) -> dict[str, Any]:
+        return {"key": "a", "number": minute, "ts": DAY + dt.timedelta(minutes=minute)}
+
+    own = Numbers(31, keys=1)
+    with gw.testing.cluster(timed(own), checkpoint=tmp_path) as run:
+        run.epoch({"frame": [row(3)]})
+        assert run.rows("counts").num_rows == 0
+    with gw.testing.cluster(timed(own, "renamed"), checkpoint=tmp_path) as run:
+        out = run.epoch({"renamed": [row(25)]})["counts"].to_pylist()
+        assert [window["n"] for window in out] == [11, 10]
+
+
+def test_a_source_does_not_take_the_place_of_one_of_the_other_kind(tmp_path: Path) -> None:
+    def flow_of(own: str, frame: str) -> gw.Flow:
+        flow = gw.Flow("kinds", num_key_groups=8)
+        framed = flow.source(frame, gw.testing.stream("key string, number long, ts timestamp"))
+        both = framed.union(flow.source(own, Numbers(3)))
+        flow.sink("t", both.key_by("key").compute(name="t", n=gw.count()), gw.sinks.noop())
+        return flow
+
+    gw.testing.run(flow_of("a", "b"), {"b": []}, checkpoint=tmp_path)
+    with pytest.raises(CheckpointMismatchError, match=r"reads sources of Godwit's own \('b'\)"):
+        gw.testing.run(flow_of("b", "a"), {"a": []}, checkpoint=tmp_path)

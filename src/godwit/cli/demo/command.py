@@ -22,8 +22,9 @@ from godwit.model.errors import GodwitError
 from godwit.model.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from godwit.cli.demo.recording import Audience
     from godwit.cli.demo.story import Outcome, Settings
 
 _DESCRIPTION = """\
@@ -32,7 +33,7 @@ small Spark cluster that this command starts on your machine. In the middle a th
 groups moves, live, to an executor that has just joined; then one executor is killed. At the end a
 plain batch query over the same rows says whether a single row was lost or counted twice.
 
-Needs Java 17 or newer, and: pip install 'godwit-streams[demo]'
+Needs Java 17 or newer (not with --local), and: pip install 'godwit-streams[demo]'
 """
 _EPILOG = """\
 exit status:
@@ -43,6 +44,7 @@ exit status:
 
 examples:
   godwit demo
+  godwit demo --local
   godwit demo --scenario skew
   godwit demo --days 60 --workers 4 --json measured.json
   godwit demo --work-dir demo-run && godwit checkpoint inspect demo-run/checkpoint
@@ -102,6 +104,11 @@ def add_demo_command(subparsers: Any) -> None:
         "--controller", choices=("off", "on", "both"), default="both",
         help="of a scenario: without the controller, with it, or one after the other (default)",
     )  # fmt: skip
+    parser.add_argument(
+        "--local", action="store_true",
+        help="executors in this process, without Spark and Java: the same flow, moves and loss, "
+        "in seconds",
+    )  # fmt: skip
     parser.add_argument("--no-kill", action="store_true", help="kill no executor")
     parser.add_argument(
         "--plain", action="store_true", help="lines instead of a live page, as when not a terminal"
@@ -134,6 +141,11 @@ def _run(args: argparse.Namespace) -> int:
             remedy="Create the directory first.",
         )
     console = Console(highlight=False)
+    if args.local and args.scenario is not None:
+        raise GodwitError(
+            f"--scenario {args.scenario} needs executors that are processes, and --local has none.",
+            remedy="Leave one of them out.",
+        )
     if args.scenario is not None:
         from godwit.cli.demo.scenarios import play_both  # noqa: PLC0415  Spark is slow to import
 
@@ -144,10 +156,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> int:
-    """Play the demo on Spark, and draw its picture."""
-    from godwit.cli.demo.story import Settings, play  # noqa: PLC0415  Spark is slow to import
+    """Play the demo, on Spark or in this process, and draw its picture."""
+    from godwit.cli.demo import story  # noqa: PLC0415  slow to import
 
-    settings = Settings(
+    settings = story.Settings(
         work_dir=work_dir,
         executors=args.workers,
         days=args.days,
@@ -156,7 +168,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
         kill=not args.no_kill,
     )
     with audience_for(console, plain=args.plain) as audience:
-        outcome = play(settings, audience)
+        outcome = _player(args)(settings, audience)
     from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
 
     save(epoch_figure(outcome.recording), work_dir / "epochs.png")
@@ -165,6 +177,17 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     _tell(console, outcome)
     tell(console, f"picture: {work_dir / 'epochs.png'}")
     return 0 if outcome.ok else 1
+
+
+def _player(args: argparse.Namespace) -> Callable[[Settings, Audience], Outcome]:
+    """Return what plays the demo."""
+    if args.local:
+        from godwit.cli.demo import local_story  # noqa: PLC0415  as in `_play_story`
+
+        return local_story.play
+    from godwit.cli.demo import story  # noqa: PLC0415
+
+    return story.play
 
 
 @contextlib.contextmanager

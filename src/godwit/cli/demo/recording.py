@@ -304,6 +304,8 @@ class QueryRecorder:
         self.progress = next(p for p in reversed(query.recentProgress) if p["epoch"] == event.epoch)
         figures = recording.add_epoch(self.progress, query.status, event.at_s)
         self._audience.epoch(figures, recording)
+        if len(recording.epochs) == 1:
+            self._audience.say("the first epoch is done")
 
     def _check_alive(self) -> None:
         """Raise if the query has ended, or was silent for too long."""

