@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
@@ -30,7 +31,7 @@ class DiedError(Exception):
     """The driver is gone."""
 
 
-def flow_of(kafka: KafkaBroker, arriving: str, leaving: str) -> gw.Flow:
+def flow_of(kafka: KafkaBroker, arriving: str, leaving: str, bad: Path) -> gw.Flow:
     source = gw.sources.kafka(
         kafka.servers,
         arriving,
@@ -39,6 +40,8 @@ def flow_of(kafka: KafkaBroker, arriving: str, leaving: str) -> gw.Flow:
         include=["timestamp"],
         max_rows_per_epoch=30,
         group=f"{arriving}-monitor",
+        on_bad="divert",
+        rejects=gw.sinks.parquet(bad),
     )
     flow = gw.Flow("through", num_key_groups=8)
     totals = flow.source("rows", source).key_by("k").compute(total=gw.sum("v"), n=gw.count())
@@ -54,7 +57,8 @@ def test_rows_go_through_once_whatever_dies_in_between(
     for number, step in enumerate(("staged", "committed", "commit", None)):
         # Every other time executors read the topic, by consumers of their own.
         monkeypatch.setattr(split_rows, "ROWS_HERE", -1 if number % 2 else 10_000)
-        query = flow_of(kafka, arriving, leaving).start(checkpoint=tmp_path / "ck", session=spark)
+        flow = flow_of(kafka, arriving, leaving, tmp_path / "bad")
+        query = flow.start(checkpoint=tmp_path / "ck", session=spark)
         query.processAllAvailable()
 
         def at_step(done: str, _epoch: int, step: str | None = step) -> None:
@@ -73,7 +77,7 @@ def test_rows_go_through_once_whatever_dies_in_between(
                     b'{"k":"k%d","v":%d}' % (row % KEYS, row)
                     for row in range(put + partition, put + 40, 3)
                 ]
-                kafka.put(arriving, *rows, partition=partition)
+                kafka.put(arriving, *rows, b"%d?" % number, partition=partition)
             put += 40
             if step is None:
                 query.processAllAvailable()
@@ -81,6 +85,10 @@ def test_rows_go_through_once_whatever_dies_in_between(
             else:
                 with pytest.raises(gw.GodwitError, match="DiedError"):
                     query.awaitTermination()
+    files = (tmp_path / "bad").glob("epoch=*/*.parquet")
+    bad = [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
+    places = sorted((row["value"], row["partition"]) for row in bad)
+    assert places == [(b"%d?" % number, partition) for number in range(4) for partition in range(3)]
     expected = {f"k{key}": sum(range(key, put, KEYS)) for key in range(KEYS)}
     totals: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for message in kafka.read(leaving):

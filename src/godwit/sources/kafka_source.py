@@ -131,6 +131,7 @@ class KafkaSource(Source):
         """Set what belongs to this copy alone."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
+        self._unreported = ""  # why the group was not told the last time
         self._states: dict[str, TopicState] = {}
         self._looked_s = -1.0
         self._bytes_per_row = float(_GUESSED_BYTES)
@@ -138,7 +139,14 @@ class KafkaSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         """Leave connections, and the sink, behind."""
         ours = vars(self) | {"rejects": None}
-        for name in ("_admin", "_reporter", "_states", "_looked_s", "_bytes_per_row"):
+        for name in (
+            "_admin",
+            "_reporter",
+            "_unreported",
+            "_states",
+            "_looked_s",
+            "_bytes_per_row",
+        ):
             del ours[name]
         return ours
 
@@ -263,15 +271,19 @@ class KafkaSource(Source):
         del places
         if error is not None:
             self._not_reported(KafkaException(error))
+        else:
+            self._unreported = ""
 
     def _not_reported(self, error: Exception) -> None:
-        """Warn: nothing depends on it."""
-        _logger.warning(
-            "%s: offsets were not reported to group %r: %s",
-            self._where,
-            self._group,
-            self._settings.text_of(error),
-        )
+        """Warn, once for each reason: nothing depends on it."""
+        before, self._unreported = self._unreported, self._settings.text_of(error)
+        if before != self._unreported:
+            _logger.warning(
+                "%s: offsets are not reported to group %r: %s",
+                self._where,
+                self._group,
+                self._unreported,
+            )
 
     def describe(self, position: Position) -> dict[str, Any]:
         """Return the next offsets by topic."""

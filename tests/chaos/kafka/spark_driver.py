@@ -162,6 +162,7 @@ def _live(spark: SparkSession, told: dict[str, Any]) -> None:
         checkpoint=directory / "ck",
         session=spark,
         trigger={"availableNow": True} if told["end"] else None,
+        close_at_end=told["end"],
         lanes=gw.Lanes(resident=told["resident"]),
     )
     (directory / "ready").touch()

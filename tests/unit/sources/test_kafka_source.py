@@ -563,6 +563,34 @@ def test_offsets_are_reported_to_a_group(kafka: KafkaBroker) -> None:
     source.close()
 
 
+def test_a_group_that_others_are_in_is_warned_of_once(
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, b"a")
+    group = f"{topic}-monitor"
+    member = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
+    member.subscribe([topic])
+    deadline = time.monotonic() + 30
+    while not member.assignment():
+        assert time.monotonic() < deadline
+        member.poll(0.1)
+    source = opened(kafka, topic, group=group)
+    end = source.latest(source.start())
+    with caplog.at_level(logging.WARNING, "godwit"):
+        while not caplog.records:
+            assert time.monotonic() < deadline
+            source.committed(end)
+            time.sleep(0.05)
+        for _ in range(3):
+            source.committed(end)
+            time.sleep(0.05)
+    assert len(caplog.records) == 1
+    assert f"offsets are not reported to group '{group}'" in caplog.text
+    member.close()
+    source.close()
+
+
 def test_a_broker_that_halts_for_a_moment_is_waited_for(kafka: KafkaBroker) -> None:
     if kafka.pid is None:
         pytest.skip("The cluster is not the tests' own.")
