@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import godwit as gw
+from godwit.checkpoint.chains import choose_snapshots
+from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
+from godwit.engine import instructions
 from godwit.model.errors import EpochFailedError, InvalidFlowError, UserFunctionError
 from godwit.operators import broadcast
 
@@ -268,3 +272,47 @@ def test_a_table_goes_on_under_another_name_with_more_columns_and_its_checkpoint
         run.epoch({"rates": [{"currency": "USD", "rate": 1, "note": "new"}]})
         assert [row["n"] for row in run.epoch(order)["out"].to_pylist()] == [2]
     assert verify(CheckpointStorage.open(tmp_path / "ck")).findings == ()
+
+
+def test_a_lane_that_is_new_begins_with_a_snapshot_of_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        instructions, "choose_snapshots", partial(choose_snapshots, min_changelog_bytes=1)
+    )
+    run = gw.testing.cluster(flow_of(), executors=2)
+    for number in range(1, 12):
+        run.epoch({"rates": [rate("EUR", number), rate("USD", None if number % 2 else 1, None)]})
+    chains = run._driver.log.chains
+    state = StateId("converted", "broadcast_rates")
+    assert len(chains.snapshots(state)) == 1
+    assert len(chains.segments(state)) < 11
+    some = {"orders": [order(i, currency) for i in "abcdefgh" for currency in ("EUR", "USD")][::3]}
+    run.restart(executors=3)
+    assert set(values(run.epoch(some)).values()) == {11, None}
+    run.epoch({"rates": [rate("USD", 5)]})
+    assert set(values(run.epoch(some)).values()) == {11, 5}
+
+
+@pytest.mark.parametrize("lost", ["1", "2"])  # one of them writes the table
+def test_a_table_changes_while_rows_of_the_operator_wait(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = gw.Policy(recovery=gw.Bounds(max_lag=0))
+    run = gw.testing.cluster(flow_of(), executors=2, policy=policy)
+    some = [order(str(i), "EUR") for i in range(30)]
+    run.epoch({"orders": some, "rates": [rate("EUR", 1)]})
+    run._driver.copies_held = True
+    with monkeypatch.context() as patch:
+        patch.setattr(run._driver, "settle", lambda: ())  # nothing ends while copies are held
+        run.kill(lost)
+        for number in (2, 3):
+            run._play({"orders": some, "rates": [rate("EUR", number)]})
+        assert any(component.waiting for component in run._driver.view.components.values())
+    run._driver.copies_held = False
+    run.epoch()
+    every = run.rows("out").to_pylist()
+    assert len(every) == 90
+    assert {row["value"] for row in every} == {1, 2, 3}
+    assert {row["total"] for row in every} == {1, 2, 3}
+    assert set(values(run.epoch({"orders": some})).values()) == {3}
