@@ -17,6 +17,7 @@ from tests.support.spark_events import (
     query_started,
 )
 
+from godwit.cli import stage_advice
 from godwit.cli.event_log import EventLogError, StageReader, StageRun
 from godwit.cli.stage_advice import StageAdvice, advise
 
@@ -111,20 +112,22 @@ def test_the_verdict_says_what_would_have_helped(tasks: list[int], said: str) ->
 
 
 def test_sums_are_of_all_micro_batches_however_many_are_drawn() -> None:
-    events = chain(application(), *(micro_batch(b, [100, 300]) for b in range(5000)))
+    events = chain(application(), *(micro_batch(b, [100, 300]) for b in range(2500)))
     (stage,) = advised(events)
-    assert stage.batches == sum(b.count for b in stage.drawn) == 5000
-    assert stage.as_run_s == pytest.approx(1500)
-    assert sum(b.as_run_s for b in stage.drawn) == pytest.approx(1500)
-    assert stage.mean_s == pytest.approx(1000)
+    assert stage.batches == sum(b.count for b in stage.drawn) == 2500
+    assert stage.as_run_s == pytest.approx(750)
+    assert sum(b.as_run_s for b in stage.drawn) == pytest.approx(750)
+    assert stage.mean_s == pytest.approx(500)
     assert len(stage.drawn) <= 1024
     assert [b.first for b in stage.drawn] == sorted(b.first for b in stage.drawn)
-    assert stage.drawn[-1].last == 4999
+    assert stage.drawn[-1].last == 2499
     assert stage.hottest[0] == 1
     assert stage.hottest[1] == pytest.approx(0.75)
 
 
-def test_memory_does_not_grow_with_the_log() -> None:
+def test_memory_does_not_grow_with_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_advice, "_DRAWN", 64)
+
     def peak(batches: int) -> int:
         lines = chain(
             as_lines(application()),
@@ -136,7 +139,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
         tracemalloc.stop()
         return found
 
-    assert peak(4000) < 2 * peak(1200)
+    assert peak(900) < 2 * peak(150)
 
 
 def test_what_is_no_event_is_refused_at_the_start_and_counted_later() -> None:
