@@ -46,7 +46,7 @@ def test_every_row_comes_once_whatever_dies_on_spark(
     insist_on_own_server(kafka)
     driver = SparkDriver(resident=True)
     try:
-        history = draw_history(5, 6, on_spark=True)
+        history = draw_history(9, 4, on_spark=True)
         assert live(history, tmp_path, kafka, postgres_server.dsn, driver) == []
     finally:
         driver.kill()
