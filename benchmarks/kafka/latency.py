@@ -117,8 +117,7 @@ def consume(servers: str, topic: str, committed: bool, stop: Any, came: Any) -> 
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     rows: list[tuple[int, int, int]] = []
-    while not stop.is_set():
-        message = consumer.poll(0.05)
+    while (message := consumer.poll(0.05)) is not None or not stop.is_set():
         if message is None or message.error() is not None:
             continue
         now_us = time.time_ns() // 1000
@@ -212,6 +211,9 @@ def measure(spark: SparkSession, broker: Any, mode: Mode, options: argparse.Name
     measured.sent, measured.twice = sent.value, len(seqs) - len(set(seqs))
     measured.sent -= len(set(seqs))
     measured.rows_ms = [(at - s) / 1e3 for _, s, at in rows if first_us <= s <= last_us]
+    if not measured.rows_ms:
+        msg = f"none of {len(rows)} rows that came was put after the warm-up: give it more time"
+        raise RuntimeError(msg)
     measured.epochs_ms = dict(_epochs(progress, first_us / 1e6))
     measured.epochs_ms["offsets"] = list(_TimedProducer.offsets_ms)
     measured.epochs_ms["end of transaction"] = list(_TimedProducer.commits_ms)

@@ -179,7 +179,8 @@ class FileSource(Source):
             self._listing = self._list(read)
             pieces = self._pending(self._listing, read, bound)
             first = next(pieces, None)
-        self._idle_at = position if first is None and bound is None else None
+        if bound is None:
+            self._idle_at = position if first is None else None
         if first is None:
             return position
         pieces = itertools.islice(itertools.chain([first], pieces), self._max_files)
