@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _ATTEMPTS: Final = 3
-_COSTLY_S: Final = 0.02
+_MANY: Final = 1000  # files, which it costs much to look at
 _TRUSTED_S: Final = 60.0
 _GRAIN_NS: Final = 2 * 10**9  # some file systems tell times no closer
 _WRITE_ELSEWHERE: Final = (
@@ -149,7 +149,7 @@ class Directory:
     def list(self) -> Listing:
         """List the files that may be read; empty ones may not yet.
 
-        Where a listing costs much, the last one is returned if no file has come or gone since:
+        Where there are many, the last listing is returned if no file has come or gone since:
         directories say so. A file that was written to, which none may be, is seen by the next one.
 
         Raises `SourceError` if the directory is not there, or may not be listed.
@@ -179,7 +179,7 @@ class Directory:
         known, self._keys = self._keys, {}
         self._look, self._directories = None, {}
         files, waits = [], False
-        began_s, began_ns = time.monotonic(), time.time_ns()
+        began_ns = time.time_ns()
         is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
         for file in self._local_files() if is_local else self._remote_files():
             path = file.path
@@ -192,11 +192,12 @@ class Directory:
             self._keys[path] = key_of(path) if key is None else key
             files.append(file)
         listing = Listing(files, np.fromiter(self._keys.values(), np.uint64, len(files)))
-        ended_s = time.monotonic()
         # Two changes in quick succession may have one time.
         old = all(ns < began_ns - _GRAIN_NS for ns in self._directories.values())
-        if self._directories and old and not waits and ended_s - began_s > _COSTLY_S:
-            self._look = _Look(listing=listing, modified_ns=self._directories, at_s=ended_s)
+        if self._directories and old and not waits and len(files) >= _MANY:
+            self._look = _Look(
+                listing=listing, modified_ns=self._directories, at_s=time.monotonic()
+            )
         return listing
 
     def _remote_files(self) -> Iterator[File]:

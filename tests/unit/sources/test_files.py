@@ -143,7 +143,7 @@ def _all(kind: str, directory: Path) -> Any:
 def test_a_large_directory_is_listed_again_only_if_a_name_has_come_or_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(directory, "_MANY", 0)
     for path in (tmp_path / "sub", tmp_path / "other"):
         write(path / "a.json", table_of(0, 1))
     for path in (tmp_path / "sub", tmp_path / "other", tmp_path):
@@ -184,7 +184,7 @@ def test_a_large_directory_is_listed_again_only_if_a_name_has_come_or_gone(
 def test_empty_files_of_a_large_directory_are_looked_at_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(directory, "_MANY", 0)
     path = tmp_path / "a.json"
     path.touch()
     os.utime(tmp_path, (BASE_S, BASE_S))
