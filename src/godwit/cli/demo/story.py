@@ -50,7 +50,7 @@ from godwit.model.errors import GodwitError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from godwit.api.streams import Stream
     from godwit.cluster.spark.query.query import Migration, Query
@@ -138,7 +138,7 @@ def play(settings: Settings, audience: Audience) -> Outcome:
 PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
 
 
-def delays(settings: Settings, source: DataFrame | Source) -> tuple[gw.Flow, Stream, Stream]:
+def delays(settings: Settings, source: Source) -> tuple[gw.Flow, Stream, Stream]:
     """Build the flow over the flights; return it, the delays by airplane and those by route."""
     flow = gw.Flow("flight_delays", num_key_groups=settings.key_groups)
     flights = flow.source("flights", source)
@@ -165,9 +165,10 @@ def _start_stream(settings: Settings, spark: SparkSession) -> tuple[Query, gw.si
     """
     folder = settings.work_dir
     (folder / "in").mkdir()
-    rows = spark.readStream.schema(SPARK_SCHEMA)
-    rows = rows.option("maxFilesPerTrigger", settings.days_per_epoch)
-    flow, by_plane, by_route = delays(settings, rows.parquet(str(folder / "in")))
+    source = gw.sources.parquet(
+        folder / "in", schema=COLUMNS, max_files_per_epoch=settings.days_per_epoch
+    )
+    flow, by_plane, by_route = delays(settings, source)
     routes_now = gw.sinks.memory()
     flow.sink("by_plane", by_plane, gw.sinks.parquet(folder / "out" / "by_plane"))
     flow.sink("by_route", by_route, gw.sinks.parquet(folder / "out" / "by_route"))
