@@ -194,13 +194,13 @@ class Driver:
                 flow=self.flow,
                 chains=self.log.chains,
                 copies=self.conductor.copies,
-                counting=frozenset({(self.flow.operators[0].name, 0)}),
+                counting={(self.flow.operators[0].name, 0): self.flow.sources[0]},
             )
         with self.part("conduct"):
             self.conductor.commit(outcome)
         with self.part("note"):
             self.journal.add("outcome", outcome.to_dict())
-            progress_of(outcome, self.conductor.view, watch)
+            progress_of(outcome, self.conductor.view, watch, {})
         return self.took_ms
 
 

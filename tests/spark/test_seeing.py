@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.streams import Inbox
+from tests.spark.streams import _OLDEST_S, Inbox
 
 import godwit as gw
 from godwit.checkpoint.journal import read_tail
@@ -56,6 +57,15 @@ def test_the_journal_has_every_epoch_s_figures_and_how_far_behind_the_sources_it
         assert sum(e["cpuMs"] for e in executors.values()) > 0
         assert sum(e["busyMs"] for e in executors.values()) > 0
         assert all(e["lanes"] == 1 and not e["draining"] for e in executors.values())
+    # Files count from when they were written, also while they wait for an epoch of their own.
+    now_s = time.time()
+    for number, progress in enumerate(told):
+        of_rows = progress["latencyMs"]["sources"]["rows"]
+        assert (of_rows["arrival"], of_rows["rows"]) == ("source", progress["numInputRows"])
+        waited_s = now_s - (_OLDEST_S + number)
+        assert progress["latencyMs"]["max"] == pytest.approx(1e3 * waited_s, abs=300e3)
+    merged = entries(tmp_path / "ck", "latency")[0]["sources"]["rows"]
+    assert sum(merged["counts"]) == 2
     outcomes = entries(tmp_path / "ck", "outcome")
     spent = sum(outcomes[0]["executor_cpu_ms"].values())
     assert spent == pytest.approx(outcomes[0]["loads"]["t"]["cpu_ms"], abs=0.01)

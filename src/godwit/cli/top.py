@@ -16,7 +16,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from statistics import median
@@ -216,6 +216,7 @@ def _watch(viewer: Viewer, sight: Sight, console: Console, interval_s: float) ->
 _EPOCHS_OF_LOAD = 16
 _MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
 _RATE_S = 10.0
+_LATENCY = ("p50", "p95", "p99", "max")
 _ELSEWHERE = DECISIONS | {"EpochCommitted", "LoadMeasured"}
 _LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
 _TEXT = 300
@@ -232,6 +233,8 @@ class EpochFigures:
     # source rows, and rows given to sinks and operators
     rows_in: int
     rows_out: int
+    # p50, p95, p99, max → milliseconds from arrival to delivery; empty where it is not known
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +388,7 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
                 duration_ms=_number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
                 rows_in=_count(progress.get("numInputRows")),
                 rows_out=_count(progress.get("numOutputRows")),
+                latency_ms=_latency(progress.get("latencyMs")),
             )
         elif isinstance(event, Mapping) and event.get("kind") == "EpochCommitted":
             duration_ms = _number(event.get("duration_ms"))
@@ -394,11 +398,18 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
                 duration_ms=duration_ms,
                 rows_in=_count(event.get("rows_in")),
                 rows_out=_count(event.get("rows_out")),
+                latency_ms=_latency(event.get("latency_ms")),
             )
         else:
             continue
         epochs.setdefault(figures.epoch, figures)
     return tuple(epochs.values())
+
+
+def _latency(values: Any) -> dict[str, float]:
+    """Return the figures of an epoch's latency that are there."""
+    figures = {name: _finite(_mapping(values).get(name)) for name in _LATENCY}
+    return {name: ms for name, ms in figures.items() if ms is not None}
 
 
 def _rows_per_s(epochs: Sequence[EpochFigures]) -> float:
@@ -562,6 +573,7 @@ def frame(sight: Sight, *, width: int, height: int | None, symbols: Symbols) -> 
             f"  {symbols.plain(sight.why)}",
         ),
         *_speed(figures, width, symbols),
+        *_latencies(figures),
         _moving(figures),
         *(_source(source, symbols) for source in figures.sources),
         *([Text(symbols.plain(figures.measured.line))] if figures.measured else []),
@@ -609,6 +621,18 @@ def _speed(figures: RunFigures, width: int, symbols: Symbols) -> Iterator[Text]:
         f"  median {median(took):,.0f}  longest {max(took):,.0f}  ",
         (symbols.sparkline(took, min(_SPARKS, max(width - 50, 8))), "cyan"),
     )
+
+
+def _latencies(figures: RunFigures) -> Iterator[Text]:
+    """Line on the latency of rows."""
+    known = [epoch.latency_ms for epoch in figures.epochs if epoch.latency_ms]
+    if known:
+        shown = "  ".join(f"{name} {_short(ms)}" for name, ms in known[-1].items())
+        yield Text(f"latency of rows, from arrival to delivery: {shown}")
+
+
+def _short(ms: float) -> str:
+    return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1e3:,.1f} s"
 
 
 def _moving(figures: RunFigures) -> Text:

@@ -16,11 +16,11 @@ Invariants that a cluster keeps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
@@ -49,11 +49,37 @@ class Executor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLook:
+    """Time at which the sources were asked for a batch, and what is known of its rows' arrival."""
+
+    at_us: int  # Unix time, as all times here
+    # source → the last time before it at which it was asked and had nothing new
+    nothing_us: Mapping[str, int] = field(default_factory=dict)
+    # source → earlier times, ascending, and rows beyond those of earlier batches that were there
+    before: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    # source → rows of the batch before any maps, where that is known: `before` counts in those
+    rows: Mapping[str, int] = field(default_factory=dict)
+    # source → when parts of its rows, of like size, arrived, where the source says so
+    arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def with_others(self, others: SourceLook) -> SourceLook:
+        """Return what is known of these sources and of others, which were asked shortly before."""
+        return SourceLook(
+            at_us=max(self.at_us, others.at_us),
+            nothing_us={**self.nothing_us, **others.nothing_us},
+            before={**self.before, **others.before},
+            rows={**self.rows, **others.rows},
+            arrived_us={**self.arrived_us, **others.arrived_us},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBatch(Generic[_RowsT_co]):
     """Source rows of an epoch."""
 
     ref: BatchRef  # what the commit record says of them: the same number and digest, the same rows
     rows: _RowsT_co  # as the cluster reads them
+    look: SourceLook | None = None  # ``None``: they came when the epoch was planned
 
 
 class Cluster(Protocol[_RowsT_contra]):

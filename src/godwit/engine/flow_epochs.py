@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from godwit.engine.cluster import AttemptLostError
+from godwit.engine.cluster import AttemptLostError, SourceLook
 from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.messages import senders_that_differ
+from godwit.engine.latency import LatencyMeter
 from godwit.engine.outcomes import (
     counted_inputs,
     outcome_of,
     record_of,
+    rows_by_source,
     rows_left_out,
     rows_unreadable,
 )
 from godwit.model import events
+from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
+    from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
     from godwit.migration import Conductor, Copies, EpochOutcome, EpochPlan, Policy
@@ -79,6 +83,7 @@ class FlowEpochs(Generic[RowsT]):
         )
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
         self._counting = counted_inputs(self.flow)
+        self._latency = LatencyMeter(cluster.now_us())
 
     # -- between epochs ---------------------------------------------------------------------------
 
@@ -137,8 +142,8 @@ class FlowEpochs(Generic[RowsT]):
         conductor: Conductor,
     ) -> None:
         """Plan an attempt: instruct the lanes by the components' plans."""
-        self._batch, self._plans = batch, plans
-        self._epoch_times = self.times.epoch_times(**self._clocks_us(), components=plans)
+        self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
+        self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
         self._instruction = self.instructor.epoch(
             epoch,
             plans,
@@ -196,6 +201,25 @@ class FlowEpochs(Generic[RowsT]):
     def deliver(self) -> None:
         """Deliver the committed epoch to the sinks."""
         self.cluster.deliver(self._record)
+
+    def latencies(self) -> dict[str, SourceLatency]:
+        """Measure how long the rows of the delivered epoch took; source → latencies."""
+        if self._batch is None:
+            return {}
+        planned_us = self._planned_us["clock_us"]
+        ago_us = self.cluster.monotonic_us() - self._planned_us["silence_us"]
+        given_us = dict.fromkeys(self.flow.sources, planned_us)
+        ages: dict[str, list[LatencyHistogram]] = {}
+        for report in self._reports:
+            for source, of_lane in report.ages.items():
+                ages.setdefault(source, []).append(of_lane)
+        return self._latency.measure(
+            self._batch.look or SourceLook(at_us=planned_us, nothing_us=given_us),
+            rows_by_source(self._reports, self._counting),
+            planned_us + ago_us,
+            ages={source: LatencyHistogram.merged(parts) for source, parts in ages.items()},
+            ago_s=ago_us / 1e6,
+        )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
         """Return events on the rows that operators left out, and sources could not read."""

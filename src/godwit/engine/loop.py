@@ -31,10 +31,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from godwit.engine.cluster import AttemptLostError
 from godwit.model import events
+from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from godwit.engine.latency import SourceLatency
     from godwit.migration import (
         Conductor,
         Copies,
@@ -90,7 +92,8 @@ class EpochLoop(Generic[BatchT]):
             epochs.deliver()
         self.at_step("delivered", epoch)
         stopwatch.stop()
-        self._observer.delivered(outcome, stopwatch)
+        latencies = epochs.latencies()
+        self._observer.delivered(outcome, stopwatch, latencies)
         with self._conductor.locked() as conductor:
             waiting = sum(len(c.waiting) for c in conductor.view.components.values())
             conductor.announce(
@@ -100,6 +103,9 @@ class EpochLoop(Generic[BatchT]):
                 rows_out=outcome.rows_out,
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
                 waiting_key_groups=waiting,
+                latency_ms=LatencyHistogram.merged(
+                    latency.histogram for latency in latencies.values()
+                ).figures_ms(),
             )
             for kind, values in epochs.remarks(outcome):
                 conductor.announce(kind, **values)
@@ -185,6 +191,9 @@ class Epochs(Protocol[_BatchT_contra]):
     def deliver(self) -> None:
         """Deliver the committed epoch to the sinks."""
 
+    def latencies(self) -> Mapping[str, SourceLatency]:
+        """Measure how long the rows of the delivered epoch took; source → latencies."""
+
     def remarks(
         self, outcome: EpochOutcome
     ) -> Iterable[tuple[type[events.Event], Mapping[str, Any]]]:
@@ -202,8 +211,10 @@ class EpochObserver(Protocol):
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
 
-    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
-        """Observe an epoch that is delivered, just before its event."""
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
+        """Observe an epoch that is delivered, just before its event; `latencies` by source."""
 
 
 class Stopwatch:

@@ -10,6 +10,7 @@ import numpy as np
 
 from godwit.checkpoint.records import CommitRecord
 from godwit.engine.event_time import arrivals_of
+from godwit.engine.latency import latency_figures
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
 from godwit.model.key_work import JoinWork
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef, SinkRecord, StateId
     from godwit.engine.event_time import Times
     from godwit.engine.lane.messages import LaneReport, OperatorReport, PassedOn
+    from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.migration import Copies, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
 
-def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
-    """(Operator, input) pairs at which every source row is counted once.
+def counted_inputs(flow: CompiledFlow) -> dict[tuple[str, int], str]:
+    """(Operator, input) at which every source row is counted once → the source.
 
     Of operators that read the same source after the same maps, it is the one declared first, with
     those that take some of its rows in its place.
@@ -42,12 +44,25 @@ def counted_inputs(flow: CompiledFlow) -> frozenset[tuple[str, int]]:
             (source.source, source.maps) != (other.source, other.maps) for other in first
         ):
             first.append(source)
-    return frozenset(
-        (name, source.number)
+    return {
+        (name, source.number): source.source
         for source in first
         for sharing in flow.inputs_of(source.operator)
         for name in sharing.others
-    ) | {(source.operator, source.number) for source in first}
+    } | {(source.operator, source.number): source.source for source in first}
+
+
+def rows_by_source(
+    reports: Iterable[LaneReport], counting: Mapping[tuple[str, int], str]
+) -> dict[str, int]:
+    """Source → rows of it, after its maps; `counting`: see `counted_inputs`."""
+    rows: dict[str, int] = {}
+    for of_lane in _operators(reports):
+        for number, count in of_lane.rows_in.items():
+            source = counting.get((of_lane.operator, number))
+            if source is not None:
+                _add(rows, source, count)
+    return rows
 
 
 def record_of(
@@ -99,7 +114,7 @@ def outcome_of(
     flow: CompiledFlow,
     chains: Chains,  # as of the commit
     copies: Copies,  # who held what before
-    counting: frozenset[tuple[str, int]],  # see `counted_inputs`
+    counting: Mapping[tuple[str, int], str],  # see `counted_inputs`
 ) -> EpochOutcome:
     """Describe a committed epoch."""
     versions: dict[str, dict[StateId, list[PerKeyGroup]]] = {}
@@ -132,12 +147,7 @@ def outcome_of(
     return EpochOutcome(
         epoch=record.epoch,
         batch=None if record.batch is None else record.batch.number,
-        rows_in=sum(
-            rows
-            for of_lane in _operators(reports)
-            for number, rows in of_lane.rows_in.items()
-            if (of_lane.operator, number) in counting
-        ),
+        rows_in=sum(rows_by_source(reports, counting).values()),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
         loads={c.name: _load(c.states, loads[c.name], chains) for c in flow.components},
@@ -338,18 +348,25 @@ def reach_of(
     return reach
 
 
-def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> dict[str, Any]:
+def progress_of(
+    outcome: EpochOutcome,
+    view: ProtocolView,
+    watch: Stopwatch,
+    latencies: Mapping[str, SourceLatency],
+) -> dict[str, Any]:
     """Build the progress report of an epoch.
 
-    outcome, view, watch: What the epoch did, how the protocol stands now, what it took.
+    outcome, view, watch, latencies: What the epoch did, how the protocol stands now, what it took,
+    and how long its rows took, by source.
 
     Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
     ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
     ``numOutputRows``, ``sinkRows`` (sink → rows staged for it; what a sink cannot take under
     ``<sink>_rejects``), ``crossedBytes`` (sent between operators on different executors),
-    ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``laneMs`` (per phase of
-    the lanes, the sum over lanes), ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source,
-    or ``<source>/<operator>`` where maps compute the event time anew → ISO 8601, UTC),
+    ``processedRowsPerSecond``, ``durationMs`` (per phase, and ``epoch``), ``latencyMs`` (of its
+    rows, see `latency_figures`), ``laneMs`` (per phase of the lanes, the sum over lanes),
+    ``changelogBytes``, ``snapshotBytes``, ``watermarks`` (source, or ``<source>/<operator>`` where
+    maps compute the event time anew → ISO 8601, UTC),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes`` (of
@@ -370,6 +387,7 @@ def progress_of(outcome: EpochOutcome, view: ProtocolView, watch: Stopwatch) -> 
         "crossedBytes": sum(sent.crossed_bytes for sent in outcome.traffic.values()),
         "processedRowsPerSecond": outcome.rows_in / took["epoch"] * 1e3,
         "durationMs": {phase: round(ms, 1) for phase, ms in took.items()},
+        "latencyMs": latency_figures(latencies),
         "laneMs": {phase: round(ms, 1) for phase, ms in outcome.lane_ms.items()},
         "changelogBytes": outcome.changelog_bytes,
         "snapshotBytes": outcome.snapshot_bytes,

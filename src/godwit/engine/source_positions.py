@@ -123,6 +123,10 @@ class PlannedRows:
         """Number of rows; ``None`` if that is not known before they are read."""
         return _sum([numbered.split.rows for numbered in self.splits])
 
+    def rows_of(self, source: str) -> int | None:
+        """Return the number of rows of one source; ``None`` if that is not known yet."""
+        return _sum([n.split.rows for n in self.splits if n.source == source])
+
     @property
     def size_bytes(self) -> int | None:
         """About how many bytes they take where they are stored; ``None`` if that is not known."""

@@ -371,6 +371,8 @@ class FileSource(Source):
             size_bytes=int(sum(size for _, size in group)),
             what=what,
             payload=tuple(pieces),
+            # A store that does not say when a file was written says 0.
+            arrived_us=tuple(p.file.modified_ns // 1000 for p in pieces if p.file.modified_ns),
         )
 
     def _rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:

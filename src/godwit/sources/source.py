@@ -46,6 +46,10 @@ class Split:
         What it is called in errors and plans, such as a file and its row groups.
     payload
         What `Source.read` needs to find the rows; anything that can be pickled.
+    arrived_us
+        When parts of its rows, of like size, arrived at the source, in microseconds of Unix time,
+        such as the times at which its files were written; empty if that is not known, or a column
+        says it (`Source.arrival_time`). Latency is measured from it.
     exact
         Whether it has `rows` rows exactly; ``False``: that many at most, as between two offsets of
         a log that has gaps.
@@ -56,6 +60,7 @@ class Split:
     what: str
     payload: Any
     exact: bool = True
+    arrived_us: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

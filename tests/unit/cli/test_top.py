@@ -171,6 +171,17 @@ def test_a_frame_tells_speed_load_moves_lag_and_decisions() -> None:
     assert first.count("█") == 3 * second.count("█") + 1  # 40 blocks, and a third of them
 
 
+def test_the_latency_of_rows_is_that_of_the_last_epoch_that_had_some() -> None:
+    took = {"p50": 812.4, "p95": 9_999.0, "p99": 10_400.0, "max": 12_600.0, "sources": {}}
+    with_rows = progress(3, {"0": 1.0}) | {"latencyMs": took}
+    without = progress(4, {"0": 1.0}) | {"latencyMs": {}}
+    shown = lines(sight([{"progress": with_rows}, {"progress": without}]))
+    said = "latency of rows, from arrival to delivery: p50 812 ms  p95 9,999 ms  p99 10.4 s"
+    assert any(line.startswith(said) for line in shown)
+    odd = progress(5, {"0": 1.0}) | {"latencyMs": {"p50": "x", "max": float("nan")}}
+    assert not any("latency" in line for line in lines(sight([{"progress": odd}])))
+
+
 def test_load_is_of_this_run_and_a_lost_executor_is_marked() -> None:
     journal = [
         {"progress": progress(1, {"0": 999.0})},

@@ -79,6 +79,9 @@ class Story:
     def deliver(self) -> None:
         self.note("deliver")
 
+    def latencies(self) -> dict[str, Any]:
+        return {}
+
     def remarks(self, _outcome: object) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
         return [(events.RowsLeftOut, {})]
 
@@ -108,7 +111,7 @@ class Story:
         assert took_s > 0
         self.note("observe the commit")
 
-    def delivered(self, _outcome: object, _stopwatch: object) -> None:
+    def delivered(self, _outcome: object, _stopwatch: object, _latencies: object) -> None:
         self.note("observe the delivery")
 
 

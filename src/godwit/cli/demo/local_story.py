@@ -41,9 +41,10 @@ from godwit.migration.placement import with_newcomers
 from godwit.model import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from godwit.checkpoint.records import CommitRecord
+    from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.migration import EpochOutcome
     from godwit.model.events import Event
@@ -122,7 +123,9 @@ class _Run(LocalRun):
             epoch = pa.array(np.full(rows.num_rows, record.epoch))
             self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
 
-    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
         """Show a delivered epoch."""
         view = self.view
         status = {
@@ -130,7 +133,7 @@ class _Run(LocalRun):
             "keyGroupsInFlight": sum(len(c.transfers) for c in view.components.values()),
             "keyGroupsSuspended": sum(len(c.suspended) for c in view.components.values()),
         }
-        progress: dict[str, Any] = progress_of(outcome, view, stopwatch)
+        progress: dict[str, Any] = progress_of(outcome, view, stopwatch, latencies)
         figures = self.recording.add_epoch(progress, status, time.time())
         self._audience.epoch(figures, self.recording)
         if len(self.recording.epochs) == 1:

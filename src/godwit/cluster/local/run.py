@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
     from godwit.engine.lane.source_side import LaneInput, NumberedSplit
+    from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
     from godwit.migration import (
@@ -297,7 +298,9 @@ class LocalRun:
     ) -> None:
         """Take note of a committed epoch; nothing here."""
 
-    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
         """Take note of a delivered epoch; nothing here."""
 
     # -- executors and their copies ---------------------------------------------------------------

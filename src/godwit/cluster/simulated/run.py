@@ -19,9 +19,11 @@ from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.latency import SourceLatency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
+from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -245,6 +247,13 @@ class Simulation:
     def deliver(self) -> None:
         """Do nothing: there are no sinks."""
 
+    def latencies(self) -> dict[str, SourceLatency]:
+        """Return how long the rows took: here it is known when each one arrived."""
+        histogram = LatencyHistogram.spread(Delays.of(self._left, self._now_s).pieces)
+        if not histogram.rows:
+            return {}
+        return {"rows": SourceLatency(arrival="source", histogram=histogram)}
+
     def remarks(self, _outcome: EpochOutcome) -> tuple[()]:
         """Return no further events."""
         return ()
@@ -268,7 +277,9 @@ class Simulation:
                 )
             )
 
-    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
         """Do nothing: there are no sinks."""
 
     # -- time -------------------------------------------------------------------------------------

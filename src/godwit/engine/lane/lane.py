@@ -34,6 +34,7 @@ from godwit.engine.lane.packing import hot_keys_of, hot_schema
 from godwit.engine.lane.rows import arrived_rows, set_aside, with_waiting
 from godwit.engine.lane.tables import committed_table
 from godwit.engine.lane.wire import (
+    AGES,
     ARRIVALS,
     BROADCAST,
     DIGEST,
@@ -45,6 +46,7 @@ from godwit.engine.lane.wire import (
     UNREADABLE,
     Header,
     Shipment,
+    ages_in,
     digests_in,
     hand_over,
     insist_on_staying,
@@ -175,15 +177,19 @@ def run_lane(
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
     unreadable: list[tuple[Header, bytes]] = []
+    ages: list[tuple[Header, bytes]] = []
     for payload in payloads:
         header = Header.of(payload)
         if header.kind == DIGEST:
             digests.append((header, payload))
         elif header.kind == UNREADABLE:
             unreadable.append((header, payload))
+        elif header.kind == AGES:
+            ages.append((header, payload))
         else:
             by_operator.setdefault(header.operator, []).append((header, payload))
     lane = _Lane(flow, instruction, level, place)
+    lane.report.ages = ages_in(ages)
     try:
         lane.stage_unreadable(sorted(unreadable, key=lambda item: item[0].arrival))
         yield from lane.run(by_operator)

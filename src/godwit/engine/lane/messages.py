@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from godwit.engine.lane.packing import HotRows
     from godwit.model.errors import GodwitError
     from godwit.model.key_work import JoinWork
+    from godwit.model.latency import LatencyHistogram
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
 
@@ -169,6 +170,9 @@ class LaneReport:
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
     # number of a source in the flow → rows of it that could not be read
     unreadable: dict[int, int] = field(default_factory=dict)
+    # source → ages of its rows by the driver's clock of the epoch, where it says when they arrived;
+    # each row is in one report
+    ages: dict[str, LatencyHistogram] = field(default_factory=dict)
     # why it could not be done, if the reason is in the flow and trying again would not help
     error: GodwitError | None = None
 

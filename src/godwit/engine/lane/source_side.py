@@ -14,18 +14,22 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from godwit.columns.arrays import values_of
 from godwit.columns.digest import RowsDigest
 from godwit.engine.lane.messages import senders_that_differ
 from godwit.engine.lane.wire import (
     EMITTED,
     ship,
+    ship_ages,
     ship_arrivals,
     ship_digest,
     ship_unreadable,
 )
 from godwit.model.errors import GodwitError, SourceError
+from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import error_line, listing, type_name
 from godwit.operators.windows.event_time import Arrivals
 from godwit.plan.compiled import SourceInput
@@ -33,6 +37,8 @@ from godwit.sources.source import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from godwit.engine.lane.messages import LaneReport
     from godwit.engine.lane.wire import Blob, Shipment
@@ -52,6 +58,7 @@ __all__ = [
     "source_error",
 ]
 
+_MAX_AGES = 8192  # rows of a table that are looked at, about
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20
 
@@ -124,6 +131,8 @@ class SourceSide:
     columns: Mapping[str, pa.Schema]
     # source of Godwit's own → what becomes of rows that it cannot read
     unreadable: Mapping[str, _UnreadableRows]
+    # source of Godwit's own → column that says when its rows arrived, where one does
+    arrival: Mapping[str, str]
 
     @classmethod
     def of(cls, flow: CompiledFlow) -> SourceSide:
@@ -167,6 +176,11 @@ class SourceSide:
                 )
                 for name, source in flow.own_sources.items()
             },
+            arrival={
+                name: column
+                for name, source in flow.own_sources.items()
+                if (column := _arrival_column(source)) is not None
+            },
         )
 
     def of_own_sources(self) -> SourceSide:
@@ -196,9 +210,17 @@ class SourceSide:
                 yield from feed.given(batch)
 
 
+def _arrival_column(source: Source) -> str | None:
+    """Return the name of the column that says when rows arrived, if there is one."""
+    column = source.arrival_time
+    if column not in source.schema.names:
+        return None
+    return column if pa.types.is_timestamp(source.schema.field(column).type) else None
+
+
 def _columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
     """Return the columns that are read of a source: all of them, where a map may look at any."""
-    used = {name for feed in feeds for name in feed.schema.names}
+    used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
     whole = any(feed.maps for feed in feeds)
     return pa.schema(
         [(field.name, field.type) for field in source.schema if whole or field.name in used]
@@ -236,9 +258,12 @@ def ship_splits(
     A split whose payloads are lost with an executor is read again, while some lanes have rows of
     the first time: see `insist_on_same_rows`.
     """
+    clock_us = shipments[0].time.clock
+    ages: dict[str, tuple[int, list[LatencyHistogram]]] = {}  # of each source; its first split
     for numbered in splits:
         name, columns = numbered.source, side.columns[numbered.source]
         chunks, digest, unreadable = count(), RowsDigest(), RowsDigest()
+        arrived_us, rows_read = numbered.split.arrived_us, 0
         for table in gathered(read_split(name, sources[name], numbered.split, columns)):
             if isinstance(table, pa.RecordBatch):
                 unreadable.update(table)
@@ -247,6 +272,10 @@ def ship_splits(
                     shipments[to.index], table, origin, source=to.source, kept=to.kept
                 )
                 continue
+            rows_read += table.num_rows
+            if name in side.arrival:
+                column = table.column(side.arrival[name])
+                ages.setdefault(name, (numbered.number, []))[1].append(_ages(column, clock_us))
             if places:
                 for batch in table.to_batches():
                     digest.update(batch)
@@ -255,6 +284,39 @@ def ship_splits(
                 yield from ship_input(shipment, lane_input, rows, numbered.number, next(chunks))
         value = digest.value ^ (unreadable.value if unreadable.rows else 0)
         yield from ship_digest(value, (0, numbered.number), level=1, places=places)
+        if arrived_us and rows_read and name not in side.arrival:
+            pieces = np.empty((len(arrived_us), 3))
+            pieces[:, 0] = rows_read / len(arrived_us)
+            pieces[:, 1:] = (clock_us - np.array(arrived_us)[:, None]) / 1e6
+            part = LatencyHistogram.spread(pieces)
+            ages.setdefault(name, (numbered.number, []))[1].append(part)
+    for name, (number, parts) in ages.items():
+        yield from ship_ages(shipments[0], name, LatencyHistogram.merged(parts), number)
+
+
+def _ages(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
+    """Count rows by age; one that has no time of arrival has just arrived.
+
+    Of many rows some are looked at, evenly spread, and the oldest: this costs next to nothing.
+    """
+    per_us = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}[arrived.type.unit]
+    step = -(-len(arrived) // _MAX_AGES)
+    some: list[npt.NDArray[np.int64]] = []
+    oldest: list[int] = []
+    for chunk in arrived.chunks:
+        if not len(chunk):
+            continue
+        times = chunk.cast(pa.int64())
+        if times.null_count:
+            times = times.fill_null(int(clock_us * per_us))
+        values = values_of(times)
+        some.append(values[::step])
+        oldest.append(int(values.min()))
+    return LatencyHistogram.of_us(
+        clock_us - (np.concatenate(some) / per_us).astype(np.int64),
+        rows=len(arrived),
+        max_us=clock_us - int(min(oldest) / per_us),
+    )
 
 
 def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:

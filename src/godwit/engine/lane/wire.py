@@ -27,6 +27,7 @@ from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.engine.lane.packing import pack, raw_schema
 from godwit.model.errors import EpochFailedError
 from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
+from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Arrivals
 
@@ -44,10 +45,10 @@ Payload: TypeAlias = bytes | pa.RecordBatch | Arrivals
 """Rows or arrivals for an operator: as bytes where they crossed an exchange."""
 
 _HEADER = struct.Struct("<BBHIIIIQHxx")  # 32 bytes: Arrow wants its buffers aligned
-ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST = range(8)
+ROWS, PARTIAL, LEFT_OUT, ARRIVALS, HOT, DIGEST, UNREADABLE, BROADCAST, AGES = range(9)
 """Kinds of payloads: raw rows, partial states, rows that were left out, event times of rows that
 were sent, keys that had many rows, what a sender has read, rows that a source could not read,
-rows of a table for all lanes. 0xFF is left to whatever carries payloads."""
+rows of a table for all lanes, ages of a source's rows. 0xFF is left to whatever carries them."""
 EMITTED = 1 << 31
 """Added to the number of a sender whose digest is of rows that it made, and not of those it had
 read."""
@@ -62,7 +63,7 @@ _MAX_CHUNK_ROWS = 1_000_000
 class Header:
     """Kind, destination and origin of a payload."""
 
-    # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT`, `DIGEST` or `UNREADABLE`
+    # `ROWS`, `PARTIAL`, `LEFT_OUT`, `ARRIVALS`, `HOT`, `DIGEST`, `UNREADABLE` or `AGES`
     kind: int
     level: int  # level of the component it is for
     operator: int  # index of the operator it is for
@@ -156,6 +157,28 @@ def ship_unreadable(
 def unreadable_in(payload: bytes) -> pa.RecordBatch | None:
     """Read rows that a source could not read; ``None`` if they are only counted."""
     return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
+
+
+def ship_ages(
+    shipment: Shipment,  # of an operator that a source feeds: any of its lanes will do
+    source: str,
+    ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
+    split: int,  # number of the first one that has them
+) -> Iterator[Blob]:
+    """Tell a lane, which reports it, how old the rows are that were read of a source."""
+    origin, name = (0, split, 0, 0), source.encode()
+    header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
+    yield int(shipment.places[0]), header + name + ages.to_bytes()
+
+
+def ages_in(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHistogram]:
+    """Return source → ages of its rows, of all that was read."""
+    ages: dict[str, list[LatencyHistogram]] = {}
+    for header, payload in payloads:
+        begin = _HEADER.size + header.number
+        source = payload[_HEADER.size : begin].decode()
+        ages.setdefault(source, []).append(LatencyHistogram.from_bytes(payload[begin:]))
+    return {source: LatencyHistogram.merged(parts) for source, parts in ages.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

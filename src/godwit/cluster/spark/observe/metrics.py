@@ -24,15 +24,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import DECISIONS
+from godwit.model.latency import LatencyHistogram
 from godwit.model.wording import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client.metrics import MetricWrapperBase
+    from prometheus_client.metrics_core import Metric
 
 METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]]] = {
     "godwit_query": (Info, "The query that the metrics are of", ()),
@@ -41,6 +45,11 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
     "godwit_epochs": (Counter, "Committed epochs", ()),
     "godwit_epochs_aborted": (Counter, "Attempts at epochs that came to nothing", ()),
     "godwit_epoch_seconds": (Histogram, "Duration of an epoch", ()),
+    "godwit_latency_seconds": (
+        Histogram,
+        "Time of source rows from their arrival to the end of their epoch's delivery",
+        ("source", "arrival"),
+    ),
     "godwit_epoch_phase_seconds": (Counter, "Time in phases of epochs, on the driver", ("phase",)),
     "godwit_lane_seconds": (Counter, "Time in phases of lanes, the sum over lanes", ("phase",)),
     "godwit_rows_in": (Counter, "Source rows, after the DataFrame maps", ()),
@@ -92,6 +101,11 @@ METRICS: Final[Mapping[str, tuple[type[MetricWrapperBase], str, tuple[str, ...]]
 }
 """Name (counters get ``_total`` where they are shown) → kind, meaning, labels."""
 
+_LATENCY: Final = "godwit_latency_seconds"
+_LATENCY_BUCKETS_S: Final = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+    *(1800.0, 3600.0, 86400.0),
+)
 _BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _COUNTED: Final = {
     "numInputRows": "godwit_rows_in",
@@ -121,6 +135,31 @@ _OF_EXECUTORS = (
 )
 
 
+class _Latencies(Collector):
+    """Latencies of rows since the start of the run, as a histogram for each source."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], LatencyHistogram] = {}
+
+    def add(self, sources: Mapping[str, Any]) -> None:
+        """Add the rows of an epoch."""
+        for source, values in sources.items():
+            labels = (printable(source), values["arrival"])
+            before = self._of.get(labels, LatencyHistogram())
+            more = LatencyHistogram.from_dict(values)
+            self._of[labels] = LatencyHistogram.merged((before, more))
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        _, meaning, labels = METRICS[_LATENCY]
+        family = HistogramMetricFamily(_LATENCY, meaning, labels=labels)
+        for key, histogram in sorted(self._of.items()):
+            ends = [*map(str, _LATENCY_BUCKETS_S), "+Inf"]
+            rows = [*histogram.below(_LATENCY_BUCKETS_S), histogram.rows]
+            family.add_metric(key, list(zip(ends, rows, strict=True)), histogram.sum_s)
+        yield family
+
+
 class Metrics:
     """The metrics of one query."""
 
@@ -129,7 +168,11 @@ class Metrics:
         self._metrics: dict[str, Any] = {}
         for name, (kind, meaning, labels) in METRICS.items():
             more: dict[str, Any] = {"buckets": _BUCKETS_S} if kind is Histogram else {}
+            if name == _LATENCY:  # rows come counted, which `Histogram` does not take
+                continue
             self._metrics[name] = kind(name, meaning, labels, registry=self.registry, **more)
+        self._latencies = _Latencies()
+        self.registry.register(self._latencies)
         self._metrics["godwit_query"].info({"flow": flow})
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -141,6 +184,8 @@ class Metrics:
                 self._event(values)
             case "sources":
                 self._sources(values)
+            case "latency":
+                self._latencies.add(values["sources"])
             case _:
                 pass  # outcomes: their figures are in the progress
 

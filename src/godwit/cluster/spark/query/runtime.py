@@ -162,7 +162,10 @@ def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _D
         query = _start_spark(rows, options, flow.name, run, epoch)
         return MicroBatchQuery(query, run=run, trigger=options.trigger)
 
-    return _Driven(rows_of=partial(MicroBatchRows, rows=rows, offsets=offsets), driver_of=driver)
+    return _Driven(
+        rows_of=partial(MicroBatchRows, rows=rows, offsets=offsets, trigger=options.trigger),
+        driver_of=driver,
+    )
 
 
 def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:

@@ -26,6 +26,7 @@ import msgspec
 from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
 from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.source_rows import FrameStage, SourceRows, arrow_schema, feeds_of
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.cluster import SourceLook
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
 
@@ -60,9 +62,11 @@ class MicroBatchRows:
         *,
         rows: DataFrame,  # the one streaming DataFrame (`godwit.cluster.spark.stages.source_rows`)
         offsets: OffsetLayout,  # whose the offsets are that Spark keeps of it
+        trigger: Mapping[str, object] | None = None,  # when micro-batches begin
     ) -> None:
         self._log, self._offsets = log, offsets
         self._batches = MicroBatches(log.storage, offsets.lines)
+        self._looks = MicroBatchLooks(offsets, trigger)
         schema = arrow_schema(rows)
         self._rows = SourceRows(schema)
         feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
@@ -86,7 +90,13 @@ class MicroBatchRows:
     ) -> SourceBatch[DataFrame] | None:
         """Identify the micro-batch that Spark offers; ``None`` if it is committed already."""
         ref = self.identify(number, last)
-        return None if ref is None else SourceBatch(ref=ref, rows=rows)
+        if ref is None:
+            return None
+        return SourceBatch(ref=ref, rows=rows, look=self.look(ref, rows.sparkSession))
+
+    def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
+        """Say what is known of the arrival of a micro-batch's rows, on the thread that runs it."""
+        return self._looks.look(ref, query_of(spark))
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
         """Identify a micro-batch; ``None`` if it is committed already.
@@ -119,6 +129,7 @@ class MicroBatchRows:
     def expect(self, rows: int) -> None:
         """See `BatchRows.expect`."""
         self._rows.expect(rows)
+        self._looks.committed(rows)
 
     def close(self) -> None:
         """See `BatchRows.close`: the query of Spark's that reads them is stopped by the ending."""
@@ -215,14 +226,22 @@ class MicroBatchQuery:
         return with_sources(progress, self.spark_query)
 
 
-def is_stopped(spark: SparkSession) -> bool:
-    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
+def query_of(spark: SparkSession) -> StreamingQuery | None:
+    """Return the streaming query whose micro-batch this thread runs, if it can be told."""
     try:
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        query = spark.streams.get(query_id) if query_id else None
+        return spark.streams.get(query_id) if query_id else None
+    except Exception:  # noqa: BLE001  whatever Py4J raises; no epoch needs it
+        return None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
+    query = query_of(spark)
+    try:
+        return query is not None and not query.isActive
     except Exception:  # noqa: BLE001  asked because of an error, which is told in place of this one
         return False
-    return query is not None and not query.isActive
 
 
 def _left(began_s: float, timeout_s: float | None) -> float | None:

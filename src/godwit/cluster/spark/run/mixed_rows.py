@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.engine.cluster import SourceLook
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
@@ -78,7 +79,7 @@ class MixedRows:
         offsets: OffsetLayout,
         trigger: Mapping[str, object] | None,  # when epochs run
     ) -> None:
-        self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets)
+        self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets, trigger=trigger)
         self.own = OwnRows(recovery, log)
         self.stage = MixedStage(frames=self.frames.stage, splits=self.own.stage)
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
@@ -189,6 +190,8 @@ class MixedEpochs:
         """Return whether own sources have rows for an epoch."""
         after = self._run.log.latest_epoch
         planned = self._plan()
+        if planned is None:
+            self.figures.found_nothing()
         self._peeked = None if planned is None else (after, planned)
         self.read_own = self.read_own or planned is None
         return planned is not None
@@ -230,7 +233,8 @@ class MixedEpochs:
         planned = None if self._once and self.read_own else self._plan()
         if planned is None:
             planned = self.thread.ask(self._standing)
-        return _batch(ref, rows, planned)
+        frames, own = self._rows.frames.look(ref, rows.sparkSession), self._look(planned)
+        return _batch(ref, rows, planned, own.with_others(frames))
 
     def _offer_own(self, last: BatchRef | None) -> SourceBatch[MixedBatch] | None:
         """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
@@ -241,7 +245,11 @@ class MixedEpochs:
             planned = self._plan()
         if planned is None:
             return None
-        return _batch(planned.ref if last is None or not last.of_spark else last, None, planned)
+        ref = planned.ref if last is None or not last.of_spark else last
+        return _batch(ref, None, planned, self._look(planned))
+
+    def _look(self, planned: PlannedRows) -> SourceLook:
+        return self.figures.look(planned, time.time_ns() // 1000)
 
     def _carried_out(
         self,
@@ -275,9 +283,9 @@ class MixedEpochs:
 
 
 def _batch(
-    ref: BatchRef, frames: DataFrame | None, planned: PlannedRows
+    ref: BatchRef, frames: DataFrame | None, planned: PlannedRows, look: SourceLook
 ) -> SourceBatch[MixedBatch]:
     """Make the batch of an epoch, whose record says where both kinds of sources stand after it."""
     after = planned.ref
     ref = msgspec.structs.replace(ref, positions=after.positions, identities=after.identities)
-    return SourceBatch(ref=ref, rows=MixedBatch(frames=frames, planned=planned))
+    return SourceBatch(ref=ref, rows=MixedBatch(frames=frames, planned=planned), look=look)

@@ -41,6 +41,7 @@ from godwit.cluster.spark.stages.stages import Program, lanes_of, ship_program
 from godwit.engine.cluster import ConductorPorts
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
+from godwit.engine.latency import latency_entry
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.outcomes import progress_of
 from godwit.engine.outputs import OpenSinks, staged_sinks
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceBatch
     from godwit.engine.event_time import EventTimes
+    from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.recovery import Recovery
     from godwit.engine.spreading import SpreadOrders
@@ -252,14 +254,18 @@ class SparkRun:
         if load is not None:
             self._note("load", load.to_dict)
 
-    def delivered(self, outcome: EpochOutcome, stopwatch: Stopwatch) -> None:
+    def delivered(
+        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+    ) -> None:
         """Observe an epoch that is delivered, just before its event."""
         if outcome.epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
             self._beside.submit(self._collecting, self._collect)
-        progress = progress_of(outcome, self.view, stopwatch)
+        progress = progress_of(outcome, self.view, stopwatch, latencies)
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
+        if latencies:
+            self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 
     def _collect(self) -> None:
         """Delete files of the checkpoint that nothing needs, and announce it."""

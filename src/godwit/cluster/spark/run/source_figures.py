@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.engine.cluster import SourceLook
+
 if TYPE_CHECKING:
     from godwit.engine.source_positions import PlannedRows, SourcePositions
     from godwit.sources.source import Lag
@@ -32,20 +34,23 @@ class SourceFigures:
         self._positions = positions
         self._lock = threading.Lock()
         self._lags: dict[str, Lag] = {}
+        # Unix time of the lags, if they are of the position of now; and of the last look at the
+        # sources that found no rows
+        self._lags_us: int | None = None
+        self._nothing_us: int | None = None
         self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
         self._noted_s = self._lag_s = time.monotonic()
 
     def note(self, number: int, rows: PlannedRows, began_s: float, ended_s: float) -> None:
         """Keep figures of the sources of an epoch, under a number of the caller's."""
         since_s, self._noted_s = max(ended_s - self._noted_s, 1e-9), ended_s
+        self._lags_us = None
         self.measure_lag()
         before = self._positions.described(rows.begins)
         after = self._positions.described(rows.ref.positions)
         figures: list[dict[str, Any]] = []
         for name, source in self._positions.sources.items():
-            counts = [n.split.rows for n in rows.splits if n.source == name]
-            known = [count for count in counts if count is not None]
-            count = sum(known) if len(known) == len(counts) else None
+            count = rows.rows_of(name)
             figures.append(
                 {
                     "name": name,
@@ -68,9 +73,28 @@ class SourceFigures:
         now_s = time.monotonic()
         if now_s < self._lag_s:
             return
+        self._lags_us = time.time_ns() // 1000
         self._lags = self._positions.lags()
         ended_s = time.monotonic()
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
+
+    def found_nothing(self) -> None:
+        """Note that the sources have no rows now."""
+        self._nothing_us = time.time_ns() // 1000
+
+    def look(self, planned: PlannedRows, asked_us: int) -> SourceLook:
+        """Say when the sources were asked for a batch, and what they had before."""
+        at_us, names = self._lags_us, self._positions.sources
+        return SourceLook(
+            at_us=asked_us,
+            nothing_us={} if self._nothing_us is None else dict.fromkeys(names, self._nothing_us),
+            before={
+                name: ((at_us, lag.rows),)
+                for name, lag in self._lags.items()
+                if at_us is not None and lag.rows is not None
+            },
+            rows={name: n for name in names if (n := planned.rows_of(name)) is not None},
+        )
 
     @property
     def last_number(self) -> int | None:

@@ -370,16 +370,19 @@ class SourceLoop:
             return False
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
+        asked_us = time.time_ns() // 1000
         planned = self._positions.plan(num_tasks(self._run), everything=once)
         self._has_rows = planned is not None
         self._pace.looked(began_s, has_rows=self._has_rows)
         if planned is None:
+            self._figures.found_nothing()
             self._message = "Waiting for data to arrive"
             if is_bounded(self._trigger):
                 self._end_input()
             return False
         self._message = "Processing new data"
-        batch = SourceBatch(ref=planned.ref, rows=planned)
+        look = self._figures.look(planned, asked_us)
+        batch = SourceBatch(ref=planned.ref, rows=planned, look=look)
         self._run.with_input(lambda _last: batch)
         self._positions.committed(planned.ref)
         self._figures.note(planned.ref.number, planned, began_s, time.monotonic())

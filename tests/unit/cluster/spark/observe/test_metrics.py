@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,7 @@ from godwit.cluster.spark.observe.metrics import METRICS, Metrics, MetricsServer
 from godwit.cluster.spark.query.settings import Observability
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import RowsLeftOut, RowsUnreadable
+from godwit.model.latency import LatencyHistogram
 
 PROGRESS: dict[str, Any] = {
     "epoch": 7,
@@ -65,6 +67,29 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
         for family in text_string_to_metric_families(text)
         for s in family.samples
     }
+
+
+def test_latencies_are_a_histogram_of_rows_for_each_source(server: MetricsServer) -> None:
+    for ages_us in ([20_000, 400_000, 7_000_000], [400_000, 90_000_000]):
+        histogram = LatencyHistogram.of_us(np.array(ages_us))
+        server.metrics.add(
+            "latency", {"sources": {"orders": {"arrival": "seen", **histogram.to_dict()}}}
+        )
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        text = fetched(server.url, accept)[1]
+        assert 'godwit_latency_seconds_bucket{arrival="seen",le="+Inf",source="orders"} 5.0' in text
+    seen = {
+        s.labels["le"]: s.value
+        for family in text_string_to_metric_families(fetched(server.url)[1])
+        for s in family.samples
+        if s.name == "godwit_latency_seconds_bucket"
+    }
+    assert [seen[le] for le in ("0.01", "0.025", "0.5", "10.0", "60.0", "300.0")] == [
+        *(0, 1, 3, 4, 4, 5)
+    ]
+    assert samples(fetched(server.url)[1])[
+        "godwit_latency_seconds_sum", ("seen", "orders")
+    ] == pytest.approx(97.82)
 
 
 def test_an_epoch_s_figures_are_counted_in_base_units(server: MetricsServer) -> None:

@@ -1,0 +1,166 @@
+"""Latency of an epoch's rows: from their arrival at the source to the end of their delivery.
+
+An epoch's result can be read by others once it is delivered; where a sink has nothing to deliver,
+that is the commit.  So rows count once, by the epoch that was committed, however many attempts it
+took; what happens to rows that wait for their key groups after that is not part of it.
+
+Arrival is the best that is known (`SourceLatency.arrival`):
+
+- ``"source"``: the source says when rows arrived: a broker's timestamp, the time at which a file
+  was written.
+- ``"seen"``: from the curve of arrivals that whoever asks the sources has seen (`SeenArrivals`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.model.latency import LatencyHistogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.engine.cluster import SourceLook
+
+__all__ = ["LatencyMeter", "SeenArrivals", "SourceLatency", "latency_entry", "latency_figures"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLatency:
+    """Latencies of the rows of one source in one epoch."""
+
+    arrival: Literal["source", "seen"]  # who says when they arrived
+    histogram: LatencyHistogram
+
+
+class SeenArrivals:
+    """Cumulative curve of the rows that a source had, as far as whoever asked it has seen.
+
+    Between two looks rows arrive evenly.  What is there at the first look arrives when the run
+    begins: nobody knows for how long it has lain there before.  Rows are taken first in, first out,
+    so rows that the source holds back have their arrival before the look that takes them.
+    """
+
+    def __init__(self, began_us: int) -> None:
+        self._began_us = began_us
+        self._taken = 0.0
+        # times of looks, ascending, and rows that had arrived by then in all
+        self._times_us: list[float] = []
+        self._rows: list[float] = []
+
+    def see(self, at_us: float, beyond: float) -> None:
+        """Note that rows beyond those that were taken were there at a time."""
+        if not self._times_us:
+            self._times_us.append(min(self._began_us, at_us))
+            self._rows.append(self._taken + beyond)
+        rows = max(self._taken + beyond, self._rows[-1])
+        if at_us > self._times_us[-1]:
+            self._times_us.append(at_us)
+            self._rows.append(rows)
+        else:
+            self._rows[-1] = rows
+
+    def take(self, rows: float) -> npt.NDArray[np.float64]:
+        """Take the oldest rows, which were seen; shape ``(n, 3)``: rows, first and last arrival."""
+        begin, end = self._taken, self._taken + rows
+        times, seen = np.array(self._times_us), np.array(self._rows)
+        # What was there at the first look came all at once.
+        times, seen = np.concatenate((times[:1], times)), np.concatenate(([begin], seen))
+        reached = seen.clip(begin, end)
+        counts = np.diff(reached)
+        slopes = np.divide(
+            np.diff(times), np.diff(seen), out=np.zeros(len(counts)), where=np.diff(seen) > 0
+        )
+        first = times[:-1] + (reached[:-1] - seen[:-1]).clip(min=0) * slopes
+        last = first + counts * slopes
+        self._taken = end
+        # The last point at which no more had arrived than was taken, and all after it.
+        used = max(int(np.searchsorted(self._rows, end, "right")) - 1, 0)
+        del self._times_us[:used], self._rows[:used]
+        return np.column_stack((counts, first, last))[counts > 0]
+
+
+class LatencyMeter:
+    """Measures the latency of the epochs of one run, each when it has been delivered."""
+
+    def __init__(self, began_us: int) -> None:
+        self._began_us = began_us  # Unix time at which the run began
+        self._seen: dict[str, SeenArrivals] = {}
+
+    def measure(
+        self,
+        look: SourceLook,
+        rows: Mapping[str, int],  # source → rows of it, after its maps
+        now_us: int,
+        *,
+        # source → ages of its rows `ago_s` ago, where it says when they arrived
+        ages: Mapping[str, LatencyHistogram],
+        ago_s: float,
+    ) -> dict[str, SourceLatency]:
+        """Return the latencies of each source that had rows in an epoch delivered now."""
+        latencies = {
+            name: SourceLatency(arrival="source", histogram=histogram.later(ago_s))
+            for name, histogram in ages.items()
+            if histogram.rows
+        }
+        for name in {**dict.fromkeys(self._seen), **rows}.keys() - ages.keys():
+            count, parts = rows.get(name, 0), look.arrived_us.get(name, ())
+            pieces = self._pieces(name, count, look)  # the curve goes on, whoever else knows more
+            if not count:
+                continue
+            if parts:
+                pieces = np.array([(count / len(parts), at_us, at_us) for at_us in parts])
+            counts, first_us, last_us = pieces.T
+            spread = np.column_stack((counts, (now_us - last_us) / 1e6, (now_us - first_us) / 1e6))
+            latencies[name] = SourceLatency(
+                arrival="source" if parts else "seen", histogram=LatencyHistogram.spread(spread)
+            )
+        return latencies
+
+    def _pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
+        """Rows of a source that an epoch took, in pieces of even arrival."""
+        curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
+        rows = look.rows.get(name, count)
+        for at_us, beyond in look.before.get(name, ()):
+            curve.see(at_us, beyond)
+        if name in look.nothing_us:
+            curve.see(min(look.nothing_us[name], look.at_us - 1), 0)
+        curve.see(look.at_us, rows)
+        pieces = curve.take(rows)
+        pieces[:, 0] *= count / max(rows, 1)
+        return pieces
+
+
+def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
+    """Return an epoch's latencies for progress: of all rows, and under ``sources`` of each source.
+
+    In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``.  Nothing without rows.
+    """
+    every = LatencyHistogram.merged(latency.histogram for latency in latencies.values())
+    if not every.rows:
+        return {}
+    sources = {
+        name: {
+            "arrival": latency.arrival,
+            "rows": latency.histogram.rows,
+            "ahead": latency.histogram.ahead,
+            **latency.histogram.figures_ms(),
+        }
+        for name, latency in latencies.items()
+    }
+    return {**every.figures_ms(), "sources": sources}
+
+
+def latency_entry(epoch: int, latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
+    """Return plain values for the journal: what can be merged over epochs."""
+    return {
+        "epoch": epoch,
+        "sources": {
+            name: {"arrival": latency.arrival, **latency.histogram.to_dict()}
+            for name, latency in latencies.items()
+        },
+    }
