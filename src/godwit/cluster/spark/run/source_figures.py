@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from godwit.engine.source_positions import PlannedRows, SourcePositions
     from godwit.sources.source import Lag
 
-__all__ = ["SourceFigures"]
+__all__ = ["SourceFigures", "now_us"]
 
 _LAG_SHARE: Final = 20
 """The lag of the sources is asked for in as small a part of the time."""
@@ -21,6 +21,11 @@ _LAG_PAUSE_S: Final = 0.05
 _KEPT: Final = 1000
 """Epochs whose figures of sources are kept, as many as `SparkRun.progress` has."""
 _TOLD: Final = ("description", "inputRowsPerSecond", "processedRowsPerSecond")
+
+
+def now_us() -> int:
+    """Return Unix time in microseconds, by which arrivals are told."""
+    return time.time_ns() // 1000
 
 
 class SourceFigures:
@@ -73,14 +78,14 @@ class SourceFigures:
         now_s = time.monotonic()
         if now_s < self._lag_s:
             return
-        self._lags_us = time.time_ns() // 1000
+        self._lags_us = now_us()
         self._lags = self._positions.lags()
         ended_s = time.monotonic()
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
     def found_nothing(self) -> None:
         """Note that the sources have no rows now."""
-        self._nothing_us = time.time_ns() // 1000
+        self._nothing_us = now_us()
 
     def look(self, planned: PlannedRows, asked_us: int) -> SourceLook:
         """Say when the sources were asked for a batch, and what they had before."""

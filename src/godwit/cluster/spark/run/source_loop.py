@@ -20,7 +20,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.run.lifecycle import is_bounded
-from godwit.cluster.spark.run.source_figures import SourceFigures
+from godwit.cluster.spark.run.source_figures import SourceFigures, now_us
 from godwit.cluster.spark.run.threads import GateClosedError, close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
@@ -370,7 +370,7 @@ class SourceLoop:
             return False
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
-        asked_us = time.time_ns() // 1000
+        asked_us = now_us()
         planned = self._positions.plan(num_tasks(self._run), everything=once)
         self._has_rows = planned is not None
         self._pace.looked(began_s, has_rows=self._has_rows)
