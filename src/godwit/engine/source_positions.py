@@ -264,6 +264,7 @@ class SourcePositions:
             end = _plain(name, end)
             if end == self._positions[name]:
                 continue
+            self._insist_on_progress(name, source, end)
             ends[name] = end
             with _errors_of(name, "could not be cut into splits"):
                 begin = self._position(name)
@@ -276,6 +277,21 @@ class SourcePositions:
     def standing(self) -> PlannedRows:
         """Plan a batch that reads nothing of these sources: their positions stay."""
         return self._planned({}, [])
+
+    def _insist_on_progress(self, name: str, source: Source, end: Position) -> None:
+        """Refuse an end behind what was read: its rows would be processed twice."""
+        read = self._position(name)
+        with _errors_of(name, "could not compare two positions"):
+            if not source.precedes(copy.deepcopy(end), copy.deepcopy(read)):
+                return
+        raise SourceError(
+            f"Source {name!r} goes backwards: the query has read up to {_shown(source, read)}, "
+            f"and it may be read up to {_shown(source, end)} now.",
+            remedy="Nothing was read again. If what it reads was cut off or made anew, start with "
+            "a new checkpoint, or give the source another name; in a source of your own, let "
+            "Source.latest and Source.end return the position itself where there are no more rows.",
+            source=name,
+        )
 
     def played(self, planned: PlannedRows | None = None) -> PlannedRows:
         """Return a batch of rows that come from no source, beside those that were planned."""
@@ -358,6 +374,16 @@ def _plain(name: str, position: object) -> Position:
         "of them, with text or numbers for keys.",
         source=name,
     )
+
+
+def _shown(source: Source, position: Position) -> str:
+    """Describe a position in an error."""
+    if isinstance(position, int | float):
+        return f"{position:,}"
+    try:
+        return str(source.describe(copy.deepcopy(position)))
+    except Exception:  # noqa: BLE001  it is shown as it is then
+        return repr(position)
 
 
 def _split_list(name: str, splits: object, first: int) -> list[NumberedSplit]:

@@ -278,6 +278,9 @@ class _Check:
             after = self._latest(position, limit=limit, until=of.end)
             if after == position:
                 break
+            for later, earlier in ((after, position), (after, after)):
+                if self._call("precedes", self._source.precedes, later, earlier):
+                    self._broken("positions", f"latest goes back from {earlier!r} to {later!r}")
             steps.append(self._read(self._source, self._cut(position, after, 2)))
             position = after
         rows = pa.concat_tables([*steps, self._schema.empty_table()])

@@ -197,6 +197,15 @@ class KafkaSource(Source):
         limits = [most for most in (limit, self._max_rows) if most is not None]
         return self._next_position(position, min(limits, default=None), until)
 
+    def precedes(self, position: Position, other: Position) -> bool:
+        """Compare the next offset of each partition, of topics that both have."""
+        return any(
+            _next(position, topic, partition) < offset
+            for topic, state in other.items()
+            if topic in position
+            for partition, offset in enumerate(state["next"])
+        )
+
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Cut ranges of offsets; refuse those that are gone."""
         ranges = [

@@ -172,6 +172,15 @@ class Source(ABC):
         """
         return self.latest(position)
 
+    def precedes(self, position: Position, other: Position) -> bool:
+        """Return whether rows before `other` would be read again from `position` on.
+
+        A query refuses `latest` and `end` that go back behind what it has read, since those rows
+        would be processed twice. By default numbers are compared; of other positions nothing is
+        known, and `False` returned.
+        """
+        return _is_number(position) and _is_number(other) and position < other
+
     @abstractmethod
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
         """Cut the rows between two positions into about `parallelism` splits of like size.
@@ -205,3 +214,7 @@ class Source(ABC):
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
         """Let go of what `open` has opened. Called also after an error; again, it does nothing."""
+
+
+def _is_number(position: Position) -> bool:
+    return isinstance(position, int | float) and not isinstance(position, bool)

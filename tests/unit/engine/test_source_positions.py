@@ -66,6 +66,47 @@ def test_what_is_no_list_of_splits_is_refused() -> None:
             positions.plan(2)
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_source_that_goes_backwards_is_refused_by_name(everything: bool) -> None:
+    class CutOff(Numbers):
+        def start(self) -> Any:
+            return 0
+
+        def latest(self, position: Any, **_: Any) -> Any:
+            del position
+            return self.count
+
+        end = latest
+
+        def splits(self, begin: Any, end: Any, parallelism: int) -> Any:
+            return super().splits({"next": begin}, {"next": end}, parallelism)
+
+    source = CutOff(1200)
+    positions, _ = kept(source)
+    positions.committed(positions.plan(2, everything=everything).ref)
+    source.count = 80
+    with pytest.raises(SourceError, match=r"'numbers' goes backwards.* up to 1,200, .* to 80 now"):
+        positions.plan(2, everything=everything)
+    assert positions.positions == {"numbers": 1200}
+
+
+def test_a_source_says_which_of_two_positions_is_the_earlier() -> None:
+    class Ordered(Numbers):
+        def latest(self, position: Any, **_: Any) -> Any:
+            del position
+            return {"next": self.count}
+
+        def precedes(self, position: Any, other: Any) -> bool:
+            return bool(position["next"] < other["next"])
+
+    source = Ordered(9)
+    positions, _ = kept(source)
+    positions.committed(positions.plan(2).ref)
+    source.count = 4
+    with pytest.raises(SourceError, match=r"read up to {'read': 9}, .* to {'read': 4} now"):
+        positions.plan(2)
+
+
 def test_a_batch_after_rows_that_were_given_is_marked_like_them() -> None:
     positions, _ = kept(Numbers(4))
     given = positions.played()

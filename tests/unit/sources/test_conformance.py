@@ -229,6 +229,11 @@ class RowsThatAreNotFoundLater(Numbers):
         return {"next": min(after["next"], max(self.seen, position["next"]))}
 
 
+class TakesEveryPositionForEarlier(Numbers):
+    def precedes(self, position: Any, other: Any) -> bool:
+        return bool(position["next"] <= other["next"])
+
+
 class ForgetsItsPosition(Numbers):
     done = False
 
@@ -312,6 +317,7 @@ def test_a_source_that_keeps_all_rules_passes() -> None:
         (LimitsThatStopIt, "limits", "gives none"),
         (EndsThatMove, "until", "earlier end"),
         (RowsThatAreNotFoundLater, "latest", "not found"),
+        (TakesEveryPositionForEarlier, "positions", "goes back from"),
         (ForgetsItsPosition, "going on", "after a restart"),
         (LagOfNoKind, "lag", "int"),
         (LagBelowZero, "lag", "negative"),
