@@ -71,6 +71,16 @@ def live_executors(spark: SparkContext, *, spare_slots: int = 0) -> tuple[Execut
     return tuple(sorted(found, key=lambda e: (len(e.name), e.name)))
 
 
+def registered_executors(spark: SparkContext) -> frozenset[str]:
+    """Names of a cluster's executors that are registered now, in two calls of the JVM.
+
+    Those that are too small, or have not told their cores yet, are among them: see
+    `live_executors`.
+    """
+    jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
+    return frozenset(jsc.getExecutorIds().mkString("\n").split("\n")) - {""}
+
+
 def _is_one_process(spark: SparkContext) -> bool:
     """Return whether there is one process alone, whose cores count as executors."""
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
@@ -206,6 +216,7 @@ class ExecutorWatch:
         self._pool = pool
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
+        self._is_one_process: bool | None = None  # not asked yet
         self._stopping = threading.Event()
         self._guard = Guard("watching executors", conducting.background_failed)
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
@@ -254,11 +265,21 @@ class ExecutorWatch:
             _logger.debug("Executor %s has not rehearsed", executor.name, exc_info=True)
         self._rehearsed.add(executor.name)
 
+    def _look_if_changed(self) -> None:
+        """Look if those that are registered are not those that are known."""
+        spark = self._spark.sparkContext
+        if self._is_one_process is None:
+            self._is_one_process = _is_one_process(spark)
+        if self._is_one_process:  # its cores stay
+            return
+        if registered_executors(spark) != self._cluster.executors.keys():
+            self.look()
+
     def _work(self) -> None:
         """Look for new and lost executors periodically; runs on a thread."""
         while not self._stopping.wait(_LOOK_S):
             try:
-                self.look()
+                self._look_if_changed()
                 self._lost.cancel()
             except Exception as error:  # noqa: BLE001  told, and looked again
                 if self._stopping.is_set() or self._spark.sparkContext._jsc is None:  # noqa: SLF001

@@ -17,6 +17,7 @@ import pickle
 import threading
 import time
 import uuid
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.run.lifecycle import is_bounded
@@ -53,12 +54,17 @@ __all__ = [
 ]
 
 _LOOK_S: Final = 0.05
-"""Nobody who asks or stops the loop waits for longer than this, but for an epoch under way."""
+"""Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 2.0
 _IDLE_SHARE: Final = 9
 """While there are no rows, a look at the sources is followed by a pause that is longer by this, so
 that a directory of many files is not listed all the time."""
+_RESTS_AFTER_S: Final = 5.0
+_REST_SHARE: Final = 150
+_LONGEST_REST_S: Final = 0.1
+"""Once there have been no rows for a while, a look is followed by a pause that is longer by this
+than the CPU time it took, so that a query without input takes less than a hundredth of a core."""
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0
 _STOP_S: Final = 10.0
@@ -89,6 +95,7 @@ class OwnRows:
     """Rows of Godwit's own sources, and their positions (`BatchRows`)."""
 
     latest: Any = None  # no RDD of the JVM holds them
+    has_log = False
 
     # takes what failed, and the error, where the query goes on all the same; the log, until
     # somebody who has events puts something else in its place
@@ -141,6 +148,7 @@ class ReadPace:
     def __init__(self, trigger: Mapping[str, object] | None) -> None:
         self.interval_s = interval_s(trigger)
         self._trigger_s = self._look_s = time.monotonic()  # when each is due again
+        self._rows_s = self._look_s  # when there were rows for the last time
 
     @property
     def left_s(self) -> float:
@@ -154,9 +162,18 @@ class ReadPace:
             # Epochs begin at multiples, and those that are missed are not made up for.
             missed = max(0.0, looked_s - self._trigger_s) // self.interval_s
             self._trigger_s += (missed + 1) * self.interval_s
-        if not has_rows:
+        if has_rows:
+            self._rows_s = looked_s
+        else:
             pause_s = max(_FIRST_PAUSE_S, _IDLE_SHARE * (looked_s - began_s))
             self._look_s += min(pause_s, _LONGEST_PAUSE_S)
+
+    def pause_s(self, cpu_s: float) -> float:
+        """Seconds to pause after a look at everything that took so much CPU time."""
+        pause_s = min(max(self.left_s, 0.001), _LOOK_S)
+        if time.monotonic() - self._rows_s > _RESTS_AFTER_S:
+            pause_s = max(pause_s, min(_REST_SHARE * cpu_s, _LONGEST_REST_S))
+        return pause_s
 
 
 class _Waiter:
@@ -353,6 +370,7 @@ class SourceLoop:
         if is_bounded(self._trigger):
             self._positions.end_with_what_is_there()
         while not self._gate.closed:
+            began_cpu_s = thread_time()
             self._insist_on_lease()
             self._waiters.look_up()
             if self._waiters and not self._run.pending:
@@ -362,7 +380,8 @@ class SourceLoop:
             if self._input_ended and not self._run.pending:
                 return
             self._figures.measure_lag()
-            self._gate.wait_for_close(self._pause_s())
+            pause_s = self._pace.pause_s(thread_time() - began_cpu_s)
+            self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
 
     def _read(self) -> bool:
         """Carry out an epoch with rows, if it is time and there are any; say whether it was."""
@@ -405,12 +424,6 @@ class SourceLoop:
     def _end_input(self) -> None:
         self._input_ended = True
         self._run.end_input()
-
-    def _pause_s(self) -> float:
-        """Seconds until something is to be looked at again."""
-        if self._input_ended:
-            return _LOOK_S
-        return min(max(self._pace.left_s, 0.001), _LOOK_S)
 
     def _insist_on_lease(self) -> None:
         if time.monotonic() >= self._lease_s:

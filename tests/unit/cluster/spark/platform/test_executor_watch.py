@@ -33,6 +33,10 @@ class Cluster:
         self.failures: list[tuple[str, str]] = []
         self.error: Exception | None = None
         monkeypatch.setattr(executor_watch, "live_executors", lambda _, **_spare: self._live())
+        monkeypatch.setattr(
+            executor_watch, "registered_executors", lambda _: {e.name for e in self._live()}
+        )
+        monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: False)
         monkeypatch.setattr(executor_watch, "rehearse", self._rehearse)
         monkeypatch.setattr(executor_watch, "inheritable_thread_target", lambda _: lambda run: run)
         monkeypatch.setattr(executor_watch, "_LOOK_S", PATIENCE_S)  # looked at by hand
@@ -152,6 +156,39 @@ def test_a_look_that_fails_is_told_once_and_the_next_one_sees_what_there_is(
     cluster.there[:] = ["2"]
     eventually(lambda: cluster.executors.keys() == {"2"})
     assert cluster.failures == [("watching executors", "KeyError: 'x'")]
+
+
+def test_details_are_asked_for_only_if_others_are_registered_than_are_known(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.may_end.set()
+    looks: list[int] = []
+    look = cluster.watch.look
+
+    def counted() -> None:
+        looks.append(1)
+        look()
+
+    monkeypatch.setattr(cluster.watch, "look", counted)
+    cluster.watch._look_if_changed()
+    assert not looks
+    cluster.there[:] = ["2"]
+    cluster.watch._look_if_changed()
+    assert len(looks) == 1
+    assert set(cluster.executors) == {"2"}
+    cluster.watch._look_if_changed()
+    assert len(looks) == 1
+
+
+def test_names_of_registered_executors_come_as_one_text() -> None:
+    def names(text: str) -> frozenset[str]:
+        ids = SimpleNamespace(mkString=lambda _between: text)
+        context = SimpleNamespace(getExecutorIds=lambda: ids)
+        spark = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context))
+        return executor_watch.registered_executors(cast("Any", spark))
+
+    assert names("1\n12") == {"1", "12"}
+    assert names("") == set()
 
 
 def test_a_name_that_is_gone_is_not_remembered(cluster: Cluster) -> None:

@@ -296,6 +296,24 @@ def test_an_interval_that_is_none_is_refused() -> None:
     assert interval_s({"availableNow": True}) == interval_s(None) == 0
 
 
+def test_a_query_without_rows_for_a_while_rests_by_the_cpu_time_that_a_look_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_loop, "_LOOK_S", 0.05)
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(source_loop, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    pace = source_loop.ReadPace(None)
+    pace.looked(100.0, has_rows=True)
+    clock.now_s = 104.0
+    assert pace.pause_s(1e-4) == 0.001
+    clock.now_s = 106.0
+    pace.looked(106.0, has_rows=False)
+    assert pace.pause_s(1e-4) == pytest.approx(0.015)
+    assert pace.pause_s(1.0) == 0.1
+    pace.looked(106.0, has_rows=True)
+    assert pace.pause_s(1.0) == 0.001
+
+
 def test_epochs_with_rows_begin_at_multiples_of_the_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
