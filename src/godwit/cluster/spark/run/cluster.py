@@ -52,6 +52,9 @@ class BatchRows(Protocol[_RowsT_contra]):
     def latest(self) -> Any:
         """The RDD of the JVM that was last read, if any: new executors rehearse with it."""
 
+    # True if something beside the commit record says which rows a batch has: see `secure`
+    has_log: bool
+
     @property
     def stage(self) -> SourceStage:
         """Stage of the source rows on executors; part of their program."""
@@ -103,7 +106,9 @@ class SparkCluster(Generic[RowsT]):
         self, instruction: EpochInstruction, batch: SourceBatch[RowsT] | None
     ) -> list[LaneReport]:
         """See `Cluster.run_stages`; what says which rows the batch has is durable afterwards."""
-        secured = None if batch is None else self._beside.submit(self.source.secure, batch.ref)
+        secured = None
+        if batch is not None and self.source.has_log:
+            secured = self._beside.submit(self.source.secure, batch.ref)
         used = [place.executor for place in instruction.places]
         try:
             with self.lost.break_off(used, self.executors):

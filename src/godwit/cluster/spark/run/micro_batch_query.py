@@ -71,6 +71,7 @@ class MicroBatchRows:
         self._rows = SourceRows(schema)
         feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
         self.stage = FrameStage(feeds=feeds, schema=schema)
+        self.has_log = True
 
     @property
     def latest(self) -> Any:

@@ -82,6 +82,7 @@ class MixedRows:
         self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets, trigger=trigger)
         self.own = OwnRows(recovery, log)
         self.stage = MixedStage(frames=self.frames.stage, splits=self.own.stage)
+        self.has_log = True
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
         self._ends = is_bounded(trigger) and "once" not in (trigger or {})
         self._now: MixedBatch | None = None  # that was read last

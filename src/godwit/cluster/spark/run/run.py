@@ -8,6 +8,7 @@ epoch is shown to the controller, the policies and the journal.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections import deque
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from godwit.cluster.spark.platform.executors import (
     insist_on_spare_slots,
     wait_for,
 )
+from godwit.cluster.spark.resident import garbage
 from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_network
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
@@ -74,7 +76,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkRun", "open_run"]
 
-_COLLECT_EVERY = 20  # epochs
+_COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
+"""Epochs and seconds between collections, at least: one replays some epochs of the log, which small
+epochs in a row would wait for."""
 _PROGRESS_KEPT = 1000
 
 
@@ -108,6 +112,8 @@ class SparkRun:
         self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
         self.batches = 0  # carried out in this run
         self._collecting = Guard("collecting files", conducting.background_failed)
+        # epoch and time of the last collection
+        self._collected = epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
 
@@ -258,14 +264,20 @@ class SparkRun:
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
         """Observe an epoch that is delivered, just before its event."""
-        if outcome.epoch % _COLLECT_EVERY == _COLLECT_EVERY - 1:
-            self._beside.submit(self._collecting, self._collect)
+        self._collect_if_due(outcome.epoch)
         progress = progress_of(outcome, self.view, stopwatch, latencies)
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
         if latencies:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
+
+    def _collect_if_due(self, epoch: int) -> None:
+        last, last_s = self._collected
+        now_s = time.monotonic()
+        if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:
+            self._collected = epoch, now_s
+            self._beside.submit(self._collecting, self._collect)
 
     def _collect(self) -> None:
         """Delete files of the checkpoint that nothing needs, and announce it."""
@@ -404,6 +416,8 @@ def open_run(
                 given_up=cluster.given_up,
             )
             undo.callback(resident.close)
+            garbage.freeze()
+            undo.callback(garbage.unfreeze)
         pool = SparkExecutorPool(
             SparkScheduler(spark.sparkContext),
             conducting=conducting,
@@ -467,7 +481,14 @@ def open_run(
             beside=beside,
             closing=[
                 *([] if controller is None else [("controller", controller.close)]),
-                *([] if resident is None else [("resident lanes", resident.close)]),
+                *(
+                    []
+                    if resident is None
+                    else [
+                        ("resident lanes", resident.close),
+                        ("garbage collection", garbage.unfreeze),
+                    ]
+                ),
                 ("executor pool", pool.close),
                 ("executor watch", watch.close),
                 ("background copies", background.close),

@@ -1,0 +1,39 @@
+"""Garbage collection of a driver whose lanes stay.
+
+The problem: now and then Python searches all objects of a process for reference cycles, and every
+thread waits.  A driver with PySpark, Arrow and pandas has some hundred thousand, nearly all of them
+for good; the search takes 100 ms and more, several times as long as a small epoch.
+
+While a query with resident lanes runs, what is there when it starts is left out of these searches;
+what comes later is searched as ever.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Final
+
+__all__ = ["freeze", "unfreeze"]
+
+_lock: Final = threading.Lock()
+_queries = 0  # that have frozen objects
+
+
+def freeze() -> None:
+    """Leave the objects that there are out of searches for cycles, until `unfreeze`."""
+    global _queries
+    with _lock:
+        if not _queries:
+            gc.collect()  # cycles that nobody needs are not to stay
+            gc.freeze()
+        _queries += 1
+
+
+def unfreeze() -> None:
+    """Search all objects again, once every query that has called `freeze` has called this."""
+    global _queries
+    with _lock:
+        _queries = max(0, _queries - 1)
+        if not _queries:
+            gc.unfreeze()
