@@ -235,7 +235,7 @@ class Instructor:
             operators=tuple(instructions[operator.name] for operator in self._flow.operators),
             storage=self._log.storage,
             local_dir=self._settings.local_path,
-            inline_bytes=self._settings.inline_bytes,
+            inline_bytes=self._settings.inline_limit(len(places)),
             compression=self._settings.compression,
             hot_keys=self._settings.hot_keys,
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import insist_on_number, type_name
 
 __all__ = ["Lanes"]
+
+_INLINE_BYTES: Final = 16 * 2**10
+_INLINE_BYTES_OF_ALL: Final = 128 * 2**10
 
 
 @user_class
@@ -29,7 +32,9 @@ class Lanes:
         A snapshot is due when reading the changelog costs this many times what reading the
         snapshot costs: larger writes less, smaller recovers and migrates faster.
     inline_bytes
-        What one lane writes up to this size travels in the commit record and not as a file.
+        What one lane writes up to this size travels in the commit record and not as a file, which
+        it would have to force to disk. ``None``: 128 KiB shared by the lanes of an epoch, and at
+        least 16 KiB each, since every lane gets what all of them wrote last.
     compression
         Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
         Worth it for object stores; local disks are faster without.
@@ -51,7 +56,7 @@ class Lanes:
     local_dir: str | os.PathLike[str] | None = None
     snapshot_budget_bytes: int = 32 * 2**20
     snapshot_growth: float = 4.0
-    inline_bytes: int = 16 * 2**10
+    inline_bytes: int | None = None
     compression: Literal["lz4", "zstd"] | None = None
     hot_keys: float = 0.1
     resident: bool = False
@@ -68,6 +73,8 @@ class Lanes:
             ("inline_bytes", 0),
             ("hot_keys", 0),
         ):
+            if name == "inline_bytes" and self.inline_bytes is None:
+                continue
             insist_on_number(
                 f"The setting {name} of lanes",
                 getattr(self, name),
@@ -85,6 +92,12 @@ class Lanes:
                 f"The setting compression of lanes is {self.compression!r}.",
                 remedy='Give None, "lz4" or "zstd".',
             )
+
+    def inline_limit(self, lanes: int) -> int:
+        """Bytes that each of so many lanes of an epoch may leave to the commit record."""
+        if self.inline_bytes is not None:
+            return self.inline_bytes
+        return max(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // max(lanes, 1))
 
     @property
     def local_path(self) -> str | None:

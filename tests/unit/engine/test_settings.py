@@ -8,6 +8,16 @@ from godwit.engine.settings import Lanes
 from godwit.model.errors import InvalidFlowError
 
 
+def test_lanes_share_what_a_commit_record_takes_unless_it_is_stated() -> None:
+    assert [Lanes().inline_limit(lanes) for lanes in (1, 2, 8, 300)] == [
+        131_072,
+        65_536,
+        16_384,
+        16_384,
+    ]
+    assert Lanes(inline_bytes=0).inline_limit(2) == 0
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
