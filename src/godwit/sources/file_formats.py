@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from godwit.sources.file_position import OffsetUnit
 
 _BATCH_ROWS: Final = 1 << 16
+_LARGE_BATCH_ROWS, _LARGE_BATCH_BYTES = 1 << 20, 32 << 20
+_MIN_REPEATED_ROWS: Final = 1 << 15
+_REPEATED_BYTES: Final = 8
 _UTC: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -151,10 +154,23 @@ class ParquetFormat(_RowFormat):
 
     name = "Parquet"
 
-    def _open(self, directory: Directory, file: File) -> pq.ParquetFile:
+    def _open(
+        self,
+        directory: Directory,
+        file: File,
+        *,
+        metadata: pq.FileMetaData | None = None,  # of the file, if it is known
+        repeated: Sequence[str] = (),  # columns that are read as dictionaries
+    ) -> pq.ParquetFile:
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
         stream = directory.filesystem.open_input_file(directory.full(file.path))
-        return pq.ParquetFile(stream, pre_buffer=not is_local, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(
+            stream,
+            metadata=metadata,
+            read_dictionary=list(repeated),
+            pre_buffer=not is_local,
+            coerce_int96_timestamp_unit="us",
+        )
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """See `FileFormat.schema`."""
@@ -187,14 +203,23 @@ class ParquetFormat(_RowFormat):
                 return
             names = [f.name for f in fields if _has(opened.schema_arrow, f.name)]
             instants = self._instants(opened) & set(names)
-            batches = opened.iter_batches(
-                _BATCH_ROWS, row_groups=groups, columns=names, use_threads=False
+            schema = pa.schema([opened.schema_arrow.field(name) for name in names])
+            repeated = _repeated_text(opened.metadata, schema, groups)
+            reader, batch_rows = opened, _BATCH_ROWS
+            if repeated:
+                reader = self._open(
+                    directory, part.file, metadata=opened.metadata, repeated=repeated
+                )
+                batch_rows = _large_batch_rows(opened.metadata, groups)
+            batches = reader.iter_batches(
+                batch_rows, row_groups=groups, columns=names, use_threads=False
             )
             at = int(edges[groups[0]])
             for batch in batches:
                 rows = batch.slice(max(start - at, 0), stop - max(start, at))
                 at += batch.num_rows
                 if rows.num_rows:
+                    rows = _as_text(rows, schema) if repeated else rows
                     yield _with_instants(rows, instants) if instants else rows
 
 
@@ -244,6 +269,46 @@ class ArrowFormat(_RowFormat):
                 if first < upto and after > part.start:
                     skipped = max(part.start - first, 0)
                     yield opened.get_batch(number).slice(skipped, upto - first - skipped)
+
+
+def _repeated_text(
+    metadata: pq.FileMetaData, schema: pa.Schema, groups: Sequence[int]
+) -> list[str]:
+    """Return the columns of text that a file has nearly all as numbers of a dictionary's values.
+
+    Reading the numbers, and making text of them all at once, takes half the time of making each
+    value by itself, as long as few batches share the work of making a dictionary.
+    """
+    if sum(metadata.row_group(n).num_rows for n in groups) < _MIN_REPEATED_ROWS:
+        return []
+    texts = {f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
+    found = []
+    for at in range(metadata.num_columns):
+        chunks = [metadata.row_group(n).column(at) for n in groups]
+        if chunks[0].path_in_schema in texts and all(
+            chunk.has_dictionary_page
+            and chunk.total_uncompressed_size < _REPEATED_BYTES * chunk.num_values
+            for chunk in chunks
+        ):
+            found.append(chunks[0].path_in_schema)
+    return found
+
+
+def _as_text(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Make the values of dictionaries."""
+    columns = [
+        column.cast(field.type) if pa.types.is_dictionary(column.type) else column
+        for field, column in zip(schema, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, rows.schema.names)
+
+
+def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
+    """Return how many rows to read at once: many, within bounds of memory."""
+    rows = sum(int(metadata.row_group(n).num_rows) for n in groups)
+    size = sum(int(metadata.row_group(n).total_byte_size) for n in groups)
+    few = _LARGE_BATCH_BYTES * rows // max(size, 1)
+    return max(_BATCH_ROWS, min(few, _LARGE_BATCH_ROWS))
 
 
 def _has(schema: pa.Schema, name: str) -> bool:

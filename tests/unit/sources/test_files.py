@@ -20,6 +20,7 @@ import pytest
 
 import godwit as gw
 from godwit.sources import directory
+from godwit.sources.file_formats import _repeated_text
 
 if TYPE_CHECKING:
     from godwit.sources.source import Source
@@ -83,6 +84,29 @@ def everything(source: Source, columns: Any = None) -> Any:
 
 def numbers(rows: pa.Table) -> list[int]:
     return list(rows["n"].to_pylist())
+
+
+def test_text_that_parquet_has_as_numbers_of_a_dictionary_is_read_as_it_is(tmp_path: Path) -> None:
+    count = 50_000
+    rows = pa.table(
+        {
+            "n": pa.array(range(count), pa.int64()),
+            "few": pa.array([None if n % 11 == 0 else f"name {n % 300}" for n in range(count)]),
+            "all": pa.array([f"name {n}" for n in range(count)]),
+            "raw": pa.array([bytes([n % 7]) * 9 for n in range(count)], pa.binary()),
+        }
+    )
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=20_000)
+    metadata = pq.ParquetFile(tmp_path / "a.parquet").metadata
+    assert _repeated_text(metadata, rows.schema, [0, 1, 2]) == ["few", "raw"]
+    assert _repeated_text(metadata, rows.schema, [2]) == []  # too few rows to gain anything
+    source = gw.sources.parquet(tmp_path)
+    assert everything(source).equals(rows)
+    assert everything(source, columns=["raw", "n"]).equals(rows.select(["raw", "n"]))
+    start = source.start()
+    middle = source.latest(start, limit=33_333)
+    parts = [read(source, start, middle), read(source, middle, source.latest(middle), 3)]
+    assert pa.concat_tables(parts).equals(rows)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
