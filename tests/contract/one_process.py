@@ -94,8 +94,11 @@ class _EverySecond(ConductorPorts):
 class _Run(LocalRun):
     """A run of a realization, which is told of everything."""
 
-    owner: OneProcess
     waits = 0
+
+    def __init__(self, owner: OneProcess, *given: Any, **settings: Any) -> None:
+        self.owner = owner  # a run asks for the time from its beginning on
+        super().__init__(*given, **settings)
 
     def ports(self, emit: Callable[[Event], None]) -> ConductorPorts:
         return _EverySecond(self, emit)
@@ -193,6 +196,7 @@ class OneProcess:
         """See `Realization.start`."""
         self._dead = False
         self.run = self.run_type(
+            self,
             self.compiled(),
             self.storage,
             executors=executors,
@@ -202,7 +206,6 @@ class OneProcess:
             retain_epochs=4,
             emit=self._emit,
         )
-        self.run.owner = self
         self.run.loop.at_step = self._at_step
         self.warming_goes(self.copies)
         if self.log.latest is not None:

@@ -270,9 +270,8 @@ class ExecutorWatch:
         spark = self._spark.sparkContext
         if self._is_one_process is None:
             self._is_one_process = _is_one_process(spark)
-        if self._is_one_process:  # its cores stay
-            return
-        if registered_executors(spark) != self._cluster.executors.keys():
+        known = self._cluster.executors.keys()
+        if self._is_one_process or registered_executors(spark) != known:
             self.look()
 
     def _work(self) -> None:
