@@ -26,7 +26,7 @@ def test_a_history_is_the_same_whenever_it_is_drawn() -> None:
     assert draw_history(3, 10) != draw_history(4, 10)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_row_comes_once_whatever_dies(
     kafka: KafkaBroker, postgres_server: PostgresServer, tmp_path: Path, seed: int
 ) -> None:

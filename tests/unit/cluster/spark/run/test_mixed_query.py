@@ -14,6 +14,7 @@ from godwit.cluster.spark.run import mixed_query, source_loop
 from godwit.cluster.spark.run.mixed_query import MixedQuery
 from godwit.cluster.spark.run.mixed_rows import MixedBatch, MixedEpochs
 from godwit.cluster.spark.run.threads import EpochGate
+from godwit.engine.cluster import SourceLook
 from godwit.engine.source_positions import RecordedSources, SourcePositions
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class Run:
             if batch is not None:
                 self.on_epoch()
                 frames: Any = batch.rows.frames
-                self.read.append((frames, batch.rows.planned.rows))
+                number = None if frames is None else frames.number
+                self.read.append((number, batch.rows.planned.rows))
                 self.epochs.last_batch = batch.ref
                 self.log.latest_epoch += 1
         self.batches += 1
@@ -108,7 +110,9 @@ class Story:
         self.positions = SourcePositions({"rows": self.source}, RecordedSources())
         self.positions.open()
         own = SimpleNamespace(positions=self.positions, on_failure=None)
-        frames = SimpleNamespace(identify=self.identify)
+        frames = SimpleNamespace(
+            identify=self.identify, look=lambda _ref, _session: SourceLook(at_us=0)
+        )
         self.finished = threading.Event()
         rows = SimpleNamespace(own=own, frames=frames)
         self.epochs = MixedEpochs(cast("Any", self.run), cast("Any", rows), trigger=trigger)
@@ -126,7 +130,8 @@ class Story:
         return self.query
 
     def micro_batch(self, number: int) -> None:
-        self.epochs.with_frames(cast("Any", number), number, lambda: False)
+        rows = SimpleNamespace(sparkSession=None, number=number)
+        self.epochs.with_frames(cast("Any", rows), number, lambda: False)
 
     def end(self) -> None:
         self.run.gate.close()
