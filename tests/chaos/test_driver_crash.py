@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.chaos.flow import epochs_of, expected_epochs, expected_final
 from tests.chaos.results import insist_on_each_row_once, put, run_program, sink_epochs
+from tests.support.long_tests import minutes_long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +45,7 @@ def test_deaths_before_a_commit_and_in_a_delivery_leave_each_row_once(
     finished(tmp_path, len(epochs))
 
 
+@minutes_long
 def test_deaths_leave_each_row_once_where_rows_come_from_both_kinds_of_sources(
     tmp_path: Path,
 ) -> None:

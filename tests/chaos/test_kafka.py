@@ -11,6 +11,7 @@ pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.
 from tests.chaos.kafka.histories import draw_history
 from tests.chaos.kafka.rounds import LocalDriver, live
 from tests.chaos.kafka.spark_driver import SparkDriver
+from tests.support.long_tests import minutes_long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,7 @@ def test_every_row_comes_once_whatever_dies(
         driver.kill()
 
 
+@minutes_long
 @pytest.mark.spark
 def test_every_row_comes_once_whatever_dies_on_spark(
     kafka: KafkaBroker, postgres_server: PostgresServer, tmp_path: Path

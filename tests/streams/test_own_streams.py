@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4, 5])
+@pytest.mark.parametrize("seed", [2, 3])
 def test_a_drawn_flow_over_own_sources_gives_what_plain_python_says(seed: int) -> None:
     assert play_own(seed) == []
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("first", range(1_000, 1_030, 10))
-def test_thirty_drawn_flows_over_own_sources_give_what_plain_python_says(first: int) -> None:
-    played = {seed: play_own(seed) for seed in range(first, first + 10)}
+@pytest.mark.parametrize("first", range(1_000, 1_010, 5))
+def test_ten_drawn_flows_over_own_sources_give_what_plain_python_says(first: int) -> None:
+    played = {seed: play_own(seed) for seed in range(first, first + 5)}
     assert {seed: differences for seed, differences in played.items() if differences} == {}
 
 
