@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.long_tests import minutes_long
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.campaign,
+    minutes_long,
     pytest.mark.skipif(
         shutil.which("java") is None and "JAVA_HOME" not in os.environ,
         reason="Spark needs Java 17 or newer",
