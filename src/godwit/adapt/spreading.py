@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["SpreadHotKeys", "SpreadKeyOver", "Spreading", "parts_for", "spreading_of"]
 
 _GOAL: Final = 0.5
-"""What a part may have, as a share of what a lane gets on average."""
+"""Most of a part, as a share of what a lane gets on average."""
 _WORTH: Final = 0.7
 """A grid is given up for one whose parts have this share of the work of today's, or less."""
 _MIN_WORK: Final = 4096

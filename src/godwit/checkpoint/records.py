@@ -122,7 +122,7 @@ class StateId(msgspec.Struct, frozen=True, order=True):
 
 
 BROADCAST: Final = "broadcast_"
-"""What names of states begin with that are tables which every lane has whole: all entries are of
+"""Prefix of the names of states that are tables which every lane has whole: all entries are of
 one key, and they are written whatever waits for the operator."""
 
 PLAYED: Final = "local"

@@ -94,7 +94,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UnreadableRows:
-    """Where rows go that a source could not read."""
+    """Destination of rows that a source could not read."""
 
     source: int  # its number in the flow
     index: int  # of an operator that it feeds: a lane of that reports them

@@ -1,4 +1,4 @@
-"""What calls for the epochs of a flow that mixes DataFrames with Godwit's own sources.
+"""Driver of the epochs of a flow that mixes DataFrames with Godwit's own sources.
 
 Spark's micro-batch engine calls for epochs while DataFrames have rows, and each of them takes what
 own sources have (`godwit.cluster.spark.run.mixed_rows`).  While Spark has nothing to offer, the

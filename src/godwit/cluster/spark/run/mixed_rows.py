@@ -27,7 +27,7 @@ import msgspec
 
 from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
-from godwit.cluster.spark.run.source_figures import SourceFigures
+from godwit.cluster.spark.run.source_figures import SourceProgress
 from godwit.cluster.spark.run.source_loop import OwnRows, num_tasks
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
 from godwit.cluster.spark.stages.mixed_rows import MixedStage, read_together
@@ -172,7 +172,7 @@ class MixedEpochs:
         self._once = trigger is not None and "once" in trigger
         self.positions = rows.own.positions
         self.thread = SourceThread(run.gate)
-        self.figures = SourceFigures(self.positions)
+        self.figures = SourceProgress(self.positions)
         # the last epoch that was offered, until own sources are told that it is committed
         self._offered: tuple[int, SourceBatch[MixedBatch]] | None = None
         self._peeked: tuple[int, PlannedRows] | None = None  # planned after an epoch

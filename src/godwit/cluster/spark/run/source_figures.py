@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from godwit.engine.source_positions import PlannedRows, SourcePositions
     from godwit.sources.source import Lag
 
-__all__ = ["SourceFigures", "now_us"]
+__all__ = ["SourceProgress", "now_us"]
 
 _LAG_SHARE: Final = 20
 """The lag of the sources is asked for in as small a part of the time."""
@@ -28,7 +28,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-class SourceFigures:
+class SourceProgress:
     """Figures of the sources of one run, in the words of Spark's progress.
 
     `note` and `measure_lag` ask the sources, so they are called where these are; whoever reads

@@ -21,7 +21,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.run.lifecycle import is_bounded
-from godwit.cluster.spark.run.source_figures import SourceFigures, now_us
+from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import GateClosedError, close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
@@ -64,7 +64,7 @@ _RESTS_AFTER_S: Final = 5.0
 _REST_SHARE: Final = 150
 _LONGEST_REST_S: Final = 0.1
 """Once there have been no rows for a while, a look is followed by a pause that is longer by this
-than the CPU time it took, so that a query without input takes less than a hundredth of a core."""
+than the CPU time it took, so that a query without input takes little of a core."""
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0
 _STOP_S: Final = 10.0
@@ -259,7 +259,7 @@ class SourceLoop:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
         rows.on_failure = run.conducting.background_failed
         self._trigger, self._pace = trigger, ReadPace(trigger)
-        self._waiters, self._figures = Waiters(self._positions), SourceFigures(self._positions)
+        self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
         self._over = threading.Event()
         self._message, self._has_rows = "Initializing sources", False
