@@ -199,8 +199,7 @@ class Driver:
         with self.part("conduct"):
             self.conductor.commit(outcome)
         with self.part("note"):
-            self.journal.add("outcome", outcome.to_dict())
-            progress_of(outcome, self.conductor.view, watch, {})
+            self.journal.add("progress", progress_of(outcome, self.conductor.view, watch, {}))
         return self.took_ms
 
 

@@ -73,7 +73,7 @@ def test_a_query_tells_what_it_does_while_it_runs_and_after_it_has_stopped(
     assert "latestOffset" in source
     journal = read_tail(CheckpointStorage.open(tmp_path / "ck"), 100)
     assert [e["event"]["kind"] for e in journal if "event" in e] == kinds
-    assert [e["outcome"]["rows_in"] for e in journal if "outcome" in e] == [2, 1]
+    assert [e["progress"]["numInputRows"] for e in journal if "progress" in e] == [2, 1]
 
     again = drain(totals(inbox, gw.sinks.memory()), tmp_path / "ck")
     assert again.id == query.id

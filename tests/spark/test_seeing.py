@@ -66,9 +66,8 @@ def test_the_journal_has_every_epoch_s_figures_and_how_far_behind_the_sources_it
         assert progress["latencyMs"]["max"] == pytest.approx(1e3 * waited_s, abs=300e3)
     merged = entries(tmp_path / "ck", "latency")[0]["sources"]["rows"]
     assert sum(merged["counts"]) == 2
-    outcomes = entries(tmp_path / "ck", "outcome")
-    spent = sum(outcomes[0]["executor_cpu_ms"].values())
-    assert spent == pytest.approx(outcomes[0]["loads"]["t"]["cpu_ms"], abs=0.01)
+    spent = sum(executor["cpuMs"] for executor in told[0]["executors"].values())
+    assert spent == pytest.approx(told[0]["loads"]["t"]["cpuMs"], abs=0.01)
     last = entries(tmp_path / "ck", "sources")[-1]
     (source,) = last["sources"]
     assert source["description"].startswith("FileStreamSource")

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from godwit.model.key_work import KeyWork
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["SpreadHotKeys", "SpreadKeyOver", "Spreading", "parts_for", "spreading_of"]
-
 _GOAL: Final = 0.5
 """Most of a part, as a share of what a lane gets on average."""
 _WORTH: Final = 0.7

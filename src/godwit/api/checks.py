@@ -10,6 +10,7 @@ import ast
 import datetime as dt
 import functools
 import inspect
+import re
 import textwrap
 import warnings
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from godwit.columns.types import to_schema
 from godwit.model.durations import microseconds, signed_microseconds
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import (
+    default_name,
     did_you_mean,
     function_name,
     is_one_of,
@@ -31,10 +33,7 @@ from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
-from godwit.plan.nodes import (
-    SourceNode,
-    branches_of,
-)
+from godwit.plan.nodes import SourceNode, branches_of, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,30 +43,7 @@ if TYPE_CHECKING:
     from godwit.columns.types import SchemaLike
     from godwit.model.durations import Duration
     from godwit.operators.windows.spec import WindowSpec
-    from godwit.plan.nodes import Branch, StreamNode
-
-__all__ = [
-    "check_aggregate",
-    "check_formerly",
-    "check_function",
-    "check_keys",
-    "check_late",
-    "check_not_results",
-    "check_one_of",
-    "check_plain",
-    "check_process",
-    "check_results",
-    "check_state_classes",
-    "check_suffix",
-    "check_timers",
-    "check_windows",
-    "checked_spread",
-    "describe",
-    "interval_of",
-    "is_sink",
-    "read_output",
-    "warn_of_rebinding",
-]
+    from godwit.plan.nodes import Branch, StreamNode, WindowedNode
 
 
 def check_not_results(where: str, **options: object) -> None:
@@ -115,6 +91,40 @@ def check_plain(function: Callable[..., Any], where: str) -> None:
         )
 
 
+def check_same_flow(flow: Any, other: Any, where: str) -> None:
+    """Refuse a stream of another flow."""
+    if other is not flow:
+        raise InvalidFlowError(
+            f"{where} of flow {flow.name!r} was given a stream of another flow, {other.name!r}.",
+            remedy="Build all streams from sources of one flow.",
+            flow=flow.name,
+        )
+
+
+def check_window_function(name: str, node: WindowedNode) -> None:
+    """Refuse options of windows that a function over their rows cannot have."""
+    if node.update:
+        given = "output='update'"
+        remedy = "A function is called when its window is over: leave output= of window out."
+    elif node.consolidate != "together":
+        given = f"consolidate={node.consolidate!r}"
+        remedy = (
+            "A function needs all rows of its window, and nothing says how to merge what it would "
+            "make of some: leave consolidate= of window out."
+        )
+    elif node.lateness_us or node.length_as is not None:
+        given = "allowed_lateness=" if node.lateness_us else "length_as="
+        remedy = (
+            "It is of windows that compute(...) makes: leave it out of window(...); the function "
+            "is given its window's bounds, and slack= of the source waits for rows."
+        )
+    else:
+        return
+    raise InvalidFlowError(
+        f"Operator {name!r} has a function, and {given}.", remedy=remedy, operator=name
+    )
+
+
 def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[str, ...]:
     """Refuse columns that make no key: none, one that is not text, or one named twice."""
     if not columns:
@@ -147,6 +157,23 @@ def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
             remedy="Give the other name that it has in the checkpoint, or leave formerly= out.",
             operator=name,
         )
+
+
+def operator_fields(
+    node: StreamNode, keys: tuple[str, ...], name: str | None, action: str, formerly: str | None
+) -> dict[str, Any]:
+    """Fields that every node of an operator has; a default name says what it does to which rows."""
+    named = name is not None
+    if name is None:
+        name = default_name([source.name for source in sources_of(node)], action, keys)
+    check_formerly(name, formerly)
+    return {
+        "name": name,
+        "upstream": node,
+        "keys": keys,
+        "formerly": formerly or "",
+        "named": named,
+    }
 
 
 def is_sink(value: object) -> bool:
@@ -272,6 +299,19 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
         )
 
 
+def check_table_names(name: str, broadcast: object, example: str) -> None:
+    """Refuse ``broadcast=`` that is not a mapping of arguments' names, parts of names of states."""
+    if not isinstance(broadcast, Mapping) or not all(
+        isinstance(table, str) and re.fullmatch("[a-z_][a-z0-9_]*", table) for table in broadcast
+    ):
+        raise InvalidFlowError(
+            f"Operator {name!r} was given broadcast={broadcast!r:.100}.",
+            remedy="Give names, of lower-case letters, digits and '_', and keyed streams, "
+            f"{example}.",
+            operator=name,
+        )
+
+
 def check_state_classes(name: str, given: object) -> None:
     """Refuse ``state_classes=`` that is not a collection of classes."""
     classes = [*given.values()] if isinstance(given, Mapping) else given
@@ -373,7 +413,7 @@ def check_windows(
             where, windows, time=time, output=output, late=late, share=share,
             consolidate=consolidate, allowed_lateness=allowed_lateness, length_as=length_as,
         )  # fmt: skip
-    sessions = [spec for spec in windows if isinstance(spec, Session)]
+    sessions = any(isinstance(spec, Session) for spec in windows)
     if sessions and len(windows) > 1:
         raise InvalidFlowError(
             f"{where} has a session beside other windows.",
@@ -381,64 +421,15 @@ def check_windows(
         )
     if not sessions and not isinstance(windows[0], RowWindows):
         grid_of([spec for spec in windows if isinstance(spec, Hopping)], where)
-    remedy = "Give 'append' (a window comes out when it is over) or 'update' (whenever it grows)."
-    check_one_of(where, "output", output, ("append", "update"), remedy)
-    if sessions and output == "update":
-        raise InvalidFlowError(
-            f"{where} has a session and output='update'.",
-            remedy="Two sessions may become one, so what came out would have to be taken back; "
-            "leave output= out.",
-        )
-    remedy = (
-        "Give 'always' (windows that overlap share panes), 'never' (each has a state of its own) "
-        "or 'measured'."
-    )
-    check_one_of(where, "share", share, ("measured", "always", "never"), remedy)
-    if share == "never" and output == "update":
-        raise InvalidFlowError(
-            f"{where} has share='never' and output='update'.",
-            remedy="Windows that come out as they grow are made of panes; leave share= out.",
-        )
-    remedy = (
-        "Give 'together' (one operator), 'apart' (two, of which the first can be migrated without "
-        "moving state) or 'measured' (two, in one component or apart as costs say)."
-    )
-    check_one_of(where, "consolidate", consolidate, ("together", "apart", "measured"), remedy)
-    counted = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
-    if counted and (share == "never" or consolidate != "together"):
-        raise InvalidFlowError(
-            f"{where} has windows of a calendar, and "
-            + (f"share={share!r}." if share == "never" else f"consolidate={consolidate!r}."),
-            remedy="Windows of local days and months always share panes, and are consolidated "
-            "where these are; leave the option out.",
-        )
-    if consolidate != "together" and (sessions or output == "update"):
-        raise InvalidFlowError(
-            f"{where} has consolidate={consolidate!r} and "
-            + ("a session." if sessions else "output='update'."),
-            remedy="Only windows of fixed lengths that come out once, when they are over, are "
-            "made of partial states; leave consolidate= out.",
-        )
+    given = {"output": output, "share": share, "consolidate": consolidate}
+    for option, (known, remedy) in _WINDOW_OPTIONS.items():
+        check_one_of(where, option, given[option], known, remedy)
     lateness_us = microseconds(allowed_lateness, f"The allowed lateness of {where}", least=0)
-    if lateness_us and (sessions or share == "never" or consolidate != "together"):
-        raise InvalidFlowError(
-            f"{where} has allowed_lateness={allowed_lateness!r} and "
-            + (
-                "a session."
-                if sessions
-                else f"share={share!r}."
-                if share == "never"
-                else f"consolidate={consolidate!r}."
-            ),
-            remedy="Only windows of fixed lengths that share panes, and are consolidated where "
-            "these are, can come out again; give the source more slack= instead, or leave the "
-            "other option out.",
-        )
-    if sessions and length_as is not None:
-        raise InvalidFlowError(
-            f"{where} has length_as={length_as!r} and a session, which has no length of its own.",
-            remedy="Leave length_as= out.",
-        )
+    for problem, remedy in _clashes(
+        windows, output=output, share=share, consolidate=consolidate, length_as=length_as,
+        lateness=allowed_lateness if lateness_us else None,
+    ):  # fmt: skip
+        raise InvalidFlowError(f"{where} has {problem}.", remedy=remedy)
     for option, value in (("time", time), ("name", name), ("length_as", length_as)):
         if value is not None and not isinstance(value, str):
             raise InvalidFlowError(
@@ -447,6 +438,73 @@ def check_windows(
             )
     check_late(late, where)
     return lateness_us
+
+
+_WINDOW_OPTIONS = {
+    "output": (
+        ("append", "update"),
+        "Give 'append' (a window comes out when it is over) or 'update' (whenever it grows).",
+    ),
+    "share": (
+        ("measured", "always", "never"),
+        "Give 'always' (windows that overlap share panes), 'never' (each its own) or 'measured'.",
+    ),
+    "consolidate": (
+        ("together", "apart", "measured"),
+        (
+            "Give 'together' (one operator), 'apart' (two, of which the first can be migrated "
+            "without moving state) or 'measured' (two, in one component or apart as costs say)."
+        ),
+    ),
+}
+
+
+def _clashes(
+    windows: Sequence[WindowSpec | RowWindows],
+    *,
+    output: object,
+    share: object,
+    consolidate: object,
+    length_as: object,
+    lateness: Duration | None,  # if windows come out again
+) -> Iterator[tuple[str, str]]:
+    """Yield what of windows does not go together, and what to do about it."""
+    session = "a session" if any(isinstance(spec, Session) for spec in windows) else ""
+    grows = "output='update'" if output == "update" else ""
+    alone = "share='never'" if share == "never" else ""
+    apart = "" if consolidate == "together" else f"consolidate={consolidate!r}"
+    local = any(isinstance(spec, Hopping) and spec.calendar for spec in windows)
+    if session and grows:
+        remedy = (
+            "Two sessions may become one, so what came out would have to be taken back; leave "
+            "output= out."
+        )
+        yield f"{session} and {grows}", remedy
+    if alone and grows:
+        remedy = "Windows that come out as they grow are made of panes; leave share= out."
+        yield f"{alone} and {grows}", remedy
+    if local and (alone or apart):
+        remedy = (
+            "Windows of local days and months always share panes, and are consolidated where "
+            "these are; leave the option out."
+        )
+        yield f"windows of a calendar, and {alone or apart}", remedy
+    if apart and (session or grows):
+        remedy = (
+            "Only windows of fixed lengths that come out once, when they are over, are made of "
+            "partial states; leave consolidate= out."
+        )
+        yield f"{apart} and {session or grows}", remedy
+    if lateness is not None and (session or alone or apart):
+        remedy = (
+            "Only windows of fixed lengths that share panes, and are consolidated where these "
+            "are, can come out again; give the source more slack= instead, or leave the other "
+            "option out."
+        )
+        yield f"allowed_lateness={lateness!r} and {session or alone or apart}", remedy
+    if session and length_as is not None:
+        problem = f"length_as={length_as!r} and a session, which has no length of its own"
+        yield problem, "Leave length_as= out."
 
 
 def _check_rows(where: str, windows: Sequence[WindowSpec | RowWindows], **options: Any) -> None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from godwit.model.durations import Duration
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["LogicalFlow"]
-
 
 class LogicalFlow:
     """Sources, keyed operators and sinks, as declared; users call `Flow`, which adds `start`."""

@@ -13,8 +13,6 @@ from godwit.model.naming import did_you_mean, listing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["CALLS", "SINKS", "NoSuchCallError", "no_such_call", "no_such_name"]
-
 
 class NoSuchCallError(InvalidFlowError, AttributeError):
     """A stream has no such call; also an AttributeError, so that ``hasattr`` works."""

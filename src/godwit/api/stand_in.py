@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from godwit.columns.types import SchemaLike
 
-__all__ = ["StandIn", "is_stand_in", "map_rows", "stream"]
-
 _WAYS_OUT = (
     "Start a Spark session before (SparkSession.builder.getOrCreate()), which then runs it; or do "
     "it behind a keyed operator, where maps get Arrow tables; or test the map by itself, and play "

@@ -8,8 +8,6 @@ call refuses at once is in `godwit.api.checks`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -24,13 +22,17 @@ from godwit.api.checks import (
     check_plain,
     check_process,
     check_results,
+    check_same_flow,
     check_state_classes,
     check_suffix,
+    check_table_names,
     check_timers,
+    check_window_function,
     check_windows,
     checked_spread,
     describe,
     interval_of,
+    operator_fields,
     read_output,
     warn_of_rebinding,
 )
@@ -68,7 +70,7 @@ from godwit.plan.nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
@@ -78,12 +80,6 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode
-
-__all__ = ["KeyedStream", "Stream", "WindowedStream"]
-
-
-TABLE_NAME = re.compile("[a-z_][a-z0-9_]*")
-"""Names of tables are arguments of functions, and parts of names of states."""
 
 
 class OwningFlow(Protocol):
@@ -153,9 +149,7 @@ class Stream:
                 remedy="Leave schema= out; it is for maps after a keyed operator, or on a source "
                 "of Godwit's own.",
             )
-        columns = None
-        if schema is not None:
-            columns = to_schema(schema, where=f"The schema of {where}")
+        columns = None if schema is None else to_schema(schema, where=f"The schema of {where}")
         return Stream(self.flow, MapNode(upstream=self.node, function=function, schema=columns))
 
     @user_call
@@ -193,13 +187,7 @@ class Stream:
                     remedy="Give streams of this flow, before key_by(...); a DataFrame becomes one "
                     "by flow.source(name, dataframe).",
                 )
-            if other.flow is not self.flow:
-                raise InvalidFlowError(
-                    f"{where} of flow {self.flow.name!r} was given a stream of another flow, "
-                    f"{other.flow.name!r}.",
-                    remedy="Build all streams from sources of one flow.",
-                    flow=self.flow.name,
-                )
+            check_same_flow(self.flow, other.flow, where)
         nodes = (self.node, *(other.node for other in others))
         return Stream(self.flow, UnionNode(upstreams=nodes))
 
@@ -258,7 +246,7 @@ class Stream:
                 f"{where} was given late= together with within='forever', so that no row is late.",
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
-        options = _named(self.node, keys, name, "drop_duplicates", formerly)
+        options = operator_fields(self.node, keys, name, "drop_duplicates", formerly)
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
@@ -470,15 +458,7 @@ class KeyedStream:
         if broadcast is None:
             return {}
         example = 'as in broadcast={"rates": rates.key_by("currency")}'
-        if not isinstance(broadcast, Mapping) or not all(
-            isinstance(table, str) and TABLE_NAME.fullmatch(table) for table in broadcast
-        ):
-            raise InvalidFlowError(
-                f"Operator {name!r} was given broadcast={broadcast!r:.100}.",
-                remedy="Give names, of lower-case letters, digits and '_', and keyed streams, "
-                f"{example}.",
-                operator=name,
-            )
+        check_table_names(name, broadcast, example)
         tables = {}
         for table, stream in broadcast.items():
             what = f"Operator {name!r} was given, for its table {table!r},"
@@ -488,12 +468,7 @@ class KeyedStream:
                     remedy=f"Give a stream, and say which columns are its key, {example}.",
                     operator=name,
                 )
-            if stream.flow is not self.flow:
-                raise InvalidFlowError(
-                    f"{what} a stream of another flow, {stream.flow.name!r}.",
-                    remedy="Build all streams from sources of one flow.",
-                    operator=name,
-                )
+            check_same_flow(self.flow, stream.flow, f"Table {table!r} of operator {name!r}")
             if not all(isinstance(b.feed, SourceNode) for b in branches_of(stream.node)):
                 raise InvalidFlowError(
                     f"{what} {describe(stream.node)}, and only rows of sources are broadcast.",
@@ -767,13 +742,7 @@ class KeyedStream:
                 remedy='Key the other stream too, as in orders.key_by("id").join('
                 'payments.key_by("order"), ...); a table that does not stream is joined in a map.',
             )
-        if other.flow is not self.flow:
-            raise InvalidFlowError(
-                f"{where} of flow {self.flow.name!r} was given a stream of another flow, "
-                f"{other.flow.name!r}.",
-                remedy="Build both streams from sources of one flow.",
-                flow=self.flow.name,
-            )
+        check_same_flow(self.flow, other.flow, where)
         check_one_of(where, "how", how, known, f"Give {listing(known)}.")
         check_suffix(suffix, where)
         check_late(late, where)
@@ -793,8 +762,8 @@ class KeyedStream:
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
     def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
-        """Return the fields that every node of an operator on this stream has."""
-        return _named(self.node, self.keys, name, action, formerly)
+        """See `operator_fields`."""
+        return operator_fields(self.node, self.keys, name, action, formerly)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -890,27 +859,7 @@ class WindowedStream:
                 "key_by(...).process(function, state=...).",
             )
         name = self._operator_name(_action(function))
-        if node.update:
-            raise InvalidFlowError(
-                f"Operator {name!r} has a function, and output='update'.",
-                remedy="A function is called when its window is over: leave output= of window out.",
-                operator=name,
-            )
-        if node.consolidate != "together":
-            raise InvalidFlowError(
-                f"Operator {name!r} has a function, and consolidate={node.consolidate!r}.",
-                remedy="A function needs all rows of its window, and nothing says how to merge "
-                "what it would make of some: leave consolidate= of window out.",
-                operator=name,
-            )
-        if node.lateness_us or node.length_as is not None:
-            option = "allowed_lateness" if node.lateness_us else "length_as"
-            raise InvalidFlowError(
-                f"Operator {name!r} has a function, and {option}=.",
-                remedy="It is of windows that compute(...) makes: leave it out of window(...); the "
-                "function is given its window's bounds, and slack= of the source waits for rows.",
-                operator=name,
-            )
+        check_window_function(name, node)
         columns, column, slack_us = read_output(name, output, event_time, slack)
         return self._operate(
             name, function=function, output=columns, event_time=column, slack_us=slack_us
@@ -942,23 +891,6 @@ def _operate(flow: OwningFlow, node: OperatorNode) -> Stream:
     """Add a keyed operator to the flow, and return the stream that comes out of it."""
     flow._add_operator(node)  # noqa: SLF001  of a flow, for its streams alone
     return Stream(flow, node)
-
-
-def _named(
-    node: StreamNode, keys: tuple[str, ...], name: str | None, action: str, formerly: str | None
-) -> dict[str, Any]:
-    """Return the fields that every node of an operator has; the name says what it does, or who."""
-    named = name is not None
-    if name is None:
-        name = default_name([source.name for source in sources_of(node)], action, keys)
-    check_formerly(name, formerly)
-    return {
-        "name": name,
-        "upstream": node,
-        "keys": keys,
-        "formerly": formerly or "",
-        "named": named,
-    }
 
 
 def _action(function: Callable[..., Any]) -> str:

@@ -1,14 +1,14 @@
-"""The journal: events and outcomes of all runs on a checkpoint, for people and programs.
+"""The journal: events and figures of all runs on a checkpoint, for people and programs.
 
 Append-only and bounded: entries are gathered into numbered segments, ``journal/<number>.rec``, each
 a framed record that is replaced as a whole while it grows, so a reader never sees half an entry.  A
 full segment is never touched again; of old ones, the oldest are deleted.  Nothing depends on the
 journal: whatever of it is lost, damaged or late costs a line of history and nothing else.
 
-An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"outcome":
-{...}}`` (`EpochOutcome.to_dict`), ``{"progress": {...}}`` (figures of an epoch, as in
-``query.recentProgress``), ``{"sources": {...}}`` (how far behind the sources are) and, now and
-then, ``{"load": {...}}`` (`LoadSummary.to_dict`).  Readers take what they know and leave the rest.
+An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"progress":
+{...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (how far
+behind the sources are) and, now and then, ``{"load": {...}}`` (`LoadSummary.to_dict`).  Readers
+take what they know and leave the rest.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class JournalWriter:
         self._failing = False
 
     def add(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append an entry: plain values under a kind, such as ``"event"`` or ``"outcome"``."""
+        """Append an entry: plain values under a kind, such as ``"event"`` or ``"progress"``."""
         try:
             entry = json.dumps(
                 {kind: hidden_values(values)}, default=str, ensure_ascii=True

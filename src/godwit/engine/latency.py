@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from godwit.engine.cluster import SourceLook
 
-__all__ = ["LatencyMeter", "SeenArrivals", "SourceLatency", "latency_entry", "latency_figures"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLatency:

@@ -354,7 +354,9 @@ def progress_of(
     watch: Stopwatch,
     latencies: Mapping[str, SourceLatency],
 ) -> dict[str, Any]:
-    """Build the progress report of an epoch.
+    """Build the progress report of an epoch: its figures, which every viewer reads.
+
+    ``query.recentProgress``, the journal, Prometheus' metrics and ``godwit top`` have this value.
 
     outcome, view, watch, latencies: What the epoch did, how the protocol stands now, what it took,
     and how long its rows took, by source.
@@ -369,8 +371,11 @@ def progress_of(
     maps compute the event time anew → ISO 8601, UTC),
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
-    (operator → partials of keys that two slots held, of windows that were over), ``stateBytes`` (of
-    the key groups touched), ``numKeys`` (distinct keys touched), ``waitingKeyGroups``,
+    (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
+    (of the key groups touched), ``numKeys`` (distinct keys touched), ``loads`` (component →
+    ``keyGroups`` touched, ``rows``, ``keys``, ``cpuMs``), ``streams`` (rows and bytes that
+    operators made for one another: ``from``, ``to``, ``rows``, ``sizeBytes``),
+    ``waitingKeyGroups``,
     ``suspendedKeyGroups``, ``inFlightKeyGroups``, ``plannedMoves`` (key groups that are to move and
     are not in flight yet), ``keyGroups`` (component → executor → number), ``executors`` (executor →
     ``lanes``, ``draining``, ``cpuMs`` and ``busyMs``: CPU time that its lanes spent on key groups
@@ -400,6 +405,19 @@ def progress_of(
         "heldTwice": dict(outcome.held_twice),
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
+        "loads": {
+            name: {
+                "keyGroups": len(load.key_groups),
+                "rows": int(load.rows.sum()),
+                "keys": int(load.keys.sum()),
+                "cpuMs": round(float(load.cpu_ms.sum()), 3),
+            }
+            for name, load in outcome.loads.items()
+        },
+        "streams": [
+            {"from": sender, "to": receiver, "rows": rows, "sizeBytes": size}
+            for (sender, receiver), (rows, size) in outcome.streams.items()
+        ],
         "waitingKeyGroups": sum(len(c.waiting) for c in view.components.values()),
         "suspendedKeyGroups": sum(len(c.suspended) for c in view.components.values()),
         "plannedMoves": sum(len(c.moves) for c in view.components.values()),

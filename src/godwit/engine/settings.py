@@ -10,8 +10,6 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import insist_on_number, type_name
 
-__all__ = ["Lanes"]
-
 _INLINE_BYTES: Final = 16 * 2**10
 _INLINE_BYTES_OF_ALL: Final = 128 * 2**10
 

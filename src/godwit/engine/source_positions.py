@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from godwit.sources.source import Position, Source
 
-__all__ = ["PlannedRows", "RecordedSources", "SourcePositions", "recorded_sources"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSources:

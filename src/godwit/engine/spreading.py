@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from godwit.operators.joins.spreading import Grid, Spreads
     from godwit.operators.operator import KeyedOperator
 
-__all__ = ["SpreadOrders", "can_spread", "spreading_joins"]
-
 
 def can_spread(operator: KeyedOperator) -> bool:
     """Return whether hot keys of an operator can be spread while it runs."""

@@ -106,50 +106,6 @@ class EpochOutcome:
             empty=self.empty,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for the journal; loads summed over key groups."""
-        return {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "sink_rows": dict(self.sink_rows),
-            "executor_cpu_ms": {name: round(ms, 3) for name, ms in self.executor_cpu_ms.items()},
-            "executor_busy_ms": {name: round(ms, 3) for name, ms in self.executor_busy_ms.items()},
-            "waiting": {name: len(waited) for name, waited in self.waited.items()},
-            "loads": {
-                name: {
-                    "key_groups": len(load.key_groups),
-                    "rows": int(load.rows.sum()),
-                    "keys": int(load.keys.sum()),
-                    "cpu_ms": round(float(load.cpu_ms.sum()), 3),
-                }
-                for name, load in self.loads.items()
-            },
-            "traffic": {
-                name: {
-                    "rows": sum(sent.rows),
-                    "size_bytes": sum(sent.size_bytes),
-                    "crossed_bytes": sent.crossed_bytes,
-                }
-                for name, sent in self.traffic.items()
-            },
-            "streams": [
-                {"from": sender, "to": receiver, "rows": rows, "size_bytes": size}
-                for (sender, receiver), (rows, size) in self.streams.items()
-            ],
-            "watermarks": dict(self.watermarks),
-            "left_out": {name: dict(counts) for name, counts in self.left_out.items()},
-            "held_twice": dict(self.held_twice),
-            "hot_keys": {
-                name: {key: round(share, 4) for key, share in keys.items()}
-                for name, keys in self.hot_keys.items()
-            },
-            "changelog_bytes": self.changelog_bytes,
-            "snapshot_bytes": self.snapshot_bytes,
-            "lane_ms": {phase: round(ms, 1) for phase, ms in self.lane_ms.items()},
-        }
-
 
 _EPOCHS: Final = 16
 _KEY_GROUPS: Final = 32_768

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["JoinWork", "KeyWork", "summed"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyWork:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
-__all__ = ["LatencyHistogram"]
-
 _HALVINGS: Final = 6  # buckets of an octave, as a power of two
 _WIDTH: Final = 1 << _HALVINGS
 _SHIFT: Final = 23 - _HALVINGS  # bits of a 32-bit float's mantissa that tell no bucket

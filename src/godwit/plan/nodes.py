@@ -27,29 +27,6 @@ if TYPE_CHECKING:
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
 
-__all__ = [
-    "Branch",
-    "Codec",
-    "ComputeNode",
-    "DropDuplicatesNode",
-    "FlowGraph",
-    "JoinNode",
-    "MapNode",
-    "OperatorNode",
-    "ProcessNode",
-    "SinkNode",
-    "SourceNode",
-    "StreamNode",
-    "TableNode",
-    "UnionNode",
-    "WindowedNode",
-    "branches_of",
-    "levels_of",
-    "read_by",
-    "sources_of",
-    "tables_of",
-]
-
 Codec: TypeAlias = Literal["msgpack", "pickle"]
 
 

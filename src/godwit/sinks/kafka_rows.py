@@ -21,8 +21,6 @@ from godwit.sources.message_formats import JsonMessages, MessageFormat, Unwritab
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MessageLayout", "Outgoing", "SizeCheck"]
-
 # What a message takes beside its key, value and headers: Kafka's batch header and its own.
 _OVERHEAD_BYTES: Final = 256
 _LONGEST_NUMBER: Final = 80  # as text: a decimal of 76 digits

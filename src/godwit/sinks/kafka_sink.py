@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from godwit.sinks.sink import EpochOutput, Sink, SinkContext
     from godwit.sources.message_formats import MessageFormat
 
-__all__ = ["KafkaSink"]
-
 _DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell
 _ROWS: Final = 10_000  # of which messages are made at a time
 _BYTES: Final = 16 * 2**20

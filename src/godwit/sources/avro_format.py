@@ -26,8 +26,6 @@ from godwit.sources.schema_registry import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["AvroMessages"]
-
 _PLAIN: Final = {
     "boolean": pa.bool_(),
     "int": pa.int32(),

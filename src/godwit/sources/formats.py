@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from godwit.sources.avro_format import AvroMessages
     from godwit.sources.protobuf_format import ProtobufMessages
 
-__all__ = ["avro", "json", "protobuf", "raw", "text"]
-
 
 @user_call
 def json(schema: SchemaLike | None = None) -> JsonMessages:

@@ -29,15 +29,6 @@ from godwit.sources.kafka_client import ErrorLog, KafkaSettings, Place
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "OffsetRange",
-    "OffsetsLostError",
-    "RangeReader",
-    "close_idle",
-    "close_readers",
-    "leased_reader",
-]
-
 _Place: TypeAlias = tuple[str, int]  # topic and partition
 
 BATCH: Final = 4_096  # messages at a time: enough for whole columns, few enough for a core's cache

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from godwit.model.durations import DurationOrSeconds
     from godwit.sources.source import Position
 
-__all__ = ["KafkaSource", "Start"]
-
 Offsets: TypeAlias = "Mapping[int, int]"
 Start: TypeAlias = "Literal['earliest', 'latest'] | Offsets | Mapping[str, Offsets] | dt.datetime"
 

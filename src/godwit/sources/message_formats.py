@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = [
-    "BytesMessages",
-    "Decoded",
-    "JsonMessages",
-    "MessageFormat",
-    "TextMessages",
-    "UnwritableError",
-    "Value",
-    "as_format",
-    "with_dicts",
-]
-
 Value: TypeAlias = bytes | None
 """A message's value; ``None`` for a tombstone."""
 

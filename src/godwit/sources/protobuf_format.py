@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-__all__ = ["ProtobufMessages"]
-
 _TYPES: Final = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),

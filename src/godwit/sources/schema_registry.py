@@ -16,8 +16,6 @@ from typing import Any, Final
 from godwit.model.errors import SourceError
 from godwit.model.secrets import Secrets, shown_uri
 
-__all__ = ["frame", "registered_id", "schema_of_id", "schema_text", "unframed"]
-
 _TIMEOUT_S: Final = 10.0
 _MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome
     from godwit.model.events import Event
 
-__all__ = ["play"]
-
 
 def play(settings: Settings, audience: Audience) -> Outcome:
     """Run the demo from start to end in this process."""

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.entries import EntryLayout, WaitingLayout
+    from godwit.checkpoint.records import StateId
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
+    from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
     from godwit.operators.broadcast import BroadcastTable
     from godwit.operators.operator import KeyedOperator, OperatorOutput
@@ -317,57 +319,26 @@ class _Lane:
 
         `arrived` is in order of origin. Returns the operator's output, if any.
         """
-        at_s, lap = time.perf_counter(), self.report.lap
-        operator, num_key_groups = member.operator, len(own.places)
-        rows_in: dict[int, int] = {}
-        for header, _ in arrived:
-            rows_in[header.number] = rows_in.get(header.number, 0) + header.rows
-        arrivals = sum((unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), Arrivals())
-        hot_keys = hot_keys_of(
-            unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.kind == HOT
-        )
-        suspended = own.suspended
-        rows = arrived_rows(
-            operator,
-            num_key_groups,
-            [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
-            partial=operator.mergeable and bool(suspended.any() or own.resumed.any()),
-        )
-        touched = np.zeros(num_key_groups, np.bool_)
+        operator, lap = member.operator, self.report.lap
+        report = OperatorReport(operator=operator.name)
+        self.report.operators.append(report)
+        at_s = time.perf_counter()
+        rows = self._decode(report, operator, own, arrived)
+        touched = np.zeros(len(own.places), np.bool_)
         touched[rows.key_groups] = True
         at_s = lap("decode", at_s)
-
-        here = (own.places == self.place) & ~suspended
-        gone = operator.gone(own.time.closed)
-        hydrations = {s.state: self._hydration(member, own, s, store, gone) for s in own.states}
-        snapshots = {s.state: _mask(s.to_snapshot, num_key_groups) & here for s in own.states}
-        resumes = own.resumed & here
-        needed = here if operator.reads_all(own.time) else (touched & ~suspended) | resumes
-        cold = np.zeros(num_key_groups, np.bool_)
+        here = (own.places == self.place) & ~own.suspended
         cpu = time.process_time()
-        # Invariant: a key group is processed only if all of the operator's states of it are here.
-        for state, hydration in hydrations.items():
-            cold |= hydration.bring_forward(needed | snapshots[state], here)
+        hydrations, cold = self._hydrate(member, own, store, touched, here)
         applying_ms = (time.process_time() - cpu) * 1e3
-        if cold.any() and operator.needs_state(own.time):
-            raise EpochFailedError(
-                f"Operator {operator.name!r} has windows or timers that are due, but "
-                f"{np.count_nonzero(cold)} key groups are not here.",
-                remedy="The next attempt loads them.",
-                operator=operator.name,
-            )
         at_s = lap("apply", at_s)
-        for state, hydration in hydrations.items():
-            key_groups = np.flatnonzero(snapshots[state] & ~cold)
-            if key_groups.size:
-                live = hydration.local.scan(key_groups, None if gone is None else gone.rest)
-                self.files.snapshots(state, live)
+        self._write_snapshots(operator, own, hydrations, here & ~cold)
         at_s = lap("snapshot", at_s)
-
-        waits = suspended | cold
-        resuming = np.flatnonzero(resumes & ~waits)
+        waits, resumes = own.suspended | cold, own.resumed & here
         # A key group that was to resume still waits, even if no row of this epoch is its own.
-        waited = np.flatnonzero((touched | resumes) & waits)
+        report.waited = np.flatnonzero((touched | resumes) & waits).tolist()
+        resuming = np.flatnonzero(resumes & ~waits)
+        report.consumed = resuming.tolist()
         rows = set_aside(rows, waits, self.files)
         if resuming.size:
             rows = with_waiting(
@@ -378,20 +349,11 @@ class _Lane:
                 self.instruction.storage,
                 since=own.waiting_from,
             )
+        report.versions = {
+            state: _versions(hydration.local, here) for state, hydration in hydrations.items()
+        }
         at_s = lap("wait", at_s)
 
-        report = OperatorReport(
-            operator=operator.name,
-            rows_in=rows_in,
-            waited=waited.tolist(),
-            consumed=resuming.tolist(),
-            versions={
-                state: _versions(hydration.local, here) for state, hydration in hydrations.items()
-            },
-            arrivals=arrivals,
-            hot_keys=hot_keys,
-        )
-        self.report.operators.append(report)
         cpu = time.process_time()
         processed = operator.process(
             OperatorInput(
@@ -403,11 +365,11 @@ class _Lane:
                 },
                 time=own.time,
                 epoch=self.instruction.epoch,
-                num_key_groups=num_key_groups,
+                num_key_groups=len(own.places),
                 tables=self._tables(member, own, store),
                 broadcast=broadcast_rows(operator, arrived),
                 writes_tables=bool(operator.broadcasts)
-                and bool(own.places[operator.home(num_key_groups)] == self.place),
+                and bool(own.places[operator.home(len(own.places))] == self.place),
             )
         )
         at_s = lap("process", at_s)
@@ -427,6 +389,76 @@ class _Lane:
             )
         lap("changes", at_s)
         return processed.output
+
+    def _decode(
+        self,
+        report: OperatorReport,
+        operator: KeyedOperator,
+        own: OperatorInstruction,
+        arrived: Sequence[tuple[Header, Payload]],
+    ) -> LaneRows:
+        """Read an operator's payloads: its rows are returned, the rest is reported."""
+        for header, _ in arrived:
+            report.rows_in[header.number] = report.rows_in.get(header.number, 0) + header.rows
+        report.arrivals = sum(
+            (unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), Arrivals()
+        )
+        report.hot_keys = hot_keys_of(
+            unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.kind == HOT
+        )
+        return arrived_rows(
+            operator,
+            len(own.places),
+            [(header, p) for header, p in arrived if header.kind in (ROWS, PARTIAL)],
+            partial=operator.mergeable and bool(own.suspended.any() or own.resumed.any()),
+        )
+
+    def _hydrate(
+        self,
+        member: LaneOperator,
+        own: OperatorInstruction,
+        store: LocalStore,
+        touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
+        here: npt.NDArray[np.bool_],  # key groups of the lane that are not suspended
+    ) -> tuple[dict[StateId, Hydration], npt.NDArray[np.bool_]]:
+        """Bring forward the states of the key groups that are needed; return those that are cold.
+
+        Invariant: a key group is processed only if all of the operator's states of it are here.
+        """
+        operator, num_key_groups = member.operator, len(own.places)
+        gone = operator.gone(own.time.closed)
+        hydrations = {s.state: self._hydration(member, own, s, store, gone) for s in own.states}
+        needed = (touched & ~own.suspended) | (own.resumed & here)
+        if operator.reads_all(own.time):
+            needed = here
+        cold = np.zeros(num_key_groups, np.bool_)
+        for state in own.states:
+            snapshots = _mask(state.to_snapshot, num_key_groups) & here
+            cold |= hydrations[state.state].bring_forward(needed | snapshots, here)
+        if cold.any() and operator.needs_state(own.time):
+            raise EpochFailedError(
+                f"Operator {operator.name!r} has windows or timers that are due, but "
+                f"{np.count_nonzero(cold)} key groups are not here.",
+                remedy="The next attempt loads them.",
+                operator=operator.name,
+            )
+        return hydrations, cold
+
+    def _write_snapshots(
+        self,
+        operator: KeyedOperator,
+        own: OperatorInstruction,
+        hydrations: Mapping[StateId, Hydration],
+        warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
+    ) -> None:
+        """Write the snapshots that are asked for, without entries that are gone."""
+        gone = operator.gone(own.time.closed)
+        for state in own.states:
+            key_groups = np.flatnonzero(_mask(state.to_snapshot, len(own.places)) & warm)
+            if key_groups.size:
+                local = hydrations[state.state].local
+                live = local.scan(key_groups, None if gone is None else gone.rest)
+                self.files.snapshots(state.state, live)
 
     def _tables(
         self, member: LaneOperator, own: OperatorInstruction, store: LocalStore

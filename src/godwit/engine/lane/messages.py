@@ -108,10 +108,12 @@ class OperatorReport:
 
     operator: str  # name of the operator
     # number of an input of the operator → rows that came in by it, before they were combined
-    rows_in: dict[int, int]
-    waited: list[int]  # key groups whose rows were put in the wait buffer
-    consumed: list[int]  # key groups whose waiting rows were processed
-    versions: dict[StateId, PerKeyGroup]  # state → key group → version its local table is at now
+    rows_in: dict[int, int] = field(default_factory=dict)
+    # key groups whose rows were put in the wait buffer, and whose waiting rows were processed
+    waited: list[int] = field(default_factory=list)
+    consumed: list[int] = field(default_factory=list)
+    # state → key group → version its local table is at now
+    versions: dict[StateId, PerKeyGroup] = field(default_factory=dict)
     load: KeyGroupLoad = field(default_factory=lambda: KeyGroupLoad.total(()))  # no bytes of state
     # event times of the rows, and rows that were left out, as their senders report them
     arrivals: Arrivals = field(default_factory=Arrivals)

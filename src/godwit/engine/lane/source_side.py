@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source, Split
 
-__all__ = [
-    "Feed",
-    "LaneInput",
-    "NumberedSplit",
-    "SourceSide",
-    "insist_on_same_rows",
-    "read_split",
-    "ship_input",
-    "ship_splits",
-    "source_error",
-]
-
 _MAX_AGES = 8192  # rows of a table that are looked at, about
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 256 * 2**20

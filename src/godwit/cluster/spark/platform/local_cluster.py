@@ -35,17 +35,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "FRUGAL",
-    "LocalCluster",
-    "arguments_of",
-    "children_of",
-    "option_in",
-    "standard_error_to",
-    "undisturbed",
-    "write_private",
-]
-
 HOST = "127.0.0.1"
 FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of JVMs that share few cores: without the best compiler and the largest collector."""

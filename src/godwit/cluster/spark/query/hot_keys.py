@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from godwit.engine.spreading import SpreadOrders
     from godwit.operators.joins.interval import IntervalJoin
 
-__all__ = ["QueryHotKeys"]
-
 
 class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     """Hot keys of a running query's joins, and what spreads them: ``query.hot_keys``.

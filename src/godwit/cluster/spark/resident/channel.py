@@ -20,8 +20,6 @@ import time
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["Channel", "ChannelError", "accept", "connect", "new_secret"]
-
 _MAGIC: Final = b"godwit-lane\x00\x01"
 _NONCE = _PROOF = 32
 _NUMBER: Final = struct.Struct(">I")

@@ -14,8 +14,6 @@ import gc
 import threading
 from typing import Final
 
-__all__ = ["freeze", "unfreeze"]
-
 _lock: Final = threading.Lock()
 _queries = 0  # that have frozen objects
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import Place
 
-__all__ = ["LaneJob", "LaneLostError", "SparkTasks", "Tasks", "insist_on_plain_network"]
-
 _HANDSHAKE_S = 5.0
 _FRAME_S = 10.0
 _LOOK_S = 0.2

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
     from godwit.engine.lane.wire import Blob
 
-__all__ = ["Answer", "Endpoint", "Hello", "Work", "serve", "stay"]
-
 _HANDSHAKE_S = 10.0
 _SETTLED_AFTER = 3
 

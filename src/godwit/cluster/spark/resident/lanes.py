@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
 
-__all__ = ["ResidentLanes"]
-
 _SMALL_IN_A_ROW = 2
 _RESTS_AFTER_REFUSAL = 10  # epochs
 _BYTES_ON = 32 * 2**20

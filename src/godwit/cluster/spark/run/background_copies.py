@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from godwit.engine.loop import SharedConductor
     from godwit.migration import PeerCopies, Warmed
 
-__all__ = ["BackgroundCopies"]
-
 
 class BackgroundCopies:
     """Threads that warm and drop copies: one to hand orders out, and one per executor.

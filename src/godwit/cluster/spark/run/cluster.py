@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
-__all__ = ["BatchRows", "LostExecutors", "SinkSession", "SparkCluster"]
-
 RowsT = TypeVar("RowsT")
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
 

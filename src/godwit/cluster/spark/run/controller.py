@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from godwit.migration import Conductor
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["ControllerThread", "past_decisions", "topology_of"]
-
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
     from godwit.cluster.spark.run.threads import EpochGate
 
-__all__ = ["Ending", "EpochDriver", "is_bounded"]
-
 
 class EpochDriver(Protocol):
     """Calls for the epochs of a run, with input and without, until no more are to come.

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["plan_log_repair"]
-
 _CRC_HEAD = b"crc\0"
 
 

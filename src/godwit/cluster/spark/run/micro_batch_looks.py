@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import BatchRef
     from godwit.checkpoint.spark_log import OffsetLayout
 
-__all__ = ["MicroBatchLooks"]
-
 _BETWEEN_US: Final = 500_000
 """So long after the commit of a micro-batch Spark is at its sources again, on any machine."""
 _POLL_US: Final = 100_000

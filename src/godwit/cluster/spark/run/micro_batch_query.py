@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
 
-__all__ = ["MicroBatchQuery", "MicroBatchRows", "QuietEpochs", "SparkStream", "is_stopped"]
-
 
 class MicroBatchRows:
     """Rows of Spark's micro-batches, and the log that says which they are (`BatchRows`)."""

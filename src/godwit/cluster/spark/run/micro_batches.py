@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.storage import CheckpointStorage
 
-__all__ = ["MicroBatches", "give_id", "quick_local_logs", "remove_leftovers", "wait_for_sources"]
-
 _NAMES = ("", ".compact")
 """How the file of an entry of a source's log may end: it may have been merged with others."""
 

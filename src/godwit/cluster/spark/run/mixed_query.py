@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.mixed_rows import MixedEpochs
     from godwit.cluster.spark.run.run import SparkRun
 
-__all__ = ["MixedQuery"]
-
 _LOOK_S: Final = 0.05
 _LEASE_S: Final = 0.5
 _TICK_S: Final = 1.0

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
 
-__all__ = ["MixedBatch", "MixedEpochs", "MixedRows", "SourceThread"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

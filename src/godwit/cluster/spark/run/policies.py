@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["OperatorPolicies", "planned_regrouping", "regrouping_of"]
-
 
 def planned_regrouping(
     flow: CompiledFlow,

@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["SparkRun", "open_run"]
-
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
 """Epochs and seconds between collections, at least: one replays some epochs of the log, which small
 epochs in a row would wait for."""
@@ -254,7 +252,6 @@ class SparkRun:
                 batch,
             )
         self.policies.observe(outcome, self.flow, plans)
-        self._note("outcome", outcome.to_dict)
         with self.conducting.locked() as conductor:
             load = conductor.recent_load.due_summary()
         if load is not None:

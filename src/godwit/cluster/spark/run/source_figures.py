@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from godwit.engine.source_positions import PlannedRows, SourcePositions
     from godwit.sources.source import Lag
 
-__all__ = ["SourceProgress", "now_us"]
-
 _LAG_SHARE: Final = 20
 """The lag of the sources is asked for in as small a part of the time."""
 _LAG_PAUSE_S: Final = 0.05

@@ -43,16 +43,6 @@ if TYPE_CHECKING:
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
 
-__all__ = [
-    "OwnRows",
-    "ReadPace",
-    "SourceLoop",
-    "Waiters",
-    "insist_on_timeout",
-    "interval_s",
-    "num_tasks",
-]
-
 _LOOK_S: Final = 0.05
 """Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
 _FIRST_PAUSE_S: Final = 0.01

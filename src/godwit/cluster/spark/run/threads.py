@@ -26,8 +26,6 @@ from godwit.model.naming import error_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["DaemonPool", "EpochGate", "GateClosedError", "Guard", "close_all", "one_line"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

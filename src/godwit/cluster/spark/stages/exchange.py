@@ -31,20 +31,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-__all__ = [
-    "JvmClasses",
-    "PythonStage",
-    "beside",
-    "exchange",
-    "fetch",
-    "jvm_classes",
-    "on_executors",
-    "paired",
-    "placed",
-    "python_rdd",
-    "streamed",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JvmClasses:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
 
-__all__ = ["MixedStage", "read_together"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedStage:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow
     from godwit.plan.nodes import StreamNode
 
-__all__ = ["check_picklable", "dumps"]
-
 _NOTES = "__msgspec_cache__"
 _track: Any = cloudpickle._get_or_create_tracker_id  # noqa: SLF001 - as it does for other classes
 _tracked: Any = cloudpickle._lookup_class_or_track  # noqa: SLF001

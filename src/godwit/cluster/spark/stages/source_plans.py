@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_offset_log", "check_plan", "leaves_column", "offset_layout", "streams_in"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refusal:

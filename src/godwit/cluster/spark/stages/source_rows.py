@@ -41,16 +41,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.wire import Blob
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = [
-    "FrameStage",
-    "SourceRows",
-    "feed_frames",
-    "feeds_of",
-    "read_feeds",
-    "slots_of",
-    "streaming_dataframe",
-]
-
 _FEED = "__godwit_feed"
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from godwit.engine.source_positions import PlannedRows
     from godwit.sources.source import Source, Split
 
-__all__ = ["SplitStage", "dealt", "planned_tasks"]
-
 ROWS_HERE: Final = 10_000
 BYTES_HERE: Final = 2**20
 """Rows and bytes that the driver reads itself, at most."""

@@ -44,22 +44,6 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.lane.wire import Blob
 
-__all__ = [
-    "Orders",
-    "Program",
-    "RowsAndTasks",
-    "RowsHere",
-    "Shipped",
-    "SourceStage",
-    "SplitTasks",
-    "lanes_of",
-    "parted",
-    "report_parcel",
-    "run_stages",
-    "ship_orders",
-    "ship_program",
-]
-
 T = TypeVar("T")
 
 _REPORT = 0xFF  # no payload of rows begins with it: see `godwit.engine.lane.wire`

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from godwit.store.columns import StateSchema
     from godwit.store.local_store import LocalStore
 
-__all__ = ["POOL", "CopyRequest", "drop_copies", "fetch_copies", "warm_copies"]
-
 POOL = "godwit-warming"
 """Spark scheduler pool of background jobs (effective with ``spark.scheduler.mode=FAIR``)."""
 
