@@ -31,6 +31,7 @@ from godwit.planning.preview import table
 
 if TYPE_CHECKING:
     from godwit.adapt import Controller, EpochObserved
+    from godwit.model.latency import LatencyHistogram
 
 
 class Timed:
@@ -46,6 +47,10 @@ class Timed:
         began = time.process_time()
         self._controller.observe(epoch)
         self.observing_s.append(time.process_time() - began)
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """See `godwit.adapt.Driven`."""
+        self._controller.delivered(latency)
 
     def step(self) -> None:
         """See `godwit.adapt.Driven`."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from godwit.adapt import Controller, EpochObserved
     from godwit.cluster.simulated import History, Simulation
+    from godwit.model.latency import LatencyHistogram
 
 __all__ = ["Watched", "broken", "uneven"]
 
@@ -65,6 +66,10 @@ class Watched:
             if owners - alive.keys() and self._simulation.executors.now_s > self._drawn.at_s + 1:
                 self.faults.append(f"{name} has key groups on {owners - alive.keys()}, gone")
         self._controller.observe(epoch)
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """See `godwit.adapt.Driven`."""
+        self._controller.delivered(latency)
 
     def step(self) -> None:
         """See `godwit.adapt.Driven`."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from godwit.migration import EpochOutcome, LanesRequested, MigrationRequested, ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
+    from godwit.model.latency import LatencyHistogram
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray
 
@@ -155,6 +156,9 @@ class Driven(Protocol):
 
     def observe(self, epoch: EpochObserved) -> None:
         """Record a committed epoch."""
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Record how long the rows of a delivered epoch took."""
 
     def step(self) -> None:
         """Decide, and carry out decisions through the ports."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from godwit.adapt.settings import Control
     from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
+    from godwit.model.latency import LatencyHistogram
 
 _LATE = 3
 """Periods after which one ends with fewer epochs than it should have."""
@@ -112,6 +113,10 @@ class Controller:
         self._statistics.observe(epoch, self._clock.now_s() if committed_s is None else committed_s)
         self._lanes.observe(epoch)
 
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Record how long the rows of a delivered epoch took."""
+        self._statistics.delivered(latency)
+
     def step(self) -> None:
         """Decide, and carry out decisions through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
@@ -147,6 +152,7 @@ class Controller:
                 max(0.0, self._statistics.began_s + self._settings.period_s - now_s), 3
             ),
             "epochsObserved": self._statistics.epochs,
+            "latencyMs": {} if period is None else period.latency.figures_ms(),
             "arrivalPerS": None if period is None else round(period.arrival_per_s, 1),
             "migrations": self._rebalancing.under_way,
             "draining": sorted(self._resizing.draining),
@@ -330,4 +336,5 @@ class Controller:
             ),
             load_index={name: float(np.round(share, 4)) for name, share in index.items()},
             speeds={e: speed for e, speed in self._speed_of.items() if speed != 1.0},
+            latency_ms=period.latency.figures_ms(),
         )

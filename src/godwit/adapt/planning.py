@@ -519,6 +519,8 @@ class Planning:
             fixed_s=period.fixed_s,
             waits_for_epochs=self._topology.epochs,
             backlog_rows=period.backlog_rows,
+            latency=period.latency,
+            recent_latency=period.recent_latency,
         )
 
 

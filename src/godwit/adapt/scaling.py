@@ -34,6 +34,7 @@ import numpy as np
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
+from godwit.model.latency import LatencyHistogram
 from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class ScalingSituation:
     # rows that the sources held back at last, since they give no more than so many at once;
     # ``None`` where they do not say
     backlog_rows: int | None = None
+    # measured latency of rows, of the period and of the last few
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +246,10 @@ def check_slack(slack: float) -> None:
 
 
 _EPOCHS_WAITED = 1.5
+_MAX_RATIO = 10.0
+"""A quantile's ratio to the mean is believed up to this, and down to its inverse."""
+_ROWS_OF_RATIO = 100
+"""Rows that tell that ratio, at least."""
 
 
 def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
@@ -285,8 +293,20 @@ class Latency:
     target_s: float
     slack: float
     catch_up_s: float
+    quantile: float | None = None  # that is to meet the target; ``None``: the mean
     name: str = "latency"
     paced: bool = True
+
+    def measured_s(self, latency: LatencyHistogram) -> float:
+        """Return the figure of a measured latency that is to meet the target."""
+        return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
+
+    def _ratio(self, situation: ScalingSituation) -> float:
+        """Ratio of the quantile to the mean, as measured of late: what corrects predictions."""
+        recent = situation.recent_latency
+        if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
+            return 1.0
+        return min(max(self.measured_s(recent) / recent.mean_s, 1 / _MAX_RATIO), _MAX_RATIO)
 
     def wanted(self, situation: ScalingSituation) -> WantedExecutors:
         """Return the fewest executors whose predicted latency meets the target."""
@@ -297,16 +317,23 @@ class Latency:
         }
         if situation.backlog_rows:
             numbers["backlog_rows"] = situation.backlog_rows
+        if situation.latency.rows:
+            numbers["measured_s"] = self.measured_s(situation.latency)
+        ratio = self._ratio(situation)
         situation = catching_up(situation, self.catch_up_s)
-        predicted_s = predicted_latency_s(situation, max(situation.executors, 1))
+        predicted_s = ratio * predicted_latency_s(situation, max(situation.executors, 1))
         if np.isfinite(predicted_s):
             numbers["predicted_s"] = predicted_s
-        reason = f"rows should take at most {self.target_s:g} s"
-        fewest = _fewest(situation, self.target_s)
+        which = "" if self.quantile is None else f"{self.quantile:.6g} of "
+        if self.quantile is not None:
+            numbers |= {"quantile": self.quantile, "ratio_to_mean": ratio}
+        reason = f"{which}rows should take at most {self.target_s:g} s"
+        mean_s = self.target_s / ratio  # the mean at which the quantile meets the target
+        fewest = _fewest(situation, mean_s)
         if fewest is None:
-            return self._best(situation, reason, numbers)
-        safe = _fewest(situation, self.target_s * (1 - self.slack))
-        aim = _fewest(situation, self.target_s * (1 - self.slack) ** 0.5)
+            return self._best(situation, reason, numbers, ratio)
+        safe = _fewest(situation, mean_s * (1 - self.slack))
+        aim = _fewest(situation, mean_s * (1 - self.slack) ** 0.5)
         return WantedExecutors(
             executors=fewest,
             comfortable=situation.most if safe is None else safe,
@@ -316,16 +343,16 @@ class Latency:
         )
 
     def _best(
-        self, situation: ScalingSituation, reason: str, numbers: dict[str, float]
+        self, situation: ScalingSituation, reason: str, numbers: dict[str, float], ratio: float
     ) -> WantedExecutors:
         """Answer for a target out of reach: as many executors as still make a difference."""
         best_s = predicted_latency_s(situation, situation.most)
         if np.isfinite(best_s):
-            numbers["best_s"] = best_s
+            numbers["best_s"] = ratio * best_s
             nearly = _fewest(situation, best_s * 1.05) or situation.most
             why = (
                 f"the target of {self.target_s:g} s is out of reach: {situation.most} executors "
-                f"come to {best_s:.3g} s, {nearly} to within 5 % of that"
+                f"come to {ratio * best_s:.3g} s, {nearly} to within 5 % of that"
             )
         else:
             nearly = situation.most
@@ -338,9 +365,23 @@ class Latency:
         )
 
 
+def _check_quantile(quantile: object) -> None:
+    if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile < 1:
+        raise InvalidControlError(
+            f"The quantile of a latency target is {quantile!r}.",
+            remedy="Give a share of the rows above 0 and below 1, such as 0.99; without one the "
+            "mean is to meet the target.",
+            quantile=quantile,
+        )
+
+
 @user_call
 def latency(
-    target: DurationOrSeconds, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
+    target: DurationOrSeconds,
+    *,
+    quantile: float | None = None,
+    slack: float = 0.2,
+    catch_up: DurationOrSeconds = 60.0,
 ) -> Latency:
     """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
 
@@ -348,6 +389,10 @@ def latency(
     ----------
     target
         Such as ``"2 seconds"``, or a number of seconds.
+    quantile
+        Share of the rows that are to take no longer than the target, such as 0.99; ``None``: the
+        mean is to meet it. The mean is predicted, and the quantile by its ratio to the mean, as
+        measured over the last periods (at most ten times the mean).
     slack
         Executors go only if the rest would stay under the target by this share of it.
     catch_up
@@ -356,10 +401,13 @@ def latency(
     Raises
     ------
     InvalidControlError
-        If the target or `catch_up` is no time.
+        If the target or `catch_up` is no time, or the quantile is not between 0 and 1.
     """
     check_slack(slack)
+    if quantile is not None:
+        _check_quantile(quantile)
     return Latency(
+        quantile=None if quantile is None else float(quantile),
         target_s=seconds(target, "The latency target"),
         slack=slack,
         catch_up_s=seconds(catch_up, "The time to catch up"),

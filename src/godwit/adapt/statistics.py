@@ -8,12 +8,14 @@ idle.  Source: paper 2 §3 (statistics per key group over a period, SPL).
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from godwit.model.key_groups import KeyGroupPairs
+from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,6 +113,8 @@ class ArrivalCurve:
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+_LATENCY_PERIODS = 5
+"""Periods that say how a quantile of latency compares with its mean."""
 _SHOWN = 2
 """Epochs whose loads are enough to decide by, where a step cuts a period short or they are long."""
 
@@ -200,6 +204,9 @@ class PeriodStatistics:
     # rows that the sources held back at last; ``None`` where they do not say
     backlog_rows: int | None
     components: Mapping[str, ComponentStatistics]  # component → its statistics
+    # latency of the rows that were delivered, in the period, and in the last few of them
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     @property
     def period_s(self) -> float:
@@ -255,6 +262,7 @@ class Statistics:
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
         self._arrivals = ArrivalCurve()
+        self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -262,6 +270,7 @@ class Statistics:
         self.began_s = now_s
         self._epochs = _Epochs()
         self._components: dict[str, _Tally] = {}
+        self._latency = LatencyHistogram()
 
     @property
     def epochs(self) -> int:
@@ -304,6 +313,10 @@ class Statistics:
             self._count(name, assignment, epoch)
         stages = self._topology.stages
         so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Add how long the rows of a delivered epoch took."""
+        self._latency = LatencyHistogram.merged((self._latency, latency))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
         """State bytes of every key group of a component as last reported; updated in place."""
@@ -351,6 +364,8 @@ class Statistics:
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
         mean_s = took / len(so_far.rows) if so_far.rows else 0.0
+        if self._latency.rows:
+            self._recent.append(self._latency)
         statistics = PeriodStatistics(
             began_s=self.began_s,
             ended_s=now_s,
@@ -362,6 +377,8 @@ class Statistics:
             epoch_s=mean_s,
             fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
             backlog_rows=so_far.backlog_rows,
+            latency=self._latency,
+            recent_latency=LatencyHistogram.merged(self._recent),
             components={
                 name: ComponentStatistics(
                     by_assignment=tuple(tally.by_assignment),

@@ -133,12 +133,17 @@ class LatencyMeter:
         return pieces
 
 
+def merged_latency(latencies: Mapping[str, SourceLatency]) -> LatencyHistogram:
+    """Return the histogram of the rows of all sources."""
+    return LatencyHistogram.merged(latency.histogram for latency in latencies.values())
+
+
 def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
     """Return an epoch's latencies for progress: of all rows, and under ``sources`` of each source.
 
     In milliseconds: ``p50``, ``p95``, ``p99``, ``max``, ``mean``.  Nothing without rows.
     """
-    every = LatencyHistogram.merged(latency.histogram for latency in latencies.values())
+    every = merged_latency(latencies)
     if not every.rows:
         return {}
     sources = {

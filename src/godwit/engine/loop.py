@@ -30,8 +30,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.latency import merged_latency
 from godwit.model import events
-from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -103,9 +103,7 @@ class EpochLoop(Generic[BatchT]):
                 rows_out=outcome.rows_out,
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
                 waiting_key_groups=waiting,
-                latency_ms=LatencyHistogram.merged(
-                    latency.histogram for latency in latencies.values()
-                ).figures_ms(),
+                latency_ms=merged_latency(latencies).figures_ms(),
             )
             for kind, values in epochs.remarks(outcome):
                 conductor.announce(kind, **values)

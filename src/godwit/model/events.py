@@ -379,6 +379,9 @@ class LoadMeasured(Event):
     load_index: Mapping[str, float] = field(default_factory=dict)
     # executor → speed, for those that are not as fast as the rest
     speeds: Mapping[str, float] = field(default_factory=dict)
+    # p50, p95, p99, max, mean → milliseconds that the rows of the period took, from their arrival
+    # to the end of their delivery; empty where none was delivered
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())

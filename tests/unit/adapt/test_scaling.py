@@ -23,6 +23,7 @@ from godwit.adapt.scaling import (
     utilisation,
 )
 from godwit.model.errors import InvalidControlError
+from godwit.model.latency import LatencyHistogram
 
 NOW_S = 100.0
 
@@ -70,6 +71,34 @@ def test_latency_is_the_network_of_the_paper_and_the_time_that_rows_wait_for_epo
     continuous = replace(at, waits_for_epochs=False)
     assert predicted_latency_s(continuous, 4) == pytest.approx(network)
     assert predicted_latency_s(at, 2) == float("inf")
+
+
+def test_a_quantile_is_predicted_by_its_measured_ratio_to_the_mean() -> None:
+    # A mean of 2 s, and one row of fifty that takes 51 s.
+    ages_us = np.array([1_000_000] * 98 + [51_000_000] * 2)
+    took = LatencyHistogram.of_us(ages_us)
+    at = situation(latency=took, recent_latency=took)
+    mean, tail = (latency(0.5, quantile=share).wanted(at) for share in (None, 0.99))
+    assert mean.numbers["measured_s"] == pytest.approx(2.0)
+    assert tail.numbers["measured_s"] == pytest.approx(51.0, rel=0.01)
+    assert "ratio_to_mean" not in mean.numbers
+    assert tail.numbers["ratio_to_mean"] == 10  # of 25.5: bounded
+    assert tail.numbers["predicted_s"] == pytest.approx(10 * mean.numbers["predicted_s"])
+    assert tail.reason == "0.99 of rows should take at most 0.5 s"
+    assert tail.unattainable
+    half = latency(0.5, quantile=0.5).wanted(at)
+    assert half.numbers["ratio_to_mean"] == pytest.approx(0.5, rel=0.01)
+    assert half.executors <= mean.executors
+    few = LatencyHistogram.of_us(ages_us[-20:])  # say nothing of a ratio yet
+    unmeasured = latency(0.5, quantile=0.99).wanted(situation(recent_latency=few))
+    assert unmeasured.numbers["ratio_to_mean"] == 1
+    assert "measured_s" not in unmeasured.numbers
+
+
+@pytest.mark.parametrize("quantile", [0, 1, -0.5, 99, True, "0.99", float("nan")])
+def test_a_quantile_that_is_no_share_of_rows_is_refused(quantile: Any) -> None:
+    with pytest.raises(InvalidControlError, match="quantile of a latency target is"):
+        latency(2.0, quantile=quantile)
 
 
 def test_latency_falls_with_every_executor() -> None:

@@ -17,6 +17,7 @@ from godwit.migration import (
     ProtocolView,
 )
 from godwit.model.assignment import Assignment, even_assignment
+from godwit.model.latency import LatencyHistogram
 from godwit.planning import Limits
 
 ONE = Topology(stages=(("sum",),))
@@ -65,6 +66,18 @@ def test_loads_are_summed_by_key_group_lane_and_executor() -> None:
     assert component.cpu_s == pytest.approx([0.15] * 4)
     assert (period.epochs, period.missing, period.rows, period.epoch_s) == (3, 0, 1200.0, 1.0)
     assert period.fixed_s == pytest.approx(1.0 - 0.2)
+
+
+def test_latency_is_of_a_period_and_of_the_last_five() -> None:
+    statistics = Statistics(ONE, 0.0, {})
+    for n in range(7):
+        statistics.observe(epoch(n, 400, 1.0), n + 0.5)
+        statistics.delivered(LatencyHistogram.of_us(np.array([n * 1_000_000] * (n + 1))))
+        period = statistics.close(n + 1.0)
+        assert period.latency.rows == n + 1
+    assert period.latency.mean_s == 6
+    assert period.recent_latency.rows == 3 + 4 + 5 + 6 + 7
+    assert statistics.close(8.0).latency.rows == 0
 
 
 def test_a_key_group_that_moves_counts_at_the_speed_of_where_it_was() -> None:

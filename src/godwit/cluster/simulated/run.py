@@ -19,7 +19,7 @@ from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.latency import SourceLatency
+from godwit.engine.latency import SourceLatency, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
@@ -278,9 +278,14 @@ class Simulation:
             )
 
     def delivered(
-        self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
+        self,
+        outcome: EpochOutcome,  # noqa: ARG002
+        stopwatch: Stopwatch,  # noqa: ARG002
+        latencies: Mapping[str, SourceLatency],
     ) -> None:
-        """Do nothing: there are no sinks."""
+        """Let the controller observe how long the rows took."""
+        if self._controller is not None and latencies:
+            self._controller.delivered(merged_latency(latencies))
 
     # -- time -------------------------------------------------------------------------------------
 

@@ -25,10 +25,12 @@ from godwit.cluster.simulated import (
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.model import events
 from godwit.model.errors import InvalidProblemError
+from godwit.model.events import EpochCommitted
 
 if TYPE_CHECKING:
     from godwit.adapt.interfaces import EpochObserved
     from godwit.migration import EpochOutcome
+    from godwit.model.latency import LatencyHistogram
 
 COSTS = CostModel(
     fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50
@@ -60,6 +62,16 @@ def test_every_row_is_processed_once_and_its_delay_is_counted() -> None:
     assert history.delays().rows == pytest.approx(10_000)
     assert history.column("rows").sum() == 10_000
     assert history.epochs[-1].lag_rows == 0
+
+
+def test_events_have_the_latency_of_the_epochs_rows() -> None:
+    history = Simulation(scenario(max_rows=100), seed=1).run()
+    told = {event.epoch: event.latency_ms for event in history.of_kind(EpochCommitted)}
+    for record in history.epochs:
+        if record.rows:
+            took_ms = told[record.epoch]
+            assert took_ms["p99"] == pytest.approx(1e3 * record.delays.quantile_s(0.99), rel=0.02)
+            assert took_ms["max"] == pytest.approx(1e3 * record.delays.greatest_s, abs=0.1)
 
 
 def test_equal_seeds_give_equal_histories_and_others_do_not() -> None:
@@ -176,13 +188,16 @@ class Noting:
 
     def __init__(self) -> None:
         self.outcomes: list[EpochOutcome] = []
-        self.turns = 0
+        self.turns = self.delivered_rows = 0
 
     def made(self, _: Simulation) -> Noting:
         return self
 
     def observe(self, epoch: EpochObserved) -> None:
         self.outcomes.append(epoch.outcome)
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        self.delivered_rows += latency.rows
 
     def step(self) -> None:
         self.turns += 1
@@ -194,6 +209,7 @@ def test_a_controller_sees_every_epoch_and_gets_its_turn_between_them() -> None:
     history = simulation.run(settle_s=2)
     assert [o.epoch for o in noting.outcomes] == [r.epoch for r in history.epochs]
     assert noting.turns > len(history.epochs)
+    assert noting.delivered_rows == history.column("rows").sum()
     assert simulation.topology.stages == (("sums",),)
 
 

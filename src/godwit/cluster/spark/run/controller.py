@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.loop import SharedConductor
     from godwit.migration import Conductor
+    from godwit.model.latency import LatencyHistogram
     from godwit.plan.compiled import CompiledFlow
 
 _LOOK_S = 0.25
@@ -118,6 +119,10 @@ class ControllerThread:
     def observe(self, epoch: EpochObserved, batch: BatchRef | None = None) -> None:
         """Hand over what an epoch did, and with which micro-batch; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
+
+    def delivered(self, latency: LatencyHistogram) -> None:
+        """Hand over how long the rows of a delivered epoch took; returns at once."""
+        self._tasks.put(lambda: self._controller.delivered(latency))
 
     def _with_backlog(self, epoch: EpochObserved, batch: BatchRef | None) -> EpochObserved:
         """Add what sources hold back, as they tell or as lies in their directories."""

@@ -43,7 +43,7 @@ from godwit.cluster.spark.stages.stages import Program, lanes_of, ship_program
 from godwit.engine.cluster import ConductorPorts
 from godwit.engine.flow_epochs import FlowEpochs
 from godwit.engine.lane.lane import lane_flow
-from godwit.engine.latency import latency_entry
+from godwit.engine.latency import latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.engine.outcomes import progress_of
 from godwit.engine.outputs import OpenSinks, staged_sinks
@@ -266,6 +266,8 @@ class SparkRun:
         with self._noting:
             self._progress.append(progress)
         self._note("progress", lambda: progress)
+        if latencies and self.controller is not None:
+            self.controller.delivered(merged_latency(latencies))
         if latencies:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 
