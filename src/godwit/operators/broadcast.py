@@ -11,7 +11,9 @@ versions of its columns and readers like any other state.  One lane writes it, t
 key's key group; it waits for nothing there, since what is written follows from the rows alone.
 
 Invariant: all lanes of an epoch see the same table, which depends on nothing but the table's rows
-up to and including that epoch, wherever key groups are.
+up to and including that epoch, wherever key groups are.  That holds for the order in which functions
+iterate over it too, which is that of its keys: a snapshot has its entries in the order of a hash
+table.
 
 Source: the broadcast state pattern of Flink, of which the table is the part that is read.
 """
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import StateRows, latest_entries
 from godwit.checkpoint.evolution import StateDescription, columns_of
@@ -105,6 +108,26 @@ class Broadcast:
             removed=removed if removed.any() else None,
         )
 
+    def plain(self, entries: StateRows) -> tuple[list[Any], list[Any]]:
+        """Return keys and values of entries as functions see them."""
+        own = rows_as_tuples(self._own_keys(entries))
+        make = row_type(tuple(self.values.names))._make
+        values = rows_as_tuples(entries.values) if len(self.values) else [()] * len(own)
+        return [key for (key,) in own] if len(self.keys) == 1 else own, [*map(make, values)]
+
+    def sorted(self, entries: StateRows) -> StateRows:
+        """Return entries in the order of the table's keys, nulls last."""
+        own = self._own_keys(entries)
+        names = [f"k{i}" for i in range(own.num_columns)]
+        named = pa.RecordBatch.from_arrays(own.columns, names)
+        order = pc.sort_indices(named, sort_keys=[(name, "ascending") for name in names])
+        return entries.take(order.to_numpy())
+
+    def _own_keys(self, entries: StateRows) -> pa.RecordBatch:
+        """Return the columns by which the table tells its rows apart."""
+        columns = entries.keys.num_columns
+        return entries.keys.select(list(range(len(self.keyed_by), columns)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastTable:
@@ -133,18 +156,17 @@ class BroadcastTable:
                 operator=self.of.operator,
                 broadcast=self.of.name,
             )
+        keys, values = self.of.plain(entries)
         mapping = dict(self.mapping)
-        first = len(self.of.keyed_by)
-        own = rows_as_tuples(entries.keys.select(list(range(first, entries.keys.num_columns))))
-        keys: list[Any] = [key for (key,) in own] if len(self.of.keys) == 1 else own
-        make = row_type(tuple(self.of.values.names))._make
-        values = rows_as_tuples(entries.values) if len(self.of.values) else [()] * len(keys)
-        removed = [False] * len(keys) if entries.removed is None else entries.removed.tolist()
-        for key, value, is_removed in zip(keys, values, removed, strict=True):
-            if is_removed:
-                mapping.pop(key, None)
-            else:
-                mapping[key] = make(value)
+        if all(key in mapping for key in keys):
+            removed = [False] * len(keys) if entries.removed is None else entries.removed.tolist()
+            for key, value, is_removed in zip(keys, values, removed, strict=True):
+                if is_removed:
+                    del mapping[key]
+                else:
+                    mapping[key] = value  # in its place
+        else:  # a new key, or not a number, which equals nothing
+            mapping = dict(zip(*self.of.plain(self.of.sorted(rows)), strict=True))
         return replace(self, rows=rows, mapping=MappingProxyType(mapping))
 
 

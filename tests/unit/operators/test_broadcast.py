@@ -294,6 +294,53 @@ def test_a_lane_that_is_new_begins_with_a_snapshot_of_the_table(
     assert set(values(run.epoch(some)).values()) == {11, 5}
 
 
+def test_a_table_is_gone_through_in_the_order_of_its_keys_in_every_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_rule(key: Any, rows: Any, state: Any, rates: Any) -> Any:
+        yield key[0], next(iter(rates.values())).rate, len(rates)
+
+    monkeypatch.setattr(
+        instructions, "choose_snapshots", partial(choose_snapshots, min_changelog_bytes=1)
+    )
+    run = gw.testing.cluster(flow_of(first_rule), executors=2)
+    names = "zyxwvutsrqponm"
+    for number, name in enumerate(names):
+        run.epoch({"rates": [rate(name, number), rate(names[number // 2], 100 + number)]})
+    some = {"orders": [order(i, "") for i in "abcdefgh"]}
+    expected = dict.fromkeys("abcdefgh", len(names) - 1)
+    assert values(run.epoch(some)) == expected
+    run.add("3")  # whose lane begins with a snapshot
+    run.migrate("converted", "3")
+    assert values(run.epoch(some)) == expected
+    run.restart(executors=3)
+    assert values(run.epoch(some)) == expected
+    run.epoch({"rates": [rate(None, 7), rate("b", 8)]})
+    assert set(values(run.epoch(some)).values()) == {8}
+
+
+def test_a_key_that_is_not_a_number_is_one_key() -> None:
+    def count(key: Any, rows: Any, state: Any, limits: Any) -> Any:
+        yield key[0], len(limits)
+
+    flow = gw.Flow("limits", num_key_groups=2)
+    orders = flow.source("orders", gw.testing.stream("id string"))
+    limits = flow.source("limits", gw.testing.stream("above double, limit long"))
+    counted = orders.key_by("id").process(
+        count,
+        state=int,
+        output="id string, n long",
+        broadcast={"limits": limits.key_by("above")},
+    )
+    flow.sink("out", counted, gw.sinks.noop())
+    run = gw.testing.cluster(flow)
+    nan = float("nan")
+    for limit, expected in ((1, 1), (2, 1), (None, 0)):
+        run.epoch({"limits": [{"above": nan, "limit": limit}]})
+        out = run.epoch({"orders": [{"id": "a"}]})
+        assert out["out"].column("n").to_pylist() == [expected]
+
+
 @pytest.mark.parametrize("lost", ["1", "2"])  # one of them writes the table
 def test_a_table_changes_while_rows_of_the_operator_wait(
     lost: str, monkeypatch: pytest.MonkeyPatch
