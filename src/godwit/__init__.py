@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from godwit import sinks, sources
-from godwit.api.names import CALLS, no_such_name
+from godwit.api.names import CALLS
 from godwit.api.streams import KeyedStream, Stream, WindowedStream
 from godwit.cluster.spark.query.flow import Flow
 from godwit.cluster.spark.query.settings import (
@@ -34,6 +34,7 @@ from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, St
 from godwit.model import errors, events
 from godwit.model.assignment import Assignment, Move, even_assignment
 from godwit.model.errors import GodwitError
+from godwit.model.naming import no_such_name
 from godwit.operators.aggregates import (
     Aggregator,
     approx_distinct,

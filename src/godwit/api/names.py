@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from godwit.model.errors import InvalidFlowError
-from godwit.model.naming import did_you_mean, listing
+from godwit.model.naming import NoSuchCallError, did_you_mean, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-
-class NoSuchCallError(InvalidFlowError, AttributeError):
-    """A stream has no such call; also an AttributeError, so that ``hasattr`` works."""
+    from collections.abc import Mapping
 
 
 _STREAM = ("map", "union", "drop_duplicates", "key_by")
@@ -123,19 +118,3 @@ SINKS: Mapping[str, str] = {
     **dict.fromkeys(("null", "blackhole"), "gw.sinks.noop"),
 }
 """Name → what to use for it."""
-
-
-def no_such_name(
-    module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
-) -> AttributeError:
-    """Return the error of an unknown name of a module, which offers the right name.
-
-    `known` are its public names, `meant` names known elsewhere → what to use for them.
-    """
-    said = f"module {module!r} has no attribute {name!r}"
-    if name.startswith("_"):
-        return AttributeError(said)
-    remedy = f"{did_you_mean(name, known)}There are {listing(known, limit=len(known))}."
-    if name in meant:
-        remedy = f"Use {meant[name].replace('{name}', name)}."
-    return NoSuchCallError(f"{said}.", remedy=remedy, call=name)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.model.errors import EpochFailedError
+from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -223,6 +224,14 @@ def row_type(names: tuple[str, ...]) -> Any:
     """
     made = collections.namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
     row: Any = made
+
+    def no_such_column(_: Any, name: str) -> Any:
+        if name.startswith("__"):  # of a protocol, such as that of copies
+            raise AttributeError(name)
+        msg = f"a row has no column {name!r}. {did_you_mean(name, names)}It has {listing(names)}"
+        raise AttributeError(msg)
+
+    row.__getattr__ = no_such_column
     if names == row._fields:
         return row
     beside = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from godwit.model.errors import GodwitError
 
@@ -26,6 +26,10 @@ MAX_NAME_LENGTH = 120
 """Names become parts of file names, which have 255 bytes on common file systems."""
 
 _NAME = re.compile(r"\w[\w.\-]*")
+
+
+class NoSuchCallError(InvalidFlowError, AttributeError):
+    """There is no such name; also an AttributeError, so that ``hasattr`` works."""
 
 
 def type_name(value: object) -> str:
@@ -116,6 +120,22 @@ def check_unique(kind: str, name: str, taken: Collection[str], flow: str) -> Non
             flow=flow,
             name=name,
         )
+
+
+def no_such_name(
+    module: str, name: str, known: Sequence[str], meant: Mapping[str, str]
+) -> AttributeError:
+    """Return the error of an unknown name of a module, which offers the right name.
+
+    `known` are its public names, `meant` names known elsewhere → what to use for them.
+    """
+    said = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(said)
+    remedy = f"{did_you_mean(name, known)}There are {listing(known, limit=len(known))}."
+    if name in meant:
+        remedy = f"Use {meant[name].replace('{name}', name)}."
+    return NoSuchCallError(f"{said}.", remedy=remedy, call=name)
 
 
 def insist_on_number(

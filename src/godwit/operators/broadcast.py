@@ -11,9 +11,8 @@ versions of its columns and readers like any other state.  One lane writes it, t
 key's key group; it waits for nothing there, since what is written follows from the rows alone.
 
 Invariant: all lanes of an epoch see the same table, which depends on nothing but the table's rows
-up to and including that epoch, wherever key groups are.  That holds for the order in which functions
-iterate over it too, which is that of its keys: a snapshot has its entries in the order of a hash
-table.
+up to and including that epoch, wherever key groups are.  So functions iterate over it in the order
+of its keys: a snapshot has its entries in the order of a hash table.
 
 Source: the broadcast state pattern of Flink, of which the table is the part that is read.
 """

@@ -26,9 +26,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from godwit.api.names import SINKS, no_such_name
+from godwit.api.names import SINKS
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
+from godwit.model.naming import no_such_name
 from godwit.sinks.parquet_directory import latest_epoch
 from godwit.sinks.parquet_files import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.parquet_sink import ParquetSink

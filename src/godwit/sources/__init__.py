@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
+from godwit.model.naming import no_such_name
 from godwit.sources.file_formats import ArrowFormat, ParquetFormat
 from godwit.sources.files import FileSource
 from godwit.sources.generated import RateSource
@@ -62,6 +63,23 @@ __all__ = [
     "parquet",
     "rate",
 ]
+
+_SPARK = 'a DataFrame, as in flow.source("name", spark.readStream.format("{name}")...)'
+_MEANT = {
+    **dict.fromkeys(
+        ("avro", "delta", "iceberg", "jdbc", "kinesis", "orc", "pubsub", "socket", "table"), _SPARK
+    ),
+    **dict.fromkeys(("file", "text", "directory"), "gw.sources.parquet, arrow, csv or json"),
+    **dict.fromkeys(("ndjson", "jsonl"), "gw.sources.json"),
+    **dict.fromkeys(("generate", "numbers", "range"), "gw.sources.rate"),
+    "custom": "a class of yours that derives from gw.sources.Source",
+}
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Say what to use in place of a source that there is not."""
+        raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], _MEANT)
 
 
 @user_call

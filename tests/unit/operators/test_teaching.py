@@ -109,6 +109,9 @@ def test_a_declaration_that_will_not_do_is_refused_in_its_line(call: Any, said: 
         ("parquet", r"Use gw\.sinks\.parquet"),
         ("sinks.parqet", "Did you mean 'parquet'"),
         ("sinks.nothing_like_it", "There are 'console', 'delta'"),
+        ("sources.socket", "Use a DataFrame, as in .*socket"),
+        ("sources.parqet", "Did you mean 'parquet'"),
+        ("sources.nothing_like_it", "There are 'arrow', 'csv'"),
     ],
 )
 def test_a_name_that_is_not_there_is_answered_with_what_is(name: str, said: str) -> None:
@@ -119,6 +122,15 @@ def test_a_name_that_is_not_there_is_answered_with_what_is(name: str, said: str)
     assert not hasattr(module, last)
     with pytest.raises(AttributeError, match=f"has no attribute '{last}'.*{said}"):
         getattr(module, last)
+
+
+def test_a_column_that_a_row_does_not_have_is_answered_with_those_it_has() -> None:
+    def take(key: Any, rows: Any, state: Any) -> Any:
+        for row in rows:
+            yield key[0], row.prise
+
+    with pytest.raises(UserFunctionError, match=r"no column 'prise'.*mean 'price'.*'price', '_id'"):
+        gw.testing.process(take, [{"price": 1, "_id": 2}], key={"k": "a"}, state=int)
 
 
 def assigns(key: Any, rows: Any, state: dict[str, int]) -> None:

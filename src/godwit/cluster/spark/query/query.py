@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from godwit.api.names import NoSuchCallError
 from godwit.cluster.spark.query.failures import epoch_failed
 from godwit.cluster.spark.query.hot_keys import QueryHotKeys
 from godwit.cluster.spark.query.placement import Migration, QueryPlacement
@@ -22,7 +21,7 @@ from godwit.migration import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.model.frames import user_call
-from godwit.model.naming import did_you_mean
+from godwit.model.naming import NoSuchCallError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
