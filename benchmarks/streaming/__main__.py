@@ -1,7 +1,11 @@
 """Compare Godwit with native Spark: ``python -m benchmarks.streaming WORKLOAD [--rounds N]``.
 
-Programs take turns, round by round, each in a fresh process; figures are medians over the steady
+Programs take turns, round by round and every other round in the other order, each in a fresh
+process and once what the one before has written is on the disk; figures are medians over the steady
 epochs of all rounds, and ratios are within one round.
+
+Rows that begin with ``own-`` are over sources of Godwit's own; ``own`` stands for all of them.
+Windows over own sources are rows of ``python -m benchmarks.windows``.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.streaming.inputs import held_keys, keyed_rows
-from benchmarks.streaming.measure import Measurement, measure
+from benchmarks.streaming.measure import Measurement, in_turns, measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,19 +128,28 @@ WORKLOADS = {
         keys=100_000,
     ),
     **{
-        f"own-{name}": _workload(f"{about}; own sources", subject, rivals, skip, **source)
-        for name, about, subject, rivals, skip, source in (
-            ("uniform", "1 M uniform keys", "godwit-own", ("godwit", *AGGREGATES), 10, _UNIFORM),
-            ("zipf", "100 k Zipf(1) keys", "godwit-own", ("godwit", *AGGREGATES), 15, _ZIPF),
-            ("small", "1,000 rows an epoch", "godwit-own", ("godwit", *AGGREGATES), 30, _SMALL),
-            (
-                "python-200k",
-                "a Python function per key, 200 k keys, 200 k rows an epoch",
-                "godwit-own-process",
-                ("godwit-process",),
-                5,
-                {"epochs": 20, "rows": 200_000, "keys": 200_000},
+        f"own-{name}": _workload(
+            f"{about}; own sources", "godwit-own", ("godwit", *AGGREGATES), skip, **source
+        )
+        for name, about, skip, source in (
+            ("uniform", "1 M uniform keys", 10, _UNIFORM),
+            ("zipf", "100 k Zipf(1) keys", 15, _ZIPF),
+            ("small", "1,000 rows an epoch", 30, _SMALL),
+        )
+    },
+    **{
+        f"own-python-{name}": Workload(
+            about=f"a Python function per key with state, {about}; own sources",
+            subjects=_same(("godwit-own-process",), epochs=20, **source),
+            rivals=(
+                *_same(("godwit-process",), epochs=20, **source),
+                *_same(PYTHON, epochs=rival_epochs, **source),
             ),
+            skip=5,
+        )
+        for name, about, rival_epochs, source in (
+            ("20k", "20 k keys, 1 M rows an epoch", 3, {"rows": 1_000_000, "keys": 20_000}),
+            ("200k", "200 k keys, 200 k rows an epoch", 2, {"rows": 200_000, "keys": 200_000}),
         )
     },
     "held": Workload(
@@ -155,12 +168,16 @@ def _input(directory: Path, source: dict[str, object]) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", nargs="+", choices=[*WORKLOADS, "all"])
+    parser.add_argument("workload", nargs="+", choices=[*WORKLOADS, "own", "all"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
     parser.add_argument("--json", type=Path, default=Path("artifacts/streaming.jsonl"))
     given = parser.parse_args()
-    names = list(WORKLOADS) if "all" in given.workload else given.workload
+    names = [
+        name
+        for name in WORKLOADS
+        if {name, "all", "own" if name.startswith("own-") else "all"} & {*given.workload}
+    ]
     given.json.parent.mkdir(parents=True, exist_ok=True)
     for name in names:
         workload = WORKLOADS[name]
@@ -168,7 +185,7 @@ def main() -> None:
         runs: dict[int, list[Measurement]] = {}
         parties = [*workload.subjects, *workload.rivals]
         for turn in range(given.rounds):
-            for i, (program, source) in enumerate(parties):
+            for i, (program, source) in in_turns(list(enumerate(parties)), turn):
                 done = measure(program, _input(given.inputs, source))
                 runs.setdefault(i, []).append(done)
                 done.tell(turn, done.epoch_ms(skip=workload.skip))

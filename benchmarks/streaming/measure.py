@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Measurement", "measure"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Measurement", "in_turns", "measure"]
+
+_T = TypeVar("_T")
+_DIRTY_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +43,8 @@ class Measurement:
     peak_bytes: int
 
     def epoch_ms(self, *, skip: int) -> float:
-        """Median time of an epoch, without the first `skip`."""
-        return median(e["ms"] for e in self.epochs[skip:])
+        """Median time of an epoch, without the first `skip`; of fewer epochs the last one's."""
+        return median(e["ms"] for e in self.epochs[skip:] or self.epochs[-1:])
 
     def tell(self, turn: int, ms: float) -> None:
         """Print a line about the run, of a round and with the time of an epoch."""
@@ -48,6 +56,11 @@ class Measurement:
         )
 
 
+def in_turns(parties: Sequence[_T], turn: int) -> list[_T]:
+    """Order programs for a round: every other round the other way round."""
+    return list(parties) if turn % 2 == 0 else list(reversed(parties))
+
+
 def measure(
     program: str,
     source: Path,
@@ -55,7 +68,8 @@ def measure(
     module: str = "benchmarks.streaming.programs",
     timeout_s: float = 1200.0,
 ) -> Measurement:
-    """Run a program of a module over an input."""
+    """Run a program of a module over an input, once the disk has nothing to do."""
+    _let_disk_rest()
     work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
     log = work / "log.txt"
     try:
@@ -85,6 +99,23 @@ def measure(
         raise RuntimeError(f"{program} failed:\n{log.read_text(errors='replace')[-3000:]}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _let_disk_rest(timeout_s: float = 60.0) -> None:
+    """Wait until what the program before has written is on the disk: it would slow the next."""
+    deadline = time.monotonic() + timeout_s
+    os.sync()
+    while _unwritten_bytes() > _DIRTY_BYTES and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+def _unwritten_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return 0
+    of_name = dict(line.split(":", 1) for line in lines)
+    return sum(int(of_name[name].split()[0]) * 1024 for name in ("Dirty", "Writeback"))
 
 
 class _Sampler(threading.Thread):

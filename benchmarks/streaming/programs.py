@@ -128,9 +128,9 @@ def run_godwit(
     detail = {p["batchId"]: p for p in query.recentProgress}
     query.stop()
     for epoch in measured:
-        own = detail.get(epoch["epoch"], {})
-        epoch["phases_ms"] = own.get("durationMs")
-        epoch["lane_ms"] = own.get("laneMs")
+        of = detail.get(epoch["epoch"], {})
+        epoch["phases_ms"] = of.get("durationMs")
+        epoch["lane_ms"] = of.get("laneMs")
     return measured
 
 

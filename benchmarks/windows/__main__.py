@@ -2,19 +2,21 @@
 
     python -m benchmarks.windows ROW... [--rounds N] [--epochs N] [--rows N] [--keys N]
 
-Programs take turns, round by round, each in a fresh process; an epoch of five minutes of event time
-is one file.  Figures are medians over the second half of a run, and ratios are within one round.
+Programs take turns, round by round and every other round in the other order, each in a fresh
+process; an epoch of five minutes of event time is one file.  Rows that begin with ``own-`` are over
+sources of Godwit's own; ``own`` stands for all of them.  Figures are medians over the second half
+of a run, and ratios are within one round.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.streaming.measure import Measurement, measure
+from benchmarks.streaming.measure import Measurement, in_turns, measure
 from benchmarks.windows.inputs import timed_rows
 
 
@@ -31,7 +33,7 @@ class Row:
     rival_epochs: int | None = None
 
 
-ROWS = {
+ROWS: dict[str, Row] = {
     "four": Row(
         about="windows of 5, 10, 15 and 20 minutes, 1 M rows an epoch, 100 k keys",
         subject="godwit-four",
@@ -68,10 +70,25 @@ ROWS = {
 }
 
 
+ROWS |= {
+    f"own-{name}": replace(
+        row,
+        about=f"{row.about}; own sources",
+        subject=row.subject.replace("godwit-", "godwit-own-"),
+        rivals=(row.subject, *row.rivals),
+    )
+    for name, row in (
+        ("window", ROWS["one"]),
+        ("four-windows", ROWS["four"]),
+        ("sessions", ROWS["sessions"]),
+    )
+}
+
+
 def compare(rows: dict[str, Row], package: str, about: str | None) -> None:
     """Run the rows that the command line names, of the programs of a package beside this one."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("row", nargs="+", choices=[*rows, "all"])
+    parser.add_argument("row", nargs="+", choices=[*rows, "own", "all"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--rows", type=int)
@@ -80,17 +97,18 @@ def compare(rows: dict[str, Row], package: str, about: str | None) -> None:
     parser.add_argument("--json", type=Path, default=Path(f"artifacts/{package}.jsonl"))
     given = parser.parse_args()
     given.json.parent.mkdir(parents=True, exist_ok=True)
-    for name in rows if "all" in given.row else given.row:
-        row = rows[name]
+    for name, row in rows.items():
+        if not {name, "all", "own" if name.startswith("own-") else "all"} & {*given.row}:
+            continue
         print(f"\n{name}: {row.about}", flush=True)
         epochs = given.epochs or row.epochs
         of_rivals = min(epochs, row.rival_epochs or epochs)
         runs: dict[str, list[Measurement]] = {}
         for turn in range(given.rounds):
-            for program in (row.subject, *row.rivals):
+            for program in in_turns((row.subject, *row.rivals), turn):
                 source = timed_rows(
                     given.inputs,
-                    epochs=epochs if program == row.subject else of_rivals,
+                    epochs=epochs if program.startswith("godwit") else of_rivals,
                     rows=given.rows or row.rows,
                     keys=given.keys or row.keys,
                 )

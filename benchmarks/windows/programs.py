@@ -1,7 +1,8 @@
 """The programs that are measured: each runs one input to its end and prints one JSON line.
 
 Run in a process of their own, as those of `benchmarks.streaming.programs`; an epoch's time is
-Spark's own ``triggerExecution`` for native queries and for Godwit alike.
+Spark's own ``triggerExecution`` for native queries and for Godwit alike, and over own sources the
+same from asking the sources for rows to telling them of the commit.
 """
 
 from __future__ import annotations
@@ -101,29 +102,33 @@ def native_timers(source: str, work: Path) -> list[dict[str, Any]]:
 
 
 def run_godwit(
-    source: str, work: Path, *, build: Callable[[Any, Any], Any]
+    source: str, work: Path, *, build: Callable[[Any, Any], Any], own: bool = False
 ) -> list[dict[str, Any]]:
+    """Run a flow over the files as a DataFrame, or as a source of Godwit's own."""
     import godwit as gw
 
     spark = session()
     flow = gw.Flow("benchmark", num_key_groups=256)
-    rows = flow.source("rows", rows_of(spark, source), event_time="ts")
-    return measured_flow(flow, build(gw, rows.key_by("key")), work)
+    files = gw.sources.parquet(source, schema=SCHEMA, max_files_per_epoch=1) if own else None
+    rows = rows_of(spark, source) if files is None else files
+    stream = build(gw, flow.source("rows", rows, event_time="ts").key_by("key"))
+    return measured_flow(flow, stream, work, own=own)
 
 
-def measured_flow(flow: Any, stream: Any, work: Path) -> list[dict[str, Any]]:
+def measured_flow(flow: Any, stream: Any, work: Path, *, own: bool = False) -> list[dict[str, Any]]:
     """Run a flow over all its input, for a stream whose rows nobody takes."""
     import godwit as gw
 
     flow.sink("out", stream, gw.sinks.noop())
     query = flow.start(checkpoint=work / "checkpoint")
     query.processAllAvailable()
-    measured = epochs_of(query._driver.spark_query.recentProgress)  # noqa: SLF001  the same clock
+    noted = query.recentProgress if own else query._driver.spark_query.recentProgress  # noqa: SLF001  the same clock
+    measured = epochs_of(noted)
     detail = {p["batchId"]: p for p in query.recentProgress}
     query.stop()
     for epoch in measured:
-        own = detail.get(epoch["epoch"], {})
-        epoch["phases_ms"], epoch["lane_ms"] = own.get("durationMs"), own.get("laneMs")
+        of = detail.get(epoch["epoch"], {})
+        epoch["phases_ms"], epoch["lane_ms"] = of.get("durationMs"), of.get("laneMs")
     return measured
 
 
@@ -160,10 +165,16 @@ def timers(_: Any, keyed: Any) -> Any:
 
 
 PROGRAMS: dict[str, Callable[[str, Path], list[dict[str, Any]]]] = {
-    "godwit-four": partial(run_godwit, build=windows),
-    "godwit-one": partial(run_godwit, build=partial(windows, lengths=FOUR[:1])),
-    "godwit-sessions": partial(run_godwit, build=sessions),
-    "godwit-timers": partial(run_godwit, build=timers),
+    **{
+        f"godwit-{own}{name}": partial(run_godwit, build=build, own=bool(own))
+        for own in ("", "own-")
+        for name, build in (
+            ("four", windows),
+            ("one", partial(windows, lengths=FOUR[:1])),
+            ("sessions", sessions),
+            ("timers", timers),
+        )
+    },
     "native-four-in-one": partial(native_windows, store="memory", lengths=FOUR),
     "native-four-queries": partial(native_windows, store="memory", lengths=FOUR, one_stream=False),
     "native-one-memory": partial(native_windows, store="memory", lengths=FOUR[:1]),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pyspark import TaskContext
 from pyspark.traceback_utils import SCCallSiteSync
 
-from godwit.cluster.spark.platform.worker import freeze_loaded_objects
+from godwit.cluster.spark.platform.worker import freeze_loaded_objects, retain_freed_memory
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.exchange import (
     PythonStage,
@@ -101,6 +101,7 @@ class Shipped(Generic[T]):
             data = self._data if isinstance(self._data, bytes) else self._data.value
             known = _unpacked[self._kind] = (self._key, pickle.loads(data))  # noqa: S301  our own
         if self._kind == "program":
+            retain_freed_memory()
             freeze_loaded_objects(self._key)
         value: T = known[1]
         return value

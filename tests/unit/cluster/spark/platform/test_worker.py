@@ -1,8 +1,11 @@
-"""Searches for reference cycles in a Python worker."""
+"""Searches for reference cycles, and memory that stays, in a Python worker."""
 
 from __future__ import annotations
 
 import gc
+import platform
+import subprocess
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -55,3 +58,42 @@ def test_what_an_earlier_program_left_goes_when_another_one_comes() -> None:
     assert left() is not None, "it was taken for something that stays"
     freeze_loaded_objects("another")
     assert left() is None
+
+
+PAGES = """
+import resource, runpy, sys
+import numpy as np
+import pyarrow as pa
+
+worker = runpy.run_path(sys.argv[1])
+assert sys.argv[2] == "no" or worker["retain_freed_memory"]()
+
+def epoch():
+    columns = [pa.array(np.ones(300_000)) for _ in range(8)]
+    rows = pa.array(np.arange(300_000))
+    return [column.take(rows) for column in columns]
+
+epoch()
+epoch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+epoch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_the_next_epoch_finds_memory_that_the_last_one_freed() -> None:
+    faults = {
+        retains: int(
+            subprocess.run(
+                [sys.executable, "-c", PAGES, worker.__file__, retains],
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=60,
+            ).stdout
+        )
+        for retains in ("yes", "no")
+    }
+    assert faults["no"] > 1000
+    assert faults["yes"] < faults["no"] / 4
