@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.kafka_broker import kafka, kafka_server
 from tests.postgres_server import postgres, postgres_server
 from tests.support.class_archive import use_archive
+from tests.support.files_in_memory import use_memory_for_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{FRUGAL}" pyspark-shell')
 
 use_archive()
+use_memory_for_files()
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
 _PROGRAMS = ("tests/chaos/", "tests/programs/")  # each of them one after the other

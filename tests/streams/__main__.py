@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tests.contract import drawn_flows
 from tests.streams.own_playing import play_own, play_own_on_spark
 from tests.streams.playing import play, play_by_testing
+from tests.support.files_in_memory import use_memory_for_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--own", action="store_true", help="over sources of Godwit's own")
     parser.add_argument("--spark", action="store_true", help="these on Spark, by its loop of ours")
     args = parser.parse_args()
+    use_memory_for_files()
     one: Callable[[int], list[str]] = play
     if args.conducted:
         one = _conducted

@@ -7,7 +7,6 @@ fail and restarts with everything in another order; or on Spark, by its own loop
 from __future__ import annotations
 
 import datetime as dt
-import os
 import tempfile
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -47,9 +46,7 @@ class DiedError(Exception):
 
 def play_own(seed: int, *, epochs: int = 8) -> list[str]:
     """Play a history in this process; say what differs, or nothing."""
-    shared = Path("/dev/shm")
-    place = shared if os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as root:
+    with tempfile.TemporaryDirectory() as root:
         return _InThisProcess(draw(seed), Path(root)).run(epochs)
 
 

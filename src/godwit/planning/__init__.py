@@ -17,9 +17,18 @@ The middle column is the paper.  Start with `problem`, then any one planner, suc
 `godwit.planning.intervals.ssm`.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from godwit.planning.problem import Limits, Problem, Traffic
-from godwit.planning.registry import PLANNERS, planner
 from godwit.planning.solution import Solution, Status, validate_solution
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from godwit.planning.registry import PLANNERS, planner
 
 __all__ = [
     "PLANNERS",
@@ -31,3 +40,11 @@ __all__ = [
     "planner",
     "validate_solution",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Import the registry at its first use: it imports a problem of every family."""
+        if name not in {"PLANNERS", "planner"}:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module("godwit.planning.registry"), name)
