@@ -8,9 +8,13 @@ job for each epoch, or lanes that stay), and a consumer of committed messages th
 row has come.  Exactly once and at least once take turns in one session.  A row's key is its number
 modulo the rate, so every row comes out by itself while an epoch is shorter than a second.
 
-Printed are percentiles over rows, and where the time goes, by epoch: how far apart epochs begin (a
-row waits half of that, on average), planning (asks the broker where partitions end), stages (reads
-the messages and computes), commit, delivery, and within it what is said to the sink's group and the
+Beside them the floor, by the same producer and consumer: no query at all, and, in place of one, a
+process that does nothing but consume what there is, produce it again, and wait for the broker or
+commit a transaction.
+
+Printed are percentiles over rows, the cores that each process kept busy, and where the time goes,
+by epoch: how far apart epochs begin (a row waits half of that, on average), planning, stages (read
+the messages and compute), commit, delivery, and within it what is said to the sink's group and the
 end of the transaction.
 """
 
@@ -19,10 +23,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
@@ -62,6 +69,11 @@ class Mode:
     exactly_once: bool
 
 
+FLOORS = {  # name → what takes the place of a query; None: nothing does
+    "floor: the broker alone": None,
+    "floor: a relay, at least once": False,
+    "floor: a relay, exactly once": True,
+}
 MODES = (
     Mode(name="own loop", resident=False, exactly_once=True),
     Mode(name="resident", resident=True, exactly_once=True),
@@ -78,6 +90,7 @@ class Measured:
     sent: int = 0  # rows that were to come
     twice: int = 0
     epochs_ms: dict[str, list[float]] = field(default_factory=dict)
+    cores: dict[str, float] = field(default_factory=dict)  # that each process kept busy
 
 
 def produce(servers: str, topic: str, options: argparse.Namespace, stop: Any, sent: Any) -> None:
@@ -102,8 +115,9 @@ def produce(servers: str, topic: str, options: argparse.Namespace, stop: Any, se
     sent.value = seq
 
 
-def consume(servers: str, topic: str, committed: bool, stop: Any, came: Any) -> None:
+def consume(servers: str, topic: str, committed: bool, events: tuple[Any, Any], came: Any) -> None:
     """Note when rows come, until told to stop; send their numbers and both times."""
+    ready, stop = events
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -116,6 +130,7 @@ def consume(servers: str, topic: str, committed: bool, stop: Any, came: Any) -> 
     )
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    ready.set()
     rows: list[tuple[int, int, int]] = []
     while (message := consumer.poll(0.05)) is not None or not stop.is_set():
         if message is None or message.error() is not None:
@@ -124,6 +139,41 @@ def consume(servers: str, topic: str, committed: bool, stop: Any, came: Any) -> 
         row = json.loads(message.value() or b"{}")
         rows.append((row["seq"], row["sent_us"], now_us))
     came.put(rows)
+    consumer.close()
+
+
+def relay(servers: str, arriving: str, leaving: str, exactly_once: bool, stop: Any) -> None:
+    """Consume what there is and produce it again, without a look at it, until told to stop."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "relay",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    partitions = consumer.list_topics(arriving, timeout=30).topics[arriving].partitions
+    consumer.assign([TopicPartition(arriving, number, 0) for number in partitions])
+    transactional = {"transactional.id": leaving} if exactly_once else {}
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, **transactional})
+    if exactly_once:
+        producer.init_transactions(30)
+    while not stop.is_set():
+        messages = consumer.consume(10_000, 0.001)
+        if not messages:
+            continue
+        if exactly_once:
+            producer.begin_transaction()
+        for message in messages:
+            if message.error() is None:
+                producer.produce(leaving, message.value(), partition=message.partition() or 0)
+        if exactly_once:
+            offsets = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+            producer.commit_transaction(30)
+        else:
+            producer.flush(30)
     consumer.close()
 
 
@@ -157,64 +207,159 @@ def flow_of(servers: str, arriving: str, leaving: str, mode: Mode) -> gw.Flow:
     return flow
 
 
+class Traffic:
+    """A producer and a consumer, and what they and others take of the machine."""
+
+    def __init__(self, broker: Any, options: argparse.Namespace) -> None:
+        self.options = options
+        self.processes = multiprocessing.get_context("spawn")
+        self.arriving = broker.topic(options.partitions)
+        self.leaving = broker.topic(options.partitions)
+        self.pids: dict[str, int | None] = {"broker": broker.pid}
+        self.first_us = self.last_us = 0
+        self._ready, self._stop, self._over = (self.processes.Event() for _ in range(3))
+        self._sent, self._came = self.processes.Value("l", 0), self.processes.Queue()
+        self._servers = broker.servers
+
+    @contextmanager
+    def running(self, topic: str, *, committed: bool) -> Iterator[None]:
+        """Produce and consume; within it, rows count after `began` and until `ended`."""
+        producer = self.processes.Process(
+            target=produce,
+            args=(self._servers, self.arriving, self.options, self._stop, self._sent),
+        )
+        consumer = self.processes.Process(
+            target=consume,
+            args=(self._servers, topic, committed, (self._ready, self._over), self._came),
+        )
+        try:
+            for name, process in (("producer", producer), ("consumer", consumer)):
+                process.start()
+                self.pids[name] = process.pid
+            yield
+        finally:
+            self._stop.set()
+            producer.join(60)
+            self._over.set()
+            self._rows = self._came.get(timeout=60)
+            consumer.join(30)
+
+    def warm_up(self) -> None:
+        """Wait until everything runs; rows count from now on."""
+        self._ready.wait(60)
+        time.sleep(self.options.warmup)
+        self.first_us, self._cpu_s = time.time_ns() // 1000, cpu_s(self.pids)
+
+    def end(self) -> dict[str, float]:
+        """Produce no more; return name → cores that were busy since the warm-up."""
+        self.last_us, cpu = time.time_ns() // 1000, cpu_s(self.pids)
+        self._stop.set()
+        took_s = (self.last_us - self.first_us) / 1e6
+        return {name: (cpu[name] - self._cpu_s[name]) / took_s for name in cpu}
+
+    def measured(self) -> Measured:
+        """Return the latencies of the rows that were put in between."""
+        rows = self._rows
+        seqs = [seq for seq, _, _ in rows]
+        came = len(set(seqs))
+        times = [(at - s) / 1e3 for _, s, at in rows if self.first_us <= s <= self.last_us]
+        if not times:
+            msg = f"none of {len(rows)} rows that came was put after the warm-up: give more time"
+            raise RuntimeError(msg)
+        return Measured(rows_ms=times, sent=self._sent.value - came, twice=len(seqs) - came)
+
+
+def cpu_s(pids: dict[str, int | None]) -> dict[str, float]:
+    """Return the CPU time of processes and their children, of each of these names, in seconds."""
+    ticks_s = os.sysconf("SC_CLK_TCK")
+    used: dict[int, float] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        pid = int(stat.parent.name)
+        children[int(fields[1])].append(pid)
+        used[pid] = (int(fields[11]) + int(fields[12])) / ticks_s
+    named = {pid: name for name, pid in pids.items() if pid is not None}
+    total = dict.fromkeys(named.values(), 0.0)
+
+    def add(pid: int, name: str) -> None:
+        total[name] += used.get(pid, 0.0)
+        for child in children[pid]:
+            if child not in named:
+                add(child, name)
+
+    for pid, name in named.items():
+        add(pid, name)
+    return total
+
+
+def floor(broker: Any, exactly_once: bool | None, options: argparse.Namespace) -> Measured:
+    """Measure rows that no query has processed; `None`: nothing has."""
+    traffic = Traffic(broker, options)
+    over = traffic.processes.Event()
+    between = traffic.processes.Process(
+        target=relay,
+        args=(broker.servers, traffic.arriving, traffic.leaving, bool(exactly_once), over),
+    )
+    relayed = exactly_once is not None
+    topic = traffic.leaving if relayed else traffic.arriving
+    with traffic.running(topic, committed=bool(exactly_once)):
+        if relayed:
+            between.start()
+            traffic.pids["relay"] = between.pid
+        try:
+            traffic.warm_up()
+            time.sleep(options.seconds)
+            cores = traffic.end()
+            time.sleep(1)
+        finally:
+            over.set()
+            if relayed:
+                between.join(30)
+    measured = traffic.measured()
+    measured.cores = cores
+    return measured
+
+
 def measure(spark: SparkSession, broker: Any, mode: Mode, options: argparse.Namespace) -> Measured:
     """Run a query of one mode for a while."""
-    arriving, leaving = broker.topic(options.partitions), broker.topic(options.partitions)
-    processes = multiprocessing.get_context("spawn")
-    stop, over = processes.Event(), processes.Event()
-    sent, came = processes.Value("l", 0), processes.Queue()
-    producer = processes.Process(
-        target=produce,
-        args=(broker.servers, arriving, options, stop, sent),
-    )
-    consumer = processes.Process(
-        target=consume, args=(broker.servers, leaving, mode.exactly_once, over, came)
-    )
+    traffic = Traffic(broker, options)
+    jvm: Any = spark.sparkContext._gateway  # noqa: SLF001  the process that PySpark has started
+    traffic.pids |= {"driver": os.getpid(), "JVM": jvm.proc.pid}
     directory = Path(tempfile.mkdtemp(prefix="godwit-latency-"))
-    measured = Measured()
-    flow = flow_of(broker.servers, arriving, leaving, mode)
-    query = flow.start(
-        checkpoint=directory / "ck", lanes=gw.Lanes(resident=mode.resident), session=spark
-    )
-    try:
-        producer.start()
-        consumer.start()
-        time.sleep(options.warmup)
-        first_us = time.time_ns() // 1000
-        for times in (_TimedProducer.offsets_ms, _TimedProducer.commits_ms):
-            times.clear()
-        until_s = time.monotonic() + options.seconds
-        progress: dict[int, dict[str, Any]] = {}
-        while time.monotonic() < until_s:
-            time.sleep(0.5)
-            if (error := query.exception()) is not None:
-                raise error
+    flow = flow_of(broker.servers, traffic.arriving, traffic.leaving, mode)
+    with traffic.running(traffic.leaving, committed=mode.exactly_once):
+        query = flow.start(
+            checkpoint=directory / "ck", lanes=gw.Lanes(resident=mode.resident), session=spark
+        )
+        try:
+            traffic.warm_up()
+            for times in (_TimedProducer.offsets_ms, _TimedProducer.commits_ms):
+                times.clear()
+            until_s = time.monotonic() + options.seconds
+            progress: dict[int, dict[str, Any]] = {}
+            while time.monotonic() < until_s:
+                time.sleep(0.5)
+                if (error := query.exception()) is not None:
+                    raise error
             progress |= {entry["epoch"]: entry for entry in query.recentProgress}
-        last_us = time.time_ns() // 1000
-        stop.set()
-        producer.join(60)
-        query.processAllAvailable()
-        time.sleep(0.5)
-        resident = query.status["residentEpochs"] if mode.resident else None
-    finally:
-        stop.set()
-        query.stop()
-        over.set()
-    rows = came.get(timeout=60)
-    for process in (producer, consumer):
-        process.join(30)
+            cores = traffic.end()
+            time.sleep(0.5)
+            query.processAllAvailable()
+            time.sleep(0.5)
+            resident = query.status["residentEpochs"] if mode.resident else None
+        finally:
+            query.stop()
     shutil.rmtree(directory, ignore_errors=True)
     if mode.resident and not resident:
         msg = "no epoch was worked by lanes that stay"
         raise RuntimeError(msg)
-    seqs = [seq for seq, _, _ in rows]
-    measured.sent, measured.twice = sent.value, len(seqs) - len(set(seqs))
-    measured.sent -= len(set(seqs))
-    measured.rows_ms = [(at - s) / 1e3 for _, s, at in rows if first_us <= s <= last_us]
-    if not measured.rows_ms:
-        msg = f"none of {len(rows)} rows that came was put after the warm-up: give it more time"
-        raise RuntimeError(msg)
-    measured.epochs_ms = dict(_epochs(progress, first_us / 1e6))
+    measured = traffic.measured()
+    measured.cores = cores
+    measured.epochs_ms = dict(_epochs(progress, traffic.first_us / 1e6))
     measured.epochs_ms["offsets"] = list(_TimedProducer.offsets_ms)
     measured.epochs_ms["end of transaction"] = list(_TimedProducer.commits_ms)
     return measured
@@ -245,31 +390,42 @@ def main() -> None:
         ("cores", 3),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", nargs="*", choices=[mode.name for mode in MODES])
+    names = [*FLOORS, *(mode.name for mode in MODES)]
+    parser.add_argument("--only", nargs="*", choices=names)
     options = parser.parse_args()
     import_module("godwit.sinks.kafka_sink").Producer = _TimedProducer  # type: ignore[attr-defined]
-    spark = session(options.cores)
+    wanted = options.only or names
     with running_broker() as broker:
-        for mode in MODES:
-            if options.only and mode.name not in options.only:
-                continue
-            measured = measure(spark, broker, mode, options)
-            rows = np.array(measured.rows_ms)
-            told = ", ".join(
-                f"{name} {np.percentile(rows, at):.0f} ms"
-                for name, at in (("median", 50), ("95 %", 95), ("99 %", 99))
+        for name, exactly_once in FLOORS.items():
+            if name in wanted:
+                tell(name, floor(broker, exactly_once, options))
+        if any(mode.name in wanted for mode in MODES):
+            spark = session(options.cores)
+            for mode in MODES:
+                if mode.name in wanted:
+                    tell(mode.name, measure(spark, broker, mode, options))
+            spark.stop()
+
+
+def tell(name: str, measured: Measured) -> None:
+    """Print the figures of a mode."""
+    rows = np.array(measured.rows_ms)
+    told = ", ".join(
+        f"{of} {np.percentile(rows, at):.0f} ms"
+        for of, at in (("median", 50), ("95 %", 95), ("99 %", 99))
+    )
+    print(f"{name}: {told}; the longest {rows.max():.0f} ms of {len(rows):,} rows")
+    print(f"  rows that came with a later one of their key: {measured.sent}, ", end="")
+    print(f"that came twice: {measured.twice}")
+    busy = ", ".join(f"{of} {cores:.2f}" for of, cores in measured.cores.items())
+    print(f"  cores busy: {busy}")
+    for phase in _PHASES:
+        if times := measured.epochs_ms.get(phase):
+            print(
+                f"  {phase:20s} median {np.median(times):7.1f} ms, "
+                f"99 % {np.percentile(times, 99):7.1f} ms, {len(times)} epochs"
             )
-            print(f"{mode.name}: {told}; the longest {rows.max():.0f} ms of {len(rows):,} rows")
-            print(f"  rows that came with a later one of their key: {measured.sent}, ", end="")
-            print(f"that came twice: {measured.twice}")
-            for phase in _PHASES:
-                if times := measured.epochs_ms.get(phase):
-                    print(
-                        f"  {phase:20s} median {np.median(times):7.1f} ms, "
-                        f"99 % {np.percentile(times, 99):7.1f} ms, {len(times)} epochs"
-                    )
-            sys.stdout.flush()
-    spark.stop()
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

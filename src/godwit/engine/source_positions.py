@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -237,7 +237,7 @@ class SourcePositions:
         for name, source in self._opened.items():
             with _errors_of(name, "could not say how far it may be read"):
                 latest = source.latest(self._position(name), until=copy.deepcopy(ends[name]))
-            if _plain(name, latest) != self._positions[name]:
+            if self._moves(name, latest) is not None:
                 return False
         return self._committed.issuperset(self._opened)
 
@@ -259,8 +259,8 @@ class SourcePositions:
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with _errors_of(name, "could not say how far it may be read"):
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
-            end = _plain(name, end)
-            if end == self._positions[name]:
+            end = self._moves(name, end)
+            if end is None:
                 continue
             self._insist_on_progress(name, source, end)
             ends[name] = end
@@ -271,6 +271,18 @@ class SourcePositions:
         if not ends and self._committed.issuperset(self._opened):
             return None
         return self._planned(ends, splits)
+
+    def _moves(self, name: str, end: object) -> Position | None:
+        """Return the end that a source gave, as a record has it; ``None``: where it stands now.
+
+        A position may be large, and sources are asked all the time: what stands is not copied.
+        """
+        position = self._positions[name]
+        with suppress(Exception):  # whatever a user's value raises; it is compared again below
+            if end == position:
+                return None
+        moved = _plain(name, end)
+        return None if moved == position else moved
 
     def standing(self) -> PlannedRows:
         """Plan a batch that reads nothing of these sources: their positions stay."""

@@ -3,7 +3,8 @@
 A new consumer costs about a second until its first message, a kept one milliseconds.  So consumers
 stay, one for each configuration and task at a time, in no group, and are told what to read.  One
 that has read up to where the next range begins goes on without being told: its next messages are
-here already.
+here already.  So where few rows come, whoever has that reader need not ask the cluster how far they
+reach (`fetched_beyond`): up to where messages are here, they can be read.
 
 Offsets have gaps: transactions end with records of their own, aborted ones and compaction leave
 none.  So a range is done when a message beyond it was seen or the partition's end was reached at or
@@ -27,7 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from godwit.sources.kafka_client import ErrorLog, KafkaSettings, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _Place: TypeAlias = tuple[str, int]  # topic and partition
 
@@ -98,6 +99,34 @@ class RangeReader:
         """Count the ranges that begin where this reader is."""
         return sum(self._at.get(r.place) == r.begin for r in ranges)
 
+    def follows(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
+        """Count the partitions in which this reader goes on there, and those that it has."""
+        there = sum(self._at.get(place) == begin for place, begin in begins.items())
+        return there, len(begins.keys() & self._at.keys())
+
+    def ahead(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
+        """Take what has been fetched, without waiting; return up to where messages are here.
+
+        Partitions that it does not have yet are fetched from now on.  Returns ``None`` if it is
+        somewhere else, or far behind the partitions' ends: then who asks the cluster reads more.
+        """
+        places = [place for place in begins if place in self._at]
+        if any(self._at[place] != begins[place] for place in places):
+            if any(self._at[place] < begins[place] for place in places):
+                self._forget()  # others have read on
+            return None
+        if not places:
+            return None
+        if len(places) < len(begins):
+            self._assign([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
+        if sum(map(len, self._held.values())) < FEW:
+            self._take(0)
+        for place in begins:
+            _, end = self._consumer.get_watermark_offsets(Place(*place), cached=True)
+            if not 0 <= end <= self._seen[place] + BATCH:
+                return None
+        return {place: self._seen[place] for place in begins}
+
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of each range in turn, in batches.
 
@@ -123,16 +152,22 @@ class RangeReader:
         """Have messages of these ranges fetched, if they are not."""
         if all(self._at.get(r.place) == r.begin for r in ranges):
             return
-        if any(self._at.get(r.place, r.begin) != r.begin for r in ranges):
-            self._at = {}  # somewhere else: what was read before says nothing about what will be
+        elsewhere = any(self._at.get(r.place, r.begin) != r.begin for r in ranges)
         for topic in {r.topic for r in ranges} - self._topics:
             # Left to itself, a new consumer looks for leaders once a second.
             self._consumer.list_topics(topic, timeout=self._settings.timeout_s)
             self._topics.add(topic)
-        self._at |= {r.place: r.begin for r in ranges}
-        self._seen = dict(self._at)
-        self._held = {place: [] for place in self._at}
-        self._consumer.assign([Place(*place, offset) for place, offset in self._at.items()])
+        new = {r.place: r.begin for r in ranges if elsewhere or r.place not in self._at}
+        if elsewhere:  # what was read before says nothing about what will be
+            self._at, self._seen, self._held = {}, {}, {}
+        self._at |= new
+        self._seen |= new
+        self._held |= {place: [] for place in new}
+        assigned = [Place(*place, offset) for place, offset in new.items()]
+        if len(new) == len(self._at):
+            self._consumer.assign(assigned)
+        else:
+            self._consumer.incremental_assign(assigned)
 
     def _forget(self) -> None:
         self._at, self._seen, self._held = {}, {}, {}
@@ -160,11 +195,11 @@ class RangeReader:
         if cut:
             yield r, held[:cut]
 
-    def _take(self) -> None:
+    def _take(self, wait_s: float = 0.1) -> None:
         """Take what has been fetched; wait a little if there is nothing."""
         messages = self._consumer.consume(BATCH, 0)
         if not messages:
-            first = self._consumer.poll(0.1)
+            first = self._consumer.poll(wait_s) if wait_s else None
             if first is None:
                 return
             messages = [first, *self._consumer.consume(BATCH - 1, 0)]
@@ -242,6 +277,29 @@ def leased_reader(
         _keep(key, reader)
         raise
     _keep(key, reader)
+
+
+def fetched_beyond(
+    settings: KafkaSettings, isolation: str, begins: Mapping[_Place, int]
+) -> dict[_Place, int] | None:
+    """Return up to where this process has the messages after these offsets, without waiting.
+
+    ``None`` if no kept reader goes on there: the cluster alone can tell then.
+    """
+    key = (*settings.key, isolation)
+    with _lock:
+        kept = _readers(key)
+        reader = max(kept, key=lambda one: one.follows(begins), default=None)
+        if reader is None or not any(reader.follows(begins)):
+            return None
+        kept.remove(reader)
+    try:
+        reached = reader.ahead(begins)
+    except (KafkaException, OffsetsLostError):
+        reader.close()  # whoever asks the cluster is told why
+        return None
+    _keep(key, reader)
+    return reached
 
 
 def _keep(key: _Key, reader: RangeReader) -> None:

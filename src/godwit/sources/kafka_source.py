@@ -1,9 +1,10 @@
 """Rows from topics of Kafka: `gw.sources.kafka`.
 
 A position holds, for every topic, the next offset of each partition and the topic's id.  An epoch's
-end is where the partitions end on the driver's asking; under ``read_committed`` that is before the
-first message of a transaction that is still open, so that what lies in between never changes: the
-same offsets give the same rows, or an error where they are gone.
+end is up to where the driver has fetched messages, or, if it has none or is far behind, where the
+partitions end on its asking.  Under ``read_committed`` both are before the first message of a
+transaction that is still open, so that what lies in between never changes: the same offsets give
+the same rows, or an error where they are gone.
 
 Nobody else's bookkeeping counts: consumers are in no group (`godwit.sources.kafka_reader`), and
 what is reported to one is for lag monitors alone.
@@ -34,7 +35,13 @@ from godwit.sources.kafka_client import (
     TopicState,
     check_settings,
 )
-from godwit.sources.kafka_reader import OffsetRange, OffsetsLostError, close_readers, leased_reader
+from godwit.sources.kafka_reader import (
+    OffsetRange,
+    OffsetsLostError,
+    close_readers,
+    fetched_beyond,
+    leased_reader,
+)
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
 from godwit.sources.source import Lag, Source, Split, Unreadable
 
@@ -71,6 +78,7 @@ _UNREADABLE: Final = pa.schema(
 )
 _FEW: Final = 10_000  # rows that are not worth a second split
 _TOPICS_S: Final = 1.0  # between two looks at the topics themselves
+_ENDS_S: Final = 1.0  # between two questions where partitions end, while nothing is fetched
 _GUESSED_BYTES: Final = 256  # of a message, before any was read
 _logger = logging.getLogger("godwit")
 
@@ -131,7 +139,9 @@ class KafkaSource(Source):
         self._reporter: Consumer | None = None
         self._unreported = ""  # why the group was not told the last time
         self._states: dict[str, TopicState] = {}
-        self._looked_s = -1.0
+        self._looked_s = self._asked_s = -1.0  # when topics, and their ends, were asked for
+        # what was fetched when `latest` was asked: offsets from, up to
+        self._fetched: Mapping[tuple[str, int], tuple[int, int]] = {}
         self._bytes_per_row = float(_GUESSED_BYTES)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,6 +153,8 @@ class KafkaSource(Source):
             "_unreported",
             "_states",
             "_looked_s",
+            "_asked_s",
+            "_fetched",
             "_bytes_per_row",
         ):
             del ours[name]
@@ -191,9 +203,9 @@ class KafkaSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Look up where the partitions end, and share the limit among them."""
+        """Look up how far messages are here, or partitions reach, and share the limit."""
         limits = [most for most in (limit, self._max_rows) if most is not None]
-        return self._next_position(position, min(limits, default=None), until)
+        return self._next_position(position, min(limits, default=None), until, fetched=True)
 
     def precedes(self, position: Position, other: Position) -> bool:
         """Compare the next offset of each partition, of topics that both have."""
@@ -212,7 +224,12 @@ class KafkaSource(Source):
             for partition, stop in enumerate(state["next"])
             if stop > _next(begin, topic, partition)
         ]
-        if self._admin is not None:
+        here = all(
+            r.begin == first and r.end <= last
+            for r in ranges
+            for first, last in [self._fetched.get(r.place, (-1, -1))]
+        )
+        if self._admin is not None and not here:
             ranges = self._still_there(ranges)
         total = sum(r.end - r.begin for r in ranges)
         if not total:
@@ -251,7 +268,7 @@ class KafkaSource(Source):
     def lag(self, position: Position) -> Lag:
         """Count the offsets that were not read."""
         with self._explaining("cannot tell how far it is behind"):
-            ends = self._ends(position)
+            ends = self._fetched_ends(position) or self._ends(position)
         rows = sum(max(0, end - _next(position, *place)) for place, end in ends.items())
         return Lag(rows=rows, size_bytes=round(rows * self._bytes_per_row))
 
@@ -308,11 +325,19 @@ class KafkaSource(Source):
     # Positions
 
     def _next_position(
-        self, position: Position, limit: int | None, until: Position | None
+        self,
+        position: Position,
+        limit: int | None,
+        until: Position | None,
+        *,
+        fetched: bool = False,  # what is fetched is enough
     ) -> Position:
         with self._explaining("cannot tell how far it reaches"):
             self._look(position)
-            ends = self._ends(position)
+            # Who waits for an earlier end is to hear whether it is reached.
+            here = self._fetched_ends(position) if fetched and until is None else None
+            ends = self._ends(position) if here is None else here
+            self._fetched = {p: (_next(position, *p), end) for p, end in (here or {}).items()}
             if until is not None:
                 ends = {p: min(end, _next(until, *p)) for p, end in ends.items()}
             begins = {place: _next(position, *place) for place in ends}
@@ -387,11 +412,26 @@ class KafkaSource(Source):
     def _committed(self) -> bool:
         return self._isolation == "read_committed"
 
+    def _fetched_ends(self, position: Position) -> dict[tuple[str, int], int] | None:
+        """Return up to where this process has messages; ``None`` if the cluster is to be asked.
+
+        It is, now and then, while nothing comes: a connection may have broken.
+        """
+        begins = {
+            (topic, p): _next(position, topic, p)
+            for topic, state in self._states.items()
+            for p in range(state.num_partitions)
+        }
+        ends = fetched_beyond(self._settings, self._isolation, begins)
+        waits = ends == begins and time.monotonic() - self._asked_s > _ENDS_S
+        return None if waits else ends
+
     def _ends(self, position: Position) -> dict[tuple[str, int], int]:
         """Look up where partitions end, none before the position."""
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         ends = self._admin.ends(places, committed=self._committed)
+        self._asked_s = time.monotonic()
         before = [place for place in places if ends[place] < _next(position, *place)]
         if before:
             # Where open transactions begin may be before offsets that the user began with.

@@ -48,6 +48,34 @@ def test_a_batch_has_the_rows_of_all_sources_in_numbered_splits() -> None:
     assert positions.positions == ends
 
 
+def test_a_look_that_finds_nothing_copies_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    positions, _ = kept(Numbers(4))
+    positions.committed(positions.plan(2).ref)
+
+    def copied(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("godwit.engine.source_positions._plain", copied)
+    assert positions.plan(2) is None
+    assert positions.reached({"numbers": {"next": 4}})
+
+
+def test_positions_that_cannot_be_compared_are_compared_as_a_record_has_them() -> None:
+    class Odd(dict[str, int]):
+        def __eq__(self, _other: object) -> bool:
+            raise ValueError("no")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    source = Numbers(4)
+    source.latest = lambda *_, **__: Odd(next=4)  # type: ignore[method-assign]
+    positions, _ = kept(source)
+    planned = positions.plan(2)
+    assert planned.ref.positions == {"numbers": {"next": 4}}
+    positions.committed(planned.ref)
+    assert positions.plan(2) is None
+
+
 def test_rows_are_unknown_where_one_split_does_not_say() -> None:
     source = Numbers(4)
     split = Split(rows=None, size_bytes=3, what="all", payload=None)

@@ -72,6 +72,15 @@ def read_all(source: KafkaSource, columns: Sequence[str] = ()) -> list[dict[str,
     return rows_between(source, start, source.latest(start), columns)
 
 
+def moved(source: KafkaSource, position: Any) -> Any:
+    """Wait until messages that were put are here."""
+    deadline = time.monotonic() + 30
+    while (after := source.latest(position)) == position:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return after
+
+
 def offsets(position: Any) -> list[int]:
     (state,) = position.values()
     return list(state["next"])
@@ -143,13 +152,108 @@ def test_a_consumer_stays_from_epoch_to_epoch(
     position, seen = source.start(), []
     for epoch in range(5):
         kafka.put(topic, b"%d" % epoch, partition=epoch % 2)
-        after = source.latest(position)
+        after = moved(source, position)
         seen += rows_between(source, position, after)
         position = after
     assert [row["value"] for row in seen] == ["0", "1", "2", "3", "4"]
     assert (len(made), len(assigned)) == (1, 0)
     source.close()
     assert not any(kafka_reader._kept.values())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Take note of questions where partitions begin and end."""
+    asks: list[object] = []
+    offsets = ClusterAdmin.offsets
+
+    def noted(self: Any, places: Any, **options: Any) -> Any:
+        asks.append(places)
+        return offsets(self, places, **options)
+
+    monkeypatch.setattr(ClusterAdmin, "offsets", noted)
+    monkeypatch.setattr(kafka_source, "_ENDS_S", 3600.0)
+    return asks
+
+
+def test_where_messages_are_here_the_cluster_is_not_asked(
+    kafka: KafkaBroker, asked: list[object]
+) -> None:
+    topic = kafka.topic(2)
+    source = opened(kafka, topic, value="json", schema="n bigint")
+    position, seen, quiet = source.start(), list[int](), 0
+    for number in range(1000):
+        kafka.put(topic, *json_rows(range(number, number + 1)), partition=number % 2)
+        while len(seen) <= number:
+            before = len(asked)
+            after = source.latest(position)
+            seen += [row["n"] for row in rows_between(source, position, after)]
+            quiet += len(asked) == before and after != position
+            position = after
+        if quiet == 5:
+            break
+    assert quiet == 5
+    assert seen == list(range(number + 1))
+    assert source.lag(position).rows == 0
+    source.close()
+
+
+def test_a_query_that_is_far_behind_reads_more_than_is_here(
+    kafka: KafkaBroker, asked: list[object]
+) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, b"first")
+    source = opened(kafka, topic, value="text", max_rows_per_epoch=50_000)
+    start = source.start()
+    begin = source.latest(start)
+    assert len(rows_between(source, start, begin)) == 1
+    kafka.put(topic, *[b"x"] * 30_000)
+    deadline = time.monotonic() + 30
+    while offsets(end := source.latest(begin)) != [30_001]:  # some are fetched, the others known of
+        assert time.monotonic() < deadline
+    assert source.lag(begin).rows == 30_000
+    assert len(rows_between(source, begin, end)) == 30_000
+    assert len(asked) > 1
+    source.close()
+
+
+def test_a_kept_consumer_that_fails_is_closed_and_the_cluster_asked(
+    kafka: KafkaBroker, asked: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, b"a")
+    source = opened(kafka, topic, value="text")
+    start = source.start()
+    position = source.latest(start)
+    assert len(rows_between(source, start, position)) == 1
+    asked.clear()
+
+    def fails(_self: object, _wait_s: float = 0) -> None:
+        raise kafka_reader.OffsetsLostError((topic, 0), 1)
+
+    with monkeypatch.context() as context:
+        context.setattr(kafka_reader.RangeReader, "_take", fails)
+        assert source.latest(position) == position
+    assert len(asked) == 1
+    assert not any(kafka_reader._kept.values())
+    kafka.put(topic, b"b")
+    after = moved(source, position)
+    assert [row["value"] for row in rows_between(source, position, after)] == ["b"]
+    source.close()
+
+
+def test_a_consumer_that_others_have_overtaken_fetches_no_more(kafka: KafkaBroker) -> None:
+    topic = kafka.topic()
+    kafka.put(topic, b"a", b"b")
+    source = opened(kafka, topic, value="text", max_rows_per_epoch=1)
+    start = source.start()
+    first = source.latest(start)
+    assert len(rows_between(source, start, first)) == 1
+    second = source.latest(first)  # is read by a task of Spark's, say
+    source.latest(second)
+    (readers,) = [kept for kept in kafka_reader._kept.values() if kept]
+    assert not readers[0]._at
+    source.close()
 
 
 def test_idle_consumers_are_closed(kafka: KafkaBroker) -> None:

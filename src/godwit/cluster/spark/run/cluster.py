@@ -69,8 +69,11 @@ class BatchRows(Protocol[_RowsT_contra]):
     def secure(self, ref: BatchRef) -> None:
         """Make durable what else says which rows a batch has. Called beside the stages."""
 
+    def of_frames(self, rows: int) -> int | None:
+        """Say how many of the last batch's rows a micro-batch had; ``None``: there was none."""
+
     def expect(self, rows: int) -> None:
-        """Expect the next epoch to have about as many rows as the last one had."""
+        """Expect the next micro-batch to have about as many rows as the last one had."""
 
     def close(self) -> None:
         """Let go of what was opened for the run."""

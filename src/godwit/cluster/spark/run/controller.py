@@ -101,6 +101,7 @@ class ControllerThread:
             past=past,
         )
         self._pending = PendingFiles()
+        self._pending_rows = 0  # in files, as of the last time that they were looked at
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._status: Mapping[str, Any] = self._controller.status
         self._fault = ""
@@ -116,23 +117,33 @@ class ControllerThread:
         """Return the time by the controller's clock."""
         return self._clock.now_s()
 
-    def observe(self, epoch: EpochObserved, batch: BatchRef | None = None) -> None:
+    def observe(
+        self,
+        epoch: EpochObserved,
+        batch: BatchRef | None = None,  # the epoch's micro-batch
+        rows: int = 0,  # that this has
+    ) -> None:
         """Hand over what an epoch did, and with which micro-batch; returns at once."""
-        self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch)))
+        self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
     def delivered(self, latency: LatencyHistogram) -> None:
         """Hand over how long the rows of a delivered epoch took; returns at once."""
         self._tasks.put(lambda: self._controller.delivered(latency))
 
-    def _with_backlog(self, epoch: EpochObserved, batch: BatchRef | None) -> EpochObserved:
-        """Add what sources hold back, as they tell or as lies in their directories."""
-        rows = self.backlog_rows()
-        if rows is not None or batch is None:
-            return replace(epoch, backlog_rows=rows)
-        pending = self._pending.rows_after(batch, epoch.outcome.rows_in)
-        if pending is None:
+    def _with_backlog(
+        self, epoch: EpochObserved, batch: BatchRef | None, rows: int
+    ) -> EpochObserved:
+        """Add what sources hold back, as they tell and as lies in their directories."""
+        told = self.backlog_rows()
+        pending = None if batch is None else self._pending.rows_after(batch, rows)
+        if pending is not None:
+            self._pending_rows = pending
+        elif told is None:
             return epoch
-        return replace(epoch, backlog_rows=pending, backlog_s=self._clock.now_s())
+        # Where a flow mixes both kinds of sources, files are looked at less often than asked for.
+        backlog = self._pending_rows + (told or 0)
+        seen_s = epoch.backlog_s if pending is None else self._clock.now_s()
+        return replace(epoch, backlog_rows=backlog, backlog_s=seen_s)
 
     @staticmethod
     def give_way(conductor: Conductor, component: str) -> None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from godwit.cluster.spark.run.threads import close_all, one_line
-from godwit.model.errors import EndingError, StopTimeoutError
+from godwit.cluster.spark.run.threads import GateClosedError, close_all, one_line
+from godwit.model.errors import EndingError, InvalidFlowError, StopTimeoutError
+from godwit.model.naming import insist_on_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from godwit.cluster.spark.observe.dispatcher import EventDispatcher
+    from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
 
 
@@ -73,6 +75,57 @@ class EpochDriver(Protocol):
 def is_bounded(trigger: Mapping[str, object] | None) -> bool:
     """Return whether a query ends with what is available now."""
     return bool(trigger) and not {"availableNow", "once"}.isdisjoint(trigger or ())
+
+
+class LoopThread:
+    """A thread of ours that calls for epochs, until no more are to come; then the query ends."""
+
+    def __init__(
+        self,
+        run: SparkRun,
+        loop: Callable[[], None],  # calls for epochs; the query fails by what it raises
+        close: Callable[[], None],  # lets go of what it has asked for rows; raises nothing
+    ) -> None:
+        self._run, self._loop, self._close = run, loop, close
+        self._ending: Ending
+        self.over = threading.Event()  # no more epochs come, and what it had is closed
+        self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
+
+    def begin(self, ending: Ending) -> None:
+        """See `EpochDriver.begin`."""
+        self._ending = ending
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """See `EpochDriver.wait`; refuses what is no number of seconds."""
+        if timeout_s is not None:
+            insist_on_number(
+                "The timeout of awaitTermination",
+                timeout_s,
+                least=0,
+                whole=False,
+                error=InvalidFlowError,
+            )
+        if not self.is_mine:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_mine(self) -> bool:
+        """True if it is this thread that asks."""
+        return threading.current_thread() is self._thread
+
+    def _work(self) -> None:
+        try:
+            self._run.use_this_thread()
+            self._loop()
+        except GateClosedError:
+            pass
+        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
+            self._run.gate.fail(error)
+        self._close()
+        self.over.set()
+        self._ending.finish()
 
 
 _GRACE_S = 5.0

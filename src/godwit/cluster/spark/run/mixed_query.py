@@ -12,15 +12,14 @@ the query fails by it.
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
-from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.micro_batch_query import SparkStream
-from godwit.cluster.spark.run.source_loop import ReadPace, Waiters, insist_on_timeout
+from godwit.cluster.spark.run.source_loop import ReadPace, Waiters
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.model.errors import StopTimeoutError
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.mixed_rows import MixedEpochs
     from godwit.cluster.spark.run.run import SparkRun
 
@@ -62,11 +60,11 @@ class MixedQuery:
         self._pace, self._waiters = ReadPace(trigger), Waiters(epochs.positions)
         self._stream_ended = self._own_ended = self._input_ended = self._has_own = False
         self._quiet = 0  # looks in a row at which Spark had nothing to offer
-        self._over = threading.Event()
         now_s = time.monotonic()
         self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S
-        self._ending: Ending
-        self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
+        self._thread = LoopThread(run, self._loop, self._close)
+        self.begin, self.wait = self._thread.begin, self._thread.wait
+        self._over = self._thread.over
 
     # -- EpochDriver ------------------------------------------------------------------------------
 
@@ -97,18 +95,6 @@ class MixedQuery:
         status["isTriggerActive"] = bool(status["isTriggerActive"] or self._gate.busy)
         return status
 
-    def begin(self, ending: Ending) -> None:
-        """See `EpochDriver.begin`; micro-batches have begun already."""
-        self._ending = ending
-        self._thread.start()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """See `EpochDriver.wait`."""
-        insist_on_timeout(timeout_s)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
     def process_all_available(self) -> None:
         """See `EpochDriver.process_all_available`."""
         if self._bounded:
@@ -122,7 +108,7 @@ class MixedQuery:
     def stop(self) -> None:
         """See `EpochDriver.stop`."""
         self.spark_query.stop()
-        if threading.current_thread() is self._thread or self._over.wait(2 * _STOP_S):
+        if self._thread.is_mine or self._over.wait(2 * _STOP_S):
             return
         raise StopTimeoutError(
             "The thread that reads Godwit's own sources has not ended.",
@@ -158,21 +144,12 @@ class MixedQuery:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        try:
-            self._run.use_this_thread()
-            self._loop()
-        except GateClosedError:
-            pass
-        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._gate.fail(error)
+    def _close(self) -> None:
         if not self._epochs.thread.end(self._epochs.positions.close, _STOP_S):
             self._run.conducting.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
             )
         self._has_own = False
-        self._over.set()
-        self._ending.finish()
 
     def _loop(self) -> None:
         while not self._gate.closed:

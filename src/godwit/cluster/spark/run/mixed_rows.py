@@ -116,11 +116,16 @@ class MixedRows:
             self.frames.secure(ref)
             self._secured = ref.number
 
-    def expect(self, rows: int) -> None:
-        """See `BatchRows.expect`: of a micro-batch; splits say how many rows they have."""
+    def of_frames(self, rows: int) -> int | None:
+        """See `BatchRows.of_frames`: those that own sources did not have."""
         batch = self._now
-        if batch is not None and batch.frames is not None:
-            self.frames.expect(max(0, rows - (batch.planned.rows or 0)))
+        if batch is None or batch.frames is None:
+            return None
+        return max(0, rows - (batch.planned.rows or 0))
+
+    def expect(self, rows: int) -> None:
+        """See `BatchRows.expect`: splits say how many rows they have."""
+        self.frames.expect(rows)
 
     def close(self) -> None:
         """See `BatchRows.close`."""

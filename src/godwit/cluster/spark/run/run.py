@@ -238,9 +238,11 @@ class SparkRun:
         self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
     ) -> None:
         """Observe an epoch that is committed and not delivered yet."""
-        batch = self.epochs.batch
+        batch, of_frames = self.epochs.batch, None
         if batch is not None:
-            self.cluster.source.expect(outcome.rows_in)
+            of_frames = self.cluster.source.of_frames(outcome.rows_in)
+        if of_frames is not None:
+            self.cluster.source.expect(of_frames)
         if self.controller is not None:
             self.controller.observe(
                 EpochObserved(
@@ -249,7 +251,8 @@ class SparkRun:
                     took_s=took_s,
                     committed_s=self.controller.now_s(),
                 ),
-                batch,
+                None if of_frames is None else batch,
+                of_frames or 0,
             )
         self.policies.observe(outcome, self.flow, plans)
         with self.conducting.locked() as conductor:

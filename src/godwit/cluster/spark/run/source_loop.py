@@ -20,9 +20,9 @@ import uuid
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
-from godwit.cluster.spark.run.lifecycle import is_bounded
+from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
-from godwit.cluster.spark.run.threads import GateClosedError, close_all
+from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
 from godwit.engine.cluster import SourceBatch
@@ -30,14 +30,12 @@ from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
 from godwit.engine.source_positions import SourcePositions
 from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError, StopTimeoutError
-from godwit.model.naming import insist_on_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef
-    from godwit.cluster.spark.run.lifecycle import Ending
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
@@ -123,6 +121,9 @@ class OwnRows:
 
     def secure(self, ref: BatchRef) -> None:
         """See `BatchRows.secure`: the commit record is all there is."""
+
+    def of_frames(self, rows: int) -> None:
+        """See `BatchRows.of_frames`."""
 
     def expect(self, rows: int) -> None:
         """See `BatchRows.expect`: splits say how many rows they have."""
@@ -217,18 +218,6 @@ class Waiters:
                 waiter.done.set()
 
 
-def insist_on_timeout(timeout_s: float | None) -> None:
-    """Refuse a time-out of awaitTermination that is no number of seconds."""
-    if timeout_s is not None:
-        insist_on_number(
-            "The timeout of awaitTermination",
-            timeout_s,
-            least=0,
-            whole=False,
-            error=InvalidFlowError,
-        )
-
-
 def num_tasks(run: SparkRun) -> int:
     """Count the tasks that can run at once, about."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
@@ -251,12 +240,12 @@ class SourceLoop:
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
-        self._over = threading.Event()
         self._message, self._has_rows = "Initializing sources", False
         now_s = time.monotonic()
         self._lease_s, self._tick_s = now_s + _LEASE_S, now_s + _TICK_S  # when each is due again
-        self._ending: Ending
-        self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
+        self._thread = LoopThread(run, self._loop, self._close)
+        self.begin, self.wait = self._thread.begin, self._thread.wait
+        self._over = self._thread.over
 
     # -- EpochDriver ------------------------------------------------------------------------------
 
@@ -285,18 +274,6 @@ class SourceLoop:
             "isTriggerActive": self._gate.busy,
         }
 
-    def begin(self, ending: Ending) -> None:
-        """See `EpochDriver.begin`."""
-        self._ending = ending
-        self._thread.start()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """See `EpochDriver.wait`."""
-        insist_on_timeout(timeout_s)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
     def process_all_available(self) -> None:
         """See `EpochDriver.process_all_available`."""
         if is_bounded(self._trigger):
@@ -306,7 +283,7 @@ class SourceLoop:
 
     def stop(self) -> None:
         """See `EpochDriver.stop`."""
-        if threading.current_thread() is self._thread or self._over.wait(_STOP_S):
+        if self._thread.is_mine or self._over.wait(_STOP_S):
             return
         raise StopTimeoutError(
             f"A source has not answered for {_STOP_S:.0f} s.",
@@ -341,20 +318,10 @@ class SourceLoop:
 
     # -- the thread -------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        try:
-            self._run.use_this_thread()
-            self._loop()
-        except GateClosedError:
-            pass
-        except BaseException as error:  # noqa: BLE001  without this thread, rows would wait for ever
-            self._gate.fail(error)
-        finally:
-            # What cannot be closed is in the log; nothing of the stream depends on it.
-            close_all([("the sources", self._positions.close)])
-            self._has_rows = False
-            self._over.set()
-        self._ending.finish()
+    def _close(self) -> None:
+        # What cannot be closed is in the log; nothing of the stream depends on it.
+        close_all([("the sources", self._positions.close)])
+        self._has_rows = False
 
     def _loop(self) -> None:
         if is_bounded(self._trigger):

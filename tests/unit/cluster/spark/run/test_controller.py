@@ -165,10 +165,31 @@ def test_files_that_lie_there_count_as_rows_that_are_held_back(
         observed = EpochObserved(
             outcome=EpochOutcome(epoch=0, batch=0, rows_in=50), assignments={}, took_s=1.0
         )
-        run.controlling.observe(observed, batch)
+        run.controlling.observe(observed, batch, 50)
         until(lambda: bool(seen))
         assert seen[0].backlog_rows == 75
         assert seen[0].backlog_s is not None
+    finally:
+        run.controlling.close()
+
+
+def test_where_both_kinds_of_sources_are_mixed_files_count_beside_what_own_sources_hold_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[EpochObserved] = []
+    monkeypatch.setattr("godwit.adapt.Controller.observe", lambda _self, epoch: seen.append(epoch))
+    run = Run()
+    run.controlling.backlog_rows = lambda: 7
+    try:
+        observed = EpochObserved(
+            outcome=EpochOutcome(epoch=0, batch=0, rows_in=80), assignments={}, took_s=1.0
+        )
+        run.controlling.observe(observed)  # of own rows alone, before there was a micro-batch
+        # Own sources had 30 of the epoch's 80 rows.
+        run.controlling.observe(observed, files_taken(tmp_path, taken=2, lying=3), 50)
+        run.controlling.observe(observed)
+        until(lambda: len(seen) == 3)
+        assert [epoch.backlog_rows for epoch in seen] == [7, 82, 82]
     finally:
         run.controlling.close()
 
