@@ -65,7 +65,7 @@ def test_positions_that_cannot_be_compared_are_compared_as_a_record_has_them() -
         def __eq__(self, _other: object) -> bool:
             raise ValueError("no")
 
-        __hash__ = None  # type: ignore[assignment]
+        __hash__ = None
 
     source = Numbers(4)
     source.latest = lambda *_, **__: Odd(next=4)  # type: ignore[method-assign]
