@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from godwit.model.errors import CheckpointMismatchError
+from godwit.model.naming import RESERVED_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -279,7 +280,8 @@ def _differences(where: str, path: tuple[str, ...], old: Any, new: Any) -> Itera
             yield from _differences(where, here, old[field], new[field])
 
 
-_ORIGINS = "origins"
+ORIGINS = "origins"
+"""Entry of `StateDescription.means`: name → where the rows under it come from."""
 _START_EMPTY = (
     "Give the operator a name of its own, under which it starts empty, or undo the change."
 )
@@ -318,7 +320,7 @@ def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterat
         "windows", _sorted_windows(stored.windows), _sorted_windows(today.windows)
     )
     was, now = dict(stored.means), dict(today.means)
-    yield from _exchanged_sides(was.pop(_ORIGINS, None), now.pop(_ORIGINS, None))
+    yield from _exchanged(was.pop(ORIGINS, None), now.pop(ORIGINS, None))
     yield from _changed_values("", plain(was), plain(now))
 
 
@@ -374,19 +376,25 @@ def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
         yield f"{where} was {was!r} and is {now!r}"
 
 
-def _exchanged_sides(was: Any, now: Any) -> Iterator[str]:
-    """Yield joins whose sides have changed places."""
+def _exchanged(was: Any, now: Any) -> Iterator[str]:
+    """Yield what has changed places, such as the sides of a join: each name has another's origin.
+
+    Origins are compared by what all of them say, since an earlier version may have said less.
+    """
     if not (was and now):
         return
     was, now = plain(was), plain(now)
-    known = [
-        name for name in was["left"] if all(name in of for of in (*was.values(), *now.values()))
+    names = [name for name in was if name in now]
+    every = [of[name] for of in (was, now) for name in names]
+    known = [field for field in was[names[0]] if all(field in o for o in every)] if names else []
+    old, new = ({name: [of[name][field] for field in known] for name in names} for of in (was, now))
+    moved = [
+        name
+        for name in names
+        if old[name] != new[name] and old[name] in new.values() and new[name] in old.values()
     ]
-    old, new = (
-        [[of[side][name] for name in known] for side in ("left", "right")] for of in (was, now)
-    )
-    if old != new and old == new[::-1]:
-        yield "left and right have changed places"
+    if len(moved) > 1:
+        yield f"{' and '.join(moved)} have changed places"
 
 
 def _sorted_windows(windows: Any) -> Any:
@@ -452,7 +460,7 @@ def changes_to(
             returned.append(name)
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
-        problems += differences(f"{where}keys", before.keys, operator.keys)
+        problems += _changed_keys(where, before.keys, operator.keys)
         problems += _changed_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _changed_results(name, before, operator)
@@ -602,6 +610,17 @@ def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -
                 yield f"{name}.{result} starts empty"
             for result in was.type.keys() - described_as.type.keys():
                 yield f"{name}.{result} was let go"
+
+
+def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
+    """Yield in words where key columns differ; hot keys have one more, their part."""
+    part = (f"{RESERVED_PREFIX}_part", "int32")
+    if part in was and part not in now:
+        yield f"{where}it had spread=, and has none"
+    if part in now and part not in was:
+        yield f"{where}it had no spread=, and has it"
+    own, today = ([column for column in columns if column != part] for columns in (was, now))
+    yield from differences(f"{where}keys", own, today)
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:

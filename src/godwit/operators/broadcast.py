@@ -24,12 +24,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import StateRows, latest_entries
-from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.checkpoint.evolution import ORIGINS, StateDescription, columns_of
 from godwit.checkpoint.records import BROADCAST, StateId
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.columns.python_values import row_type, rows_as_tuples
@@ -60,6 +61,9 @@ class Broadcast:
     keys: pa.Schema  # key columns of the table
     values: pa.Schema  # its other columns
     inputs: frozenset[int]  # numbers of the operator's inputs that its rows come by
+    # where its rows come from: sources, and a digest of the maps on the way; tables that have
+    # changed places are known by it
+    origin: Mapping[str, Any]
 
     @property
     def state(self) -> str:
@@ -175,6 +179,12 @@ def _null_hash(keys: pa.Schema) -> int:
     return int(hash_keys(nulls)[0])
 
 
+def _as_shown(description: StateDescription) -> StateDescription:
+    """Return a table's description with the names that its key columns have in the program."""
+    entries = tuple((n.removeprefix(f"{RESERVED_PREFIX}_"), t) for n, t in description.entries)
+    return msgspec.structs.replace(description, entries=entries)
+
+
 class BroadcastOperator(KeyedOperator):
     """An operator whose functions read tables; all else is that of the operator that it wraps."""
 
@@ -240,14 +250,17 @@ class BroadcastOperator(KeyedOperator):
     def describe_state(self, state: str = STATE) -> StateDescription:
         """Describe one of them for the checkpoint."""
         table = self._by_state.get(state)
-        return self.inner.describe_state(state) if table is None else table.describe()
+        if table is None:
+            return self.inner.describe_state(state)
+        origins = {f"table {of.name!r}": of.origin for of in self.broadcasts}
+        return msgspec.structs.replace(table.describe(), means={ORIGINS: origins})
 
     def insist_on_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
         """Refuse stored state whose meaning differs."""
         if state in self._by_state:
-            super().insist_on_state(state, stored, today)
+            super().insist_on_state(state, _as_shown(stored), _as_shown(today))
         else:
             self.inner.insist_on_state(state, stored, today)
 

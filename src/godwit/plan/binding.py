@@ -163,7 +163,7 @@ def join_operator(
             named=columns,
             time=event_time_of(stream, schema, origin, operator=node.name, does=does),
             inputs=frozenset(numbers),
-            origin=_origin(stream),
+            origin=origin_of(stream),
         )
         for names, fields, columns, stream, (schema, origin), numbers in (
             (node.keys, of_left, pa.schema(of_left), node.upstream, left, range(inputs[0])),
@@ -243,7 +243,7 @@ def _named(
     )
 
 
-def _origin(stream: StreamNode) -> dict[str, Any]:
+def origin_of(stream: StreamNode) -> dict[str, Any]:
     """Describe the origin of a stream's rows; see `JoinSide.origin`."""
     branches = branches_of(stream)
     return {

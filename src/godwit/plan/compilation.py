@@ -25,6 +25,7 @@ from godwit.plan.binding import (
     insist_on_kept,
     join_operator,
     keyed_operator,
+    origin_of,
     windowed_operator,
 )
 from godwit.plan.compiled import (
@@ -285,6 +286,7 @@ class _Compilation:
                     keys=pa.schema(keys),
                     values=pa.schema([f for f in columns if f.name not in table.keys]),
                     inputs=frozenset(feed.number for feed in inputs),
+                    origin=origin_of(table.stream),
                 )
             )
         self.operators[node.name] = BroadcastOperator(self.operators[node.name], tables)

@@ -14,7 +14,12 @@ from godwit.checkpoint.records import StateId
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.engine import instructions
-from godwit.model.errors import EpochFailedError, InvalidFlowError, UserFunctionError
+from godwit.model.errors import (
+    CheckpointMismatchError,
+    EpochFailedError,
+    InvalidFlowError,
+    UserFunctionError,
+)
 from godwit.operators import broadcast
 
 if TYPE_CHECKING:
@@ -339,6 +344,44 @@ def test_a_key_that_is_not_a_number_is_one_key() -> None:
         run.epoch({"limits": [{"above": nan, "limit": limit}]})
         out = run.epoch({"orders": [{"id": "a"}]})
         assert out["out"].column("n").to_pylist() == [expected]
+
+
+def tables_of(first: str, second: str, keys: str = "c") -> gw.Flow:
+    def tell(key: Any, rows: Any, state: Any, low: Any, high: Any) -> Any:
+        yield key[0], repr(sorted(low)), repr(sorted(high))
+
+    flow = gw.Flow("limits", num_key_groups=2)
+    orders = flow.source("orders", gw.testing.stream("id string"))
+    sources = {n: flow.source(n, gw.testing.stream("c string, v long")) for n in ("x", "y")}
+    told = orders.key_by("id").process(
+        tell,
+        state=int,
+        name="told",
+        output="id string, low string, high string",
+        broadcast={"low": sources[first].key_by(keys), "high": sources[second].key_by("c")},
+    )
+    flow.sink("out", told, gw.sinks.noop())
+    return flow
+
+
+def test_tables_that_have_changed_places_are_refused() -> None:
+    run = gw.testing.cluster(tables_of("x", "y"))
+    run.epoch({"x": [{"c": "of x", "v": 1}], "y": [{"c": "of y", "v": 2}]})
+    with pytest.raises(
+        CheckpointMismatchError, match="table 'low' and table 'high' have changed places"
+    ):
+        run.restart(tables_of("y", "x"))
+    run.restart(tables_of("x", "y"))
+    (row,) = run.epoch({"orders": [{"id": "a"}]})["out"].to_pylist()
+    assert (row["low"], row["high"]) == ("['of x']", "['of y']")
+
+
+def test_a_table_with_other_keys_is_refused_by_their_names() -> None:
+    run = gw.testing.cluster(tables_of("x", "y"))
+    run.epoch({"x": [{"c": "a", "v": 1}]})
+    with pytest.raises(CheckpointMismatchError, match=r"'c', 'string'.*'v', 'int64'") as caught:
+        run.restart(tables_of("x", "y", keys="v"))
+    assert "__godwit" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lost", ["1", "2"])  # one of them writes the table

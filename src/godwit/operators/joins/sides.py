@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.joins.spreading import PART, hash_of_keys
@@ -122,7 +123,7 @@ class JoinOperator(EventTimeOperator):
             "side of column": {
                 column: name for name, side in named.items() for column in side.named.names
             },
-            "origins": {name: side.origin for name, side in named.items()},
+            ORIGINS: {name: side.origin for name, side in named.items()},
         }
 
     def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
