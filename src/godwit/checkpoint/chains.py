@@ -21,6 +21,7 @@ version of the latest record; what they refer to keeps the names it was written 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -137,11 +138,15 @@ class StateChains:
         segments = []
         if behind.any():
             lowest = int(floor[behind].min())
-            for segment, groups in reversed(self.recent):
-                if segment.epoch <= lowest:
-                    break
-                if (behind[groups] & (floor[groups] < segment.epoch)).any():
-                    segments.append(segment)
+            newer = list(takewhile(lambda pair: pair[0].epoch > lowest, reversed(self.recent)))
+            if newer:
+                sizes = [len(groups) for _, groups in newer]
+                of = np.repeat(np.arange(len(newer)), sizes)
+                epochs = np.array([segment.epoch for segment, _ in newer])[of]
+                groups = np.concatenate([groups for _, groups in newer])
+                wanted = behind[groups] & (floor[groups] < epochs)
+                needed = np.bincount(of[wanted], minlength=len(newer))
+                segments = [newer[i][0] for i in np.flatnonzero(needed).tolist()]
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:

@@ -333,18 +333,20 @@ def reach_of(
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
     for executor, reported in tables.items():
-        reported_here = np.zeros(committed.shape[1], np.bool_)
-        held_versions = np.stack([copies.versions(executor, s, committed.shape[1]) for s in states])
-        for row, state in zip(held_versions, states, strict=True):
-            versions = PerKeyGroup.of(reported.get(state, {}))
-            reported_here[versions.key_groups] = True
-            row[versions.key_groups] = versions.numbers
-        key_groups = np.flatnonzero(reported_here)
+        columns = [PerKeyGroup.of(reported.get(state, {})) for state in states]
+        if len(columns) == 1:
+            if len(columns[0]):
+                reach[executor] = columns[0]
+            continue
+        key_groups = np.unique(np.concatenate([of.key_groups for of in columns]))
         if not len(key_groups):
             continue
-        misses = held_versions < committed
-        lowest = np.where(misses, held_versions, held_versions.max(axis=0)).min(axis=0)
-        reach[executor] = PerKeyGroup(key_groups, lowest[key_groups])
+        held = np.stack([copies.versions_of(executor, state, key_groups) for state in states])
+        for row, of_state in zip(held, columns, strict=True):
+            row[np.searchsorted(key_groups, of_state.key_groups)] = of_state.numbers
+        misses = held < committed[:, key_groups]
+        lowest = np.where(misses, held, held.max(axis=0)).min(axis=0)
+        reach[executor] = PerKeyGroup(key_groups, lowest)
     return reach
 
 

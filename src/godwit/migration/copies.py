@@ -118,17 +118,34 @@ class Copies:
 
     def versions(self, executor: str, state: Hashable, num_key_groups: int) -> IntArray:
         """Shape ``(num_key_groups,)``: versions of a state's tables on an executor; -1: none."""
-        versions = np.full(num_key_groups, -1, np.int64)
+        return self.versions_of(executor, state, np.arange(num_key_groups))
+
+    def versions_of(self, executor: str, state: Hashable, key_groups: IntArray) -> IntArray:
+        """Versions of a state's tables on an executor, of ascending key groups; -1: none.
+
+        All of every executor are more than an epoch has time for, where executors are hundreds.
+        """
+        versions = np.full(len(key_groups), -1, np.int64)
         column = self._tables.get((executor, state))
         if column is not None:
-            versions[: len(column.numbers)] = np.maximum(column.numbers, -1)
+            known = int(np.searchsorted(key_groups, len(column.numbers)))
+            versions[:known] = np.maximum(column.numbers[key_groups[:known]], -1)
         return versions
 
     def owners_versions(self, assignment: Assignment, state: Hashable) -> IntArray:
         """Shape ``(num_key_groups,)``: versions that the key groups' own executors hold."""
-        number = assignment.num_key_groups
-        held = np.stack([self.versions(name, state, number) for name in assignment.executors])
-        return held[assignment.executor_of, np.arange(number)]
+        owners = assignment.executor_of
+        order = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[order], np.arange(len(assignment.executors) + 1)).tolist()
+        versions = np.full(len(owners), -1, np.int64)
+        for e, name in enumerate(assignment.executors):
+            column = self._tables.get((name, state))
+            mine = order[ends[e] : ends[e + 1]]
+            if column is not None and len(mine):
+                if mine[-1] >= len(column.numbers):
+                    mine = mine[mine < len(column.numbers)]
+                versions[mine] = column.numbers[mine]
+        return np.maximum(versions, -1, out=versions)
 
     def saw(self, executor: str, state: Hashable, versions: Mapping[int, int]) -> None:
         """Record versions of tables that an executor reported: key group → version."""

@@ -10,7 +10,7 @@ components).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,8 +106,14 @@ class PerKeyGroup(Mapping[int, int]):
 
     def __reduce__(
         self,
-    ) -> tuple[type[PerKeyGroup], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        return PerKeyGroup, (self.key_groups, self.numbers)
+    ) -> tuple[Callable[..., PerKeyGroup], tuple[bytes]]:
+        return _per_key_group, (np.concatenate((self.key_groups, self.numbers)).tobytes(),)
+
+
+def _per_key_group(packed: bytes) -> PerKeyGroup:
+    """Undo `PerKeyGroup.__reduce__`."""
+    columns = np.frombuffer(packed, np.int64).reshape(2, -1)
+    return PerKeyGroup(columns[0], columns[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,6 +137,15 @@ class KeyGroupLoad:
         if not len(self.busy_ms):
             object.__setattr__(self, "busy_ms", self.cpu_ms)
 
+    def __reduce__(self) -> tuple[Callable[..., KeyGroupLoad], tuple[int, bytes]]:
+        # One comes from every lane and operator in every epoch: six arrays take six times as long.
+        whole = (self.key_groups, self.rows, self.keys, self.state_bytes)
+        packed = np.concatenate(whole).astype(np.int64, copy=False).tobytes()
+        return _load_of, (
+            len(self.key_groups),
+            packed + np.concatenate((self.cpu_ms, self.busy_ms)).tobytes(),
+        )
+
     @property
     def busy_s(self) -> npt.NDArray[np.float64]:
         """Seconds that lanes were busy with each key group."""
@@ -139,20 +154,22 @@ class KeyGroupLoad:
     @classmethod
     def total(cls, loads: Sequence[KeyGroupLoad]) -> KeyGroupLoad:
         """Sum loads; bytes of state are those of the last load that has them."""
-        touched = [int(load.key_groups[-1]) for load in loads if len(load.key_groups)]
-        size = 1 + max(touched, default=-1)
-        rows, keys, state_bytes = np.zeros((3, size), np.int64)
-        cpu_ms, busy_ms = np.zeros((2, size))
+        at = _joined([load.key_groups for load in loads])
+        size = 1 + int(at.max(initial=-1))
         is_touched = np.zeros(size, np.bool_)
-        for load in loads:
-            at = load.key_groups
-            is_touched[at] = True
-            rows[at] += load.rows
-            keys[at] += load.keys
-            cpu_ms[at] += load.cpu_ms
-            busy_ms[at] += load.busy_ms
-            if len(load.state_bytes):
-                state_bytes[at] = load.state_bytes
+        is_touched[at] = True
+
+        def summed(name: str) -> npt.NDArray[np.float64]:
+            values = _joined([getattr(load, name) for load in loads])
+            return np.bincount(at, values, size).astype(np.float64, copy=False)
+
+        rows, keys = summed("rows").astype(np.int64), summed("keys").astype(np.int64)
+        cpu_ms, busy_ms = summed("cpu_ms"), summed("busy_ms")
+        state_bytes = np.zeros(size, np.int64)
+        sized = [load for load in loads if len(load.state_bytes)]
+        state_bytes[_joined([load.key_groups for load in sized])] = _joined(
+            [load.state_bytes for load in sized]
+        )
         key_groups = np.flatnonzero(is_touched)
         return cls(
             key_groups=key_groups,
@@ -162,6 +179,26 @@ class KeyGroupLoad:
             busy_ms=busy_ms[key_groups],
             state_bytes=state_bytes[key_groups],
         )
+
+
+def _load_of(size: int, packed: bytes) -> KeyGroupLoad:
+    """Undo `KeyGroupLoad.__reduce__`."""
+    split = len(packed) // 8 - 2 * size
+    whole = np.frombuffer(packed, np.int64, split)
+    times = np.frombuffer(packed, np.float64, 2 * size, 8 * split)
+    return KeyGroupLoad(
+        key_groups=whole[:size],
+        rows=whole[size : 2 * size],
+        keys=whole[2 * size : 3 * size],
+        state_bytes=whole[3 * size :],
+        cpu_ms=times[:size],
+        busy_ms=times[size:],
+    )
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Concatenate arrays, of which there may be none."""
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

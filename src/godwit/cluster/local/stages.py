@@ -1,6 +1,7 @@
 """Stages of an epoch in this process: lists stand for the shuffle.
 
-The lanes are those that run on executors; reports cross a pickle, as they do there.
+The lanes are those that run on executors; instructions and reports cross a pickle, as they do
+there.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
+from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane, shipments
 from godwit.engine.lane.source_side import LaneInput, ship_input, ship_splits
 from godwit.engine.lane.wire import due_at, ship_arrivals
@@ -75,12 +77,17 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
         report = yield from lane
         reports.append(pickle.loads(report.dumps()))  # noqa: S301  our own
 
+    parts: InstructionParts = pickle.loads(  # noqa: S301  our own
+        pickle.dumps(InstructionParts.of(instruction))
+    )
     for level in range(1, instruction.levels + 1):
         next_boxes: Boxes = [[] for _ in instruction.places]
         for place, box in enumerate(boxes):
             due, later = due_at(level, box)
             next_boxes[place].extend(later)
-            for lane, payload in reporting(run_lane(flow, instruction, level, place, due)):
+            for lane, payload in reporting(
+                run_lane(flow, parts.for_place(place), level, place, due)
+            ):
                 next_boxes[lane].append(payload)
         boxes = next_boxes
     assert not any(boxes), "the last level has nobody to send rows to"

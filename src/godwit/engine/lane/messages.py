@@ -16,7 +16,7 @@ from godwit.model.key_groups import NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKe
 from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -37,6 +37,14 @@ class Place:
     executor: str
     lane: int
     location: str | None
+
+    def __reduce__(self) -> tuple[Callable[..., Place], tuple[str, int, str | None]]:
+        # There is one for every lane, in what every lane gets.
+        return _place, (self.executor, self.lane, self.location)
+
+
+def _place(executor: str, lane: int, location: str | None) -> Place:
+    return Place(executor=executor, lane=lane, location=location)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from godwit.cluster.spark.resident.channel import Channel
+    from godwit.engine.lane.instruction_parts import InstructionParts
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
     from godwit.engine.lane.wire import Blob
@@ -63,7 +64,8 @@ class Work:
     attempt: int
     level: int
     place: int  # index into the instruction's places
-    instruction: bytes | None  # pickled; with the first level of an attempt alone
+    # with the first level of an attempt alone: the parts for the lane's executor
+    instruction: InstructionParts | None
     payloads: list[bytes]  # rows for operators of the level
     bytes_at_most: int  # of rows that the lane may send on by way of the driver
 
@@ -107,7 +109,7 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
     for done in count(1):
         work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's
         if work.instruction is not None:
-            known = work.attempt, pickle.loads(work.instruction)  # noqa: S301  likewise
+            known = work.attempt, work.instruction.for_place(work.place)
         if known is None or known[0] != work.attempt:
             raise ChannelError(f"attempt {work.attempt} came without its instruction")
         channel.send(pickle.dumps(_answer(work, flow, known[1])))

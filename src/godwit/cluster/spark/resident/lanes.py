@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
 from godwit.cluster.spark.resident.lane_task import Work
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.wire import due_at
 from godwit.model import events
 
@@ -154,7 +155,7 @@ class ResidentLanes:
         arrived: Mapping[int, Sequence[bytes]],
     ) -> list[LaneReport] | None:
         """Work all levels; returns nothing if a lane has refused."""
-        attempt, packed = next(self._attempts), pickle.dumps(instruction)
+        attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         lanes = [job.lane_of[place.executor, place.lane] for place in places]
         boxes: list[list[bytes]] = [list(arrived.get(at, ())) for at in range(len(places))]
@@ -169,7 +170,7 @@ class ResidentLanes:
                         attempt=attempt,
                         level=level,
                         place=at,
-                        instruction=packed if level == 1 else None,
+                        instruction=parts.only(places[at].executor) if level == 1 else None,
                         payloads=due,
                         bytes_at_most=_BYTES_ON // len(places),
                     )

@@ -31,6 +31,7 @@ from godwit.cluster.spark.stages.exchange import (
     placed,
     python_rdd,
 )
+from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
 from godwit.engine.lane.wire import due_at
 
@@ -129,7 +130,7 @@ def lanes_of(program: Shipped[Program]) -> LaneFlow:
 class Orders:
     """One attempt at an epoch, as tasks get it."""
 
-    instruction: EpochInstruction
+    instruction: InstructionParts
     payloads: Mapping[int, Sequence[bytes]]  # place → what comes in place of an exchange
     tasks: tuple[bytes, ...] = ()  # see `SplitTasks`
 
@@ -162,7 +163,7 @@ class RowsAndTasks:
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
     """Pack the orders of one attempt at an epoch."""
-    key = (orders.instruction.run_id, next(_attempts))
+    key = (orders.instruction.routes.run_id, next(_attempts))
     return Shipped("orders", key, pickle.dumps(orders), orders)
 
 
@@ -201,18 +202,21 @@ def run_stages(
         else:
             resident.large_epoch()
     tasks = source.tasks if isinstance(source, SplitTasks | RowsAndTasks) else ()
-    orders = ship_orders(Orders(instruction=instruction, payloads=arrived, tasks=tasks))
+    parts = InstructionParts.of(instruction)
+    orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         stage = program.get()
-        yield from stage.source.ship(stage.lanes, orders.get().instruction, batches, partition)
+        yield from stage.source.ship(
+            stage.lanes, orders.get().instruction.routes, batches, partition
+        )
 
     def read_splits(task: int) -> Iterator[Blob]:
         stage, told = program.get(), orders.get()
         items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
-        yield from stage.source.ship(stage.lanes, told.instruction, items, task)
+        yield from stage.source.ship(stage.lanes, told.instruction.routes, items, task)
 
     exchanged = None
     if source is not None and not isinstance(source, RowsHere):
@@ -261,7 +265,7 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
         # The next exchange brings on what is for nobody of this level.
         yield from ((place, payload) for payload in later)
         yield from ((place, report_parcel(report)) for report in reports)
-        told = orders.get().instruction
+        told = orders.get().instruction.for_place(place)
         report = yield from run_lane(program.get().lanes, told, level, place, due)
         yield place, report_parcel(report.dumps())
 
@@ -274,7 +278,7 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
         rows, reports = parted(parcels)
         yield from reports
-        told = orders.get().instruction
+        told = orders.get().instruction.for_place(place)
         yield _ended(run_lane(program.get().lanes, told, level, place, rows)).dumps()
 
     return run

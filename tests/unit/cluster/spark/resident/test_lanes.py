@@ -38,6 +38,7 @@ class Instruction:
     epoch: int = 0
     places: tuple[Place, ...] = TWO
     levels: int = 1
+    operators: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -336,7 +337,7 @@ def test_a_lane_sends_on_so_much_and_tells_what_it_raised(monkeypatch: pytest.Mo
             attempt=n,
             level=1,
             place=0,
-            instruction=pickle.dumps(told),
+            instruction=cast("Any", Told(told)),
             payloads=[],
             bytes_at_most=most,
         )
@@ -351,6 +352,15 @@ def test_a_lane_sends_on_so_much_and_tells_what_it_raised(monkeypatch: pytest.Mo
     assert "more than 7 bytes" in much.refusal
     assert (raised.blobs, raised.report) == ([], b"")
     assert "ZeroDivisionError" in raised.refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    told: str
+
+    def for_place(self, place: int) -> str:
+        assert place == 0
+        return self.told
 
 
 class Report:

@@ -1,0 +1,224 @@
+"""Instruction of an epoch in parts: what all lanes need, and what those of one executor need.
+
+Most of an instruction are references to segments of the changelog, which carry the bytes of small
+ones, and each is of use only where one of its key groups runs.  So they are packed executor by
+executor; the routes of rows, which every lane needs to send some on, are packed once, as runs of
+equal values.  Each part is unpacked once per Python process, and only where it is needed.
+
+Invariant: for the key groups of a place, the instruction from `InstructionParts.for_place` says
+what the whole one does.  Of other key groups it says that nothing is to be brought forward.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from godwit.model.key_groups import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.checkpoint.records import SegmentRef, SnapshotRef
+    from godwit.engine.lane.messages import (
+        EpochInstruction,
+        OperatorInstruction,
+        StateInstruction,
+    )
+
+__all__ = ["InstructionParts"]
+
+_ROUTES = ("places", "suspended", "load", "resumed")
+"""Fields of an operator's instruction with a value for every key group."""
+_NOT_HERE = np.iinfo(np.int64).max
+"""Floor of key groups of other executors: no table is at that version."""
+
+
+_Chains: TypeAlias = tuple[
+    bytes,  # floors of the executor's key groups, ascending
+    tuple["SegmentRef", ...],
+    dict[int, "SnapshotRef"],
+    tuple[int, ...],  # key groups of which a snapshot is taken
+]
+"""Part of a state's instruction for the lanes of one executor; plain, since they are many."""
+_OwnPart: TypeAlias = tuple[list[_Chains], tuple["SegmentRef", ...]]
+"""Part of an operator's: its states', and segments of waiting rows."""
+
+
+class InstructionParts:
+    """An epoch's instruction, packed in parts; picklable."""
+
+    def __init__(self, routes: bytes, own: dict[str, bytes]) -> None:
+        self.packed_routes, self.packed_own = routes, own
+        self._routes: EpochInstruction | None = None
+        self._whole: dict[str, EpochInstruction] = {}
+
+    @classmethod
+    def of(cls, instruction: EpochInstruction) -> InstructionParts:
+        """Pack an instruction."""
+        names = list(dict.fromkeys(place.executor for place in instruction.places))
+        number = {name: i for i, name in enumerate(names)}
+        executor_of = np.array([number[place.executor] for place in instruction.places], np.int64)
+        split = [_split(own, executor_of, len(names)) for own in instruction.operators]
+        parts = cls(
+            pickle.dumps(_packed_routes(instruction)),
+            {name: pickle.dumps([of[e] for of in split]) for e, name in enumerate(names)},
+        )
+        parts._routes = instruction  # who packed it need not unpack it
+        return parts
+
+    @property
+    def routes(self) -> EpochInstruction:
+        """The instruction without what brings states forward, for who only sends rows."""
+        if self._routes is None:
+            self._routes = _unpacked_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
+        return self._routes
+
+    def for_place(self, place: int) -> EpochInstruction:
+        """Return the instruction for one lane."""
+        routes = self.routes
+        executor = routes.places[place].executor
+        if executor not in self._whole:
+            own: list[_OwnPart] = pickle.loads(self.packed_own[executor])  # noqa: S301  ours
+            is_own = np.array([place.executor == executor for place in routes.places])
+            self._whole[executor] = replace(
+                routes,
+                operators=tuple(
+                    _with_own(operator, part, np.flatnonzero(is_own[operator.places]))
+                    for operator, part in zip(routes.operators, own, strict=True)
+                ),
+            )
+        return self._whole[executor]
+
+    def only(self, executor: str) -> InstructionParts:
+        """Return the parts that lanes of one executor need."""
+        return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]})
+
+    def __reduce__(self) -> tuple[type[InstructionParts], tuple[bytes, dict[str, bytes]]]:
+        return InstructionParts, (self.packed_routes, self.packed_own)
+
+
+def _packed_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
+    """Part the arrays of all key groups from an instruction, which is left without states."""
+    nothing = np.empty(0, np.int64)
+    no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
+    return (
+        replace(
+            instruction,
+            operators=tuple(
+                replace(
+                    own,
+                    states=tuple(
+                        replace(state, floor=nothing, segments=(), snapshots={}, to_snapshot=())
+                        for state in own.states
+                    ),
+                    waiting=(),
+                    **no_routes,
+                )
+                for own in instruction.operators
+            ),
+        ),
+        [{name: _runs(getattr(own, name)) for name in _ROUTES} for own in instruction.operators],
+    )
+
+
+def _unpacked_routes(
+    instruction: EpochInstruction, arrays: Sequence[dict[str, Any]]
+) -> EpochInstruction:
+    """Undo `_packed_routes`."""
+    return replace(
+        instruction,
+        operators=tuple(
+            replace(own, **{name: _expanded(*packed) for name, packed in of.items()})
+            for own, of in zip(instruction.operators, arrays, strict=True)
+        ),
+    )
+
+
+def _runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
+    """Return values as runs of equal ones where these are fewer, and their type."""
+    runs = Intervals.of(values.astype(np.int32))
+    return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
+
+
+def _expanded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
+    """Undo `_runs`."""
+    return packed.to_map().astype(kind) if isinstance(packed, Intervals) else packed
+
+
+def _split(
+    operator: OperatorInstruction, executor_of: npt.NDArray[np.int64], executors: int
+) -> list[_OwnPart]:
+    """Split an operator's instruction by executor; `executor_of` is by place."""
+    owner = executor_of[operator.places]
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(executors + 1)).tolist()
+    states = [_split_state(state, owner, order, ends) for state in operator.states]
+    waiting = _by_owner(operator.waiting, owner, executors)
+    return [([parts[e] for parts in states], tuple(waiting[e])) for e in range(executors)]
+
+
+def _split_state(
+    state: StateInstruction,
+    owner: npt.NDArray[np.int64],  # of each key group
+    order: npt.NDArray[np.int64],  # key groups by owner
+    ends: Sequence[int],  # where those of an owner begin in it, and end
+) -> list[_Chains]:
+    """Split a state's instruction by executor."""
+    executors = len(ends) - 1
+    segments = _by_owner(state.segments, owner, executors)
+    snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]
+    for key_group, snapshot in state.snapshots.items():
+        snapshots[owner[key_group]][key_group] = snapshot
+    due: list[list[int]] = [[] for _ in range(executors)]
+    for key_group in state.to_snapshot:
+        due[owner[key_group]].append(key_group)
+    floor = state.floor[order]
+    return [
+        (
+            floor[ends[e] : ends[e + 1]].tobytes(),
+            tuple(segments[e]),
+            snapshots[e],
+            tuple(due[e]),
+        )
+        for e in range(executors)
+    ]
+
+
+def _by_owner(
+    segments: Sequence[SegmentRef], owner: npt.NDArray[np.int64], executors: int
+) -> list[list[SegmentRef]]:
+    """Executor → segments with rows of a key group that it owns, in their order."""
+    of_executor: list[list[SegmentRef]] = [[] for _ in range(executors)]
+    if segments:
+        sizes = [len(segment.key_groups) for segment in segments]
+        key_groups = np.fromiter(
+            chain.from_iterable(segment.key_groups for segment in segments), np.int64, sum(sizes)
+        )
+        at = np.repeat(np.arange(len(segments)), sizes)
+        for pair in np.unique(owner[key_groups] * len(segments) + at).tolist():
+            e, i = divmod(pair, len(segments))
+            of_executor[e].append(segments[i])
+    return of_executor
+
+
+def _with_own(
+    operator: OperatorInstruction, own: _OwnPart, key_groups: npt.NDArray[np.int64]
+) -> OperatorInstruction:
+    """Add an executor's part to an operator's instruction; `key_groups` are the executor's."""
+    chains, waiting = own
+
+    def whole(state: StateInstruction, part: _Chains) -> StateInstruction:
+        of_own, segments, snapshots, to_snapshot = part
+        floor = np.full(len(operator.places), _NOT_HERE)
+        floor[key_groups] = np.frombuffer(of_own, np.int64)
+        return replace(
+            state, floor=floor, segments=segments, snapshots=snapshots, to_snapshot=to_snapshot
+        )
+
+    return replace(operator, states=tuple(map(whole, operator.states, chains)), waiting=waiting)
