@@ -35,6 +35,7 @@ class Topology:
     downstream: tuple[tuple[str, str], ...] = ()  # pairs (upstream component, downstream component)
     # whether a row waits for the end of an epoch, and not only for its own processing
     epochs: bool = True
+    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
 
     @property
     def components(self) -> tuple[str, ...]:

@@ -258,11 +258,17 @@ class Controller:
         def trial(draining: frozenset[str]) -> list[Planned]:
             return self._planning.plan(period, view, self._speed_of, draining=draining, tried=True)
 
+        situation = self._planning.situation(period, view, planned, self._speed_of, now_s)
+        moving = bool(busy or self._rebalancing.under_way)
+        changing = (
+            moving
+            or bool(view.draining)
+            or self._resizing.pending > 0
+            or any(len(plan.selected.order) for plan in planned)
+        )
+        situation = self._planning.learn(situation, changing=changing)
         yield from self._resizing.propose(
-            self._planning.situation(period, view, planned, self._speed_of, now_s),
-            view,
-            planned,
-            trial=None if busy or self._rebalancing.under_way else trial,
+            situation, view, planned, trial=None if moving else trial, settled=not changing
         )
 
     def _moves(self, plan: Planned) -> Iterator[Proposal]:

@@ -31,6 +31,7 @@ import numpy as np
 from godwit.adapt.cost_benefit import Terms, distance, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
+from godwit.adapt.latency_model import Learning, StageLoad
 from godwit.adapt.scaling import ScalingSituation, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
@@ -274,6 +275,8 @@ def _failed(name: str, reason: str) -> PlannerFailedError:
     )
 
 
+_STEADY = 0.25
+"""Share by which the arrival rates of two periods may differ that say how good the model is."""
 _HISTORY = 8
 """Past periods that planners over a history get."""
 _BY_PLAN = "resource_centric"
@@ -315,6 +318,9 @@ class Planning:
         joint = known is not None and some_traffic in known.requires
         self._groups = (topology.components,) if joint else topology.stages
         self._failure = ""
+        self._learning = Learning()
+        # number of executors and arrival rate of the last period in which nothing changed
+        self._unchanged: tuple[int, float] | None = None
 
     def begin(self) -> None:
         """Start the time limit of a decision."""
@@ -490,6 +496,7 @@ class Planning:
         """Describe load and executors to a scaling model, as if the plans were carried out."""
         settings, demand = self._settings, period.demand
         stays = sorted(view.executors.keys() - view.draining)
+        cores = [view.executors[name] for name in stays]
         lanes = [view.executors[name] * speeds.get(name, 1.0) for name in stays]
         index: dict[str, float] = dict.fromkeys(stays, 0.0)
         offered = 0.0
@@ -504,6 +511,7 @@ class Planning:
                 if name in index:
                     index[name] += share
         mean = offered / sum(lanes) if lanes else 0.0
+        budget = settings.budget
         return ScalingSituation(
             now_s=now_s,
             started_s=self._started_s,
@@ -521,7 +529,31 @@ class Planning:
             backlog_rows=period.backlog_rows,
             latency=period.latency,
             recent_latency=period.recent_latency,
+            cores=sum(cores) / len(cores) if cores else 1.0,
+            trigger_s=self._topology.trigger_s,
+            stages=_stages(self._topology.stages, period, speeds, demand),
+            busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
+            learned=self._learning.learned,
+            movable=budget.max_moves != 0 and budget.max_bytes != 0,
         )
+
+    def learn(self, situation: ScalingSituation, *, changing: bool) -> ScalingSituation:
+        """Complete the model by a period's measurements, unless something was changing.
+
+        Rows of the period before may have been delivered in it, so that one counts as well.
+        """
+        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
+        if changing or behind:
+            self._unchanged = None
+            return situation
+        before, now = self._unchanged, (situation.executors, situation.arrival_per_s)
+        self._unchanged = now
+        if before is None or before[0] != now[0]:
+            return situation
+        if abs(now[1] - before[1]) > _STEADY * before[1]:
+            return situation
+        self._learning.note(situation)
+        return replace(situation, learned=self._learning.learned)
 
 
 def _nearly_proved(solution: Solution) -> bool:
@@ -543,6 +575,33 @@ def _excess_key_groups(problem: Problem) -> int:
             heaviest = np.cumsum(np.sort(mine)[::-1])
             count += int(np.searchsorted(heaviest, excess[e])) + 1
     return count
+
+
+def _stages(
+    stages: Sequence[Sequence[str]],
+    period: PeriodStatistics,
+    speeds: Mapping[str, float],
+    demand: float,
+) -> tuple[StageLoad, ...]:
+    """Key groups of each stage by their load at the arrival rate."""
+    loads = []
+    for stage in stages:
+        parts = {
+            name: period.components[name].standard_s(speeds) / period.covered_s * demand
+            for name in stage
+            if name in period.components and period.covered_s > 0
+        }
+        if not parts:
+            continue
+        heaviest = max(parts, key=lambda name: float(parts[name].max(initial=0.0)))
+        loads.append(
+            StageLoad(
+                loads=np.sort(np.concatenate(list(parts.values())))[::-1],
+                component=heaviest,
+                key_group=int(np.argmax(parts[heaviest])) if len(parts[heaviest]) else 0,
+            )
+        )
+    return tuple(loads)
 
 
 def _stations(

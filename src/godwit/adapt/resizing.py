@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from godwit.adapt.judging import Judge
 from godwit.adapt.policy import Hysteresis, Proposal
 from godwit.adapt.scaling import WantedExecutors
 from godwit.model import events
@@ -87,6 +88,8 @@ class Pace:
         bounded = min(max(wanted.executors, situation.least), most)
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
         fewer = self._hysteresis.confirms(_SCALING, "in" if have > roomy else None)
+        if bounded > coming and paced and not situation.movable:
+            return ScalingStep(kind="refused", executors=coming, reason=_IMMOVABLE)
         if bounded > coming:
             # Into the range: at its edge noise would soon ask for one more.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
@@ -134,6 +137,10 @@ class Pace:
 
 
 _SCALING = "scaling"
+_FLICKER = 2
+"""Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
+_OUT_OF_REACH = "the target is out of reach"
+_IMMOVABLE = "the budget lets no key group move, so that an executor which comes would be idle"
 _FULL = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
 
@@ -155,9 +162,16 @@ class Resizing:
         self._pace = Pace(cool_down_s=settings.cool_down_s)
         self._empty_since: dict[str, int] = {}
         self._refused, self._begun_anew_s = "", float("-inf")
+        self._judge = Judge(announce)
+        self._stayed = 0  # periods in a row in which nothing was wanted
         self.draining: frozenset[str] = frozenset()
         self.returned: frozenset[str] = frozenset()
         """Executors that were given back and are not gone yet."""
+
+    @property
+    def pending(self) -> int:
+        """Executors that were asked for and are not there yet."""
+        return 0 if self._pool is None else self._pool.view.pending
 
     def recall(self, event: events.Event, now_s: float) -> None:
         """Continue an earlier controller's cool-down."""
@@ -165,6 +179,7 @@ class Resizing:
             self._pace.decided("out", min(event.at_s, now_s))
         elif isinstance(event, events.ScaledIn):
             self._pace.decided("in", min(event.at_s, now_s))
+        self._judge.recall(event)
 
     def look(self, view: ProtocolView) -> None:
         """Forget lost executors."""
@@ -224,6 +239,7 @@ class Resizing:
         *,
         # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
+        settled: bool,  # whether nothing moves, comes or goes
     ) -> Iterator[Proposal]:
         """Ask the scaling model, and propose its answer once pace and limits allow."""
         model = self._settings.scaling_model
@@ -240,12 +256,18 @@ class Resizing:
         if self._pool is None:
             self._refuse(have, wanted.executors, "this cluster has no pool", numbers)
             return
+        self._judge.look(situation, wanted, settled=settled)
         step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
+        if step.kind == "out" and model.paced and (why := self._judge.why_not_again()):
+            step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
         fault = ""
+        self._stayed = self._stayed + 1 if step.kind == "stay" else 0
         if step.kind == "refused":
-            self._refuse(have, wanted.executors, step.reason, numbers)
-        elif step.kind == "stay":
+            far = step.reason == wanted.unattainable
+            about = _OUT_OF_REACH if far else step.reason
+            self._refuse(have, wanted.executors, step.reason, numbers, about=about)
+        elif self._stayed > _FLICKER:
             self._refused = ""
         elif step.kind == "in" and trial is None:
             self._refuse(have, step.executors, "key groups are on the move", numbers)
@@ -287,14 +309,15 @@ class Resizing:
         except GodwitError as error:
             self._refuse(coming + len(staying), wanted.executors, str(error), wanted.numbers)
             return bool(staying)
-        self._refused = ""
+        self._refused = _OUT_OF_REACH if wanted.unattainable else ""
+        self._judge.decided("out", coming, change.executors, wanted, situation)
         self._announce(
             events.ScaledOut,
             before=coming,
             wanted=change.executors,
             kept=staying,
             reason=wanted.unattainable or wanted.reason,
-            numbers=dict(wanted.numbers),
+            numbers=_with_expected(wanted, change.executors),
         )
         return True
 
@@ -304,14 +327,16 @@ class Resizing:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
         self._pace.decided("in", change.situation.now_s)
-        self._refused = ""
+        self._refused = _OUT_OF_REACH if change.wanted.unattainable else ""
+        before = change.situation.executors
+        self._judge.decided("in", before, change.executors, change.wanted, change.situation)
         self._announce(
             events.ScaledIn,
             before=change.situation.executors,
             wanted=change.executors,
             executors=change.leaving,
-            reason=change.wanted.reason,
-            numbers=dict(change.wanted.numbers),
+            reason=change.wanted.unattainable or change.wanted.reason,
+            numbers=_with_expected(change.wanted, change.executors),
         )
         return True
 
@@ -351,10 +376,19 @@ class Resizing:
             return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
         return ""
 
-    def _refuse(self, before: int, wanted: int, reason: str, numbers: Mapping[str, float]) -> None:
+    def _refuse(
+        self,
+        before: int,
+        wanted: int,
+        reason: str,
+        numbers: Mapping[str, float],
+        *,
+        about: str = "",  # what stays the same where figures in the reason change
+    ) -> None:
         """Announce that a number of executors is out of reach, once until the reason changes."""
-        if reason != self._refused:
-            self._refused = reason
+        about = about or reason
+        if about != self._refused:
+            self._refused = about
             self._announce(
                 events.ScalingRefused,
                 before=before,
@@ -379,6 +413,15 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
             remedy="Let it return a godwit.adapt.scaling.WantedExecutors.",
         )
     return wanted
+
+
+def _with_expected(wanted: WantedExecutors, executors: int) -> dict[str, float]:
+    """Return the numbers of a model's answer with what it expects of a decision."""
+    expected = wanted.expects(executors)
+    numbers = dict(wanted.numbers)
+    if expected is not None and np.isfinite(expected):
+        numbers["expected_s"] = expected
+    return numbers
 
 
 def _owns_nothing(view: ProtocolView, executor: str) -> bool:

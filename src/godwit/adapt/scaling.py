@@ -3,22 +3,14 @@ r"""Scaling models: how many executors there should be.
 A model (`ScalingModel`) is a pure function of the situation, as the plan would leave it; it may say
 anything at any time.  `godwit.adapt.resizing` follows it at a pace that the stream can afford.
 
-The latency model has two parts.  Processing is the queueing network of paper 5 §4.1: every
-component a station M/M/k with its measured arrival and service rates, the lanes allocated greedily,
-best first (`godwit.planning.cores.core_allocation`).  Waiting for epochs is ours: an epoch of
-length :math:`T` takes its fixed part :math:`F` and a share :math:`\rho` of itself for rows that
-arrived in a time as long, where :math:`\rho` is how busy the busiest executor's lanes are; so
-:math:`T = F / (1 - \rho)`, and a row waits half an epoch for the next one to begin and a whole one
-for its end.  Together
-
-.. math:: E[T](n) = \frac{1}{\lambda_0} \sum_j \lambda_j E[T_j](k_j) + 1.5\,\frac{F}{1 - \rho(n)}.
+The latency of rows by the number of executors is `godwit.adapt.latency_model`.
 
 Rows that sources hold back (`ScalingSituation.backlog_rows`) wait besides, for as long as there are
 any.  They are to be worked off within a set time, so they count as so many more rows a second for
 which the target is to be met; otherwise a stream that just keeps up would stay behind for good.
 
-Invariant: both parts fall with every executor, so the fewest that meet the target are found by
-halving.  What they fall to with ever more executors is the best that can be had.
+Invariant: a target that no number of executors meets asks for no more of them than still make a
+difference (the knee of the curve), however far away the target is.
 """
 
 from __future__ import annotations
@@ -31,16 +23,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from godwit.adapt.latency_model import (
+    Learned,
+    StageLoad,
+    busy_curve,
+    latency_curve,
+    why_no_faster,
+)
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
 from godwit.model.latency import LatencyHistogram
-from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from godwit.model.durations import DurationOrSeconds
+    from godwit.planning.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +76,16 @@ class ScalingSituation:
     # measured latency of rows, of the period and of the last few
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    cores: float = 1.0  # lanes of one executor, however fast: the mean over those that stay
+    trigger_s: float = 0.0  # least time between the beginnings of epochs with input
+    # stage by stage, key groups by their load at the arrival rate; none: only `offered` is known
+    stages: tuple[StageLoad, ...] = ()
+    # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
+    # where nothing was measured
+    busiest: float = 0.0
+    learned: Learned = field(default_factory=Learned)  # what completes the model
+    # whether the budget lets key groups move, without which an executor that comes has no use
+    movable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +106,15 @@ class WantedExecutors:
     # how many to ask for where there are too few, such that noise asks for no more soon after;
     # ``None``: halfway between the two
     aim: int | None = None
+    # the figure that the model goes by: as measured, what it is to be at most, and as predicted
+    # with 1, 2, … executors. Decisions are judged by it, if it is given
+    measured: float | None = None
+    target: float = 0.0
+    curve: tuple[float, ...] = ()
+
+    def expects(self, executors: int) -> float | None:
+        """Return the figure that is expected with so many executors; ``None``: nothing is."""
+        return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
         for count in (self.executors, self.comfortable, self.aim):
@@ -128,6 +146,7 @@ def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituatio
         situation,
         offered=situation.offered * more,
         arrival_per_s=situation.arrival_per_s * more,
+        stages=tuple(stage.times(more) for stage in situation.stages),
         stations={
             name: replace(station, arrival_per_s=station.arrival_per_s * more)
             for name, station in situation.stations.items()
@@ -245,45 +264,21 @@ def check_slack(slack: float) -> None:
         )
 
 
-_EPOCHS_WAITED = 1.5
 _MAX_RATIO = 10.0
 """A quantile's ratio to the mean is believed up to this, and down to its inverse."""
 _ROWS_OF_RATIO = 100
 """Rows that tell that ratio, at least."""
 
 
-def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
-    """Mean latency of a row with so many executors; infinite where they cannot keep up."""
-    lanes = executors * situation.lanes
-    busy = situation.offered * situation.evenness / lanes
-    if busy >= 1:
-        return float("inf")
-    waiting_s = 0.0
-    if situation.waits_for_epochs:
-        waiting_s = _EPOCHS_WAITED * situation.fixed_s / (1 - busy)
-    stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]
-    if not stations or situation.arrival_per_s <= 0:
-        return waiting_s
-    network = QueueingNetwork(
-        arrival_per_s=np.array([s.arrival_per_s for s in stations]),
-        service_per_s=np.array([s.service_per_s for s in stations]),
-        input_per_s=situation.arrival_per_s,
-    )
-    return waiting_s + allocate_all_cores(network, max(int(lanes), 1)).latency_s
+_KNEE, _FLAT = 1.25, 1.1
+"""Latency over the best that can be had at which more executors are not worth asking for, and at
+which some may go: what lies between is the knee of the curve."""
 
 
-def _fewest(situation: ScalingSituation, target_s: float) -> int | None:
-    """Fewest executors that meet the target within the limits, or ``None``."""
-    low, high = 1, situation.most
-    if predicted_latency_s(situation, high) > target_s:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if predicted_latency_s(situation, middle) <= target_s:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def _first(curve: FloatArray, target_s: float) -> int | None:
+    """Fewest executors at which a curve of latencies is at most the target, or ``None``."""
+    met = np.flatnonzero(curve <= target_s)
+    return int(met[0]) + 1 if len(met) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,47 +316,73 @@ class Latency:
             numbers["measured_s"] = self.measured_s(situation.latency)
         ratio = self._ratio(situation)
         situation = catching_up(situation, self.catch_up_s)
-        predicted_s = ratio * predicted_latency_s(situation, max(situation.executors, 1))
-        if np.isfinite(predicted_s):
-            numbers["predicted_s"] = predicted_s
+        curve = ratio * latency_curve(situation)
+        have = min(max(situation.executors, 1), situation.most)
+        if np.isfinite(curve[have - 1]):
+            numbers["predicted_s"] = float(curve[have - 1])
+        numbers["corrected_by"] = situation.learned.ratio_at(have)
+        figure: dict[str, Any] = {
+            "measured": numbers.get("measured_s"),
+            "target": self.target_s,
+            "curve": tuple(curve.tolist()),
+        }
         which = "" if self.quantile is None else f"{self.quantile:.6g} of "
         if self.quantile is not None:
             numbers |= {"quantile": self.quantile, "ratio_to_mean": ratio}
         reason = f"{which}rows should take at most {self.target_s:g} s"
-        mean_s = self.target_s / ratio  # the mean at which the quantile meets the target
-        fewest = _fewest(situation, mean_s)
+        fewest = _first(curve, self.target_s)
         if fewest is None:
-            return self._best(situation, reason, numbers, ratio)
-        safe = _fewest(situation, mean_s * (1 - self.slack))
-        aim = _fewest(situation, mean_s * (1 - self.slack) ** 0.5)
+            return self._best(situation, curve, reason, numbers, figure)
+        safe = _first(curve, self.target_s * (1 - self.slack))
+        aim = _first(curve, self.target_s * (1 - self.slack) ** 0.5)
         return WantedExecutors(
             executors=fewest,
-            comfortable=situation.most if safe is None else safe,
+            comfortable=int(np.argmin(curve)) + 1 if safe is None else safe,
             reason=reason,
             numbers=numbers,
             aim=aim,
+            **figure,
         )
 
     def _best(
-        self, situation: ScalingSituation, reason: str, numbers: dict[str, float], ratio: float
+        self,
+        situation: ScalingSituation,
+        curve: FloatArray,
+        reason: str,
+        numbers: dict[str, float],
+        figure: dict[str, Any],
     ) -> WantedExecutors:
         """Answer for a target out of reach: as many executors as still make a difference."""
-        best_s = predicted_latency_s(situation, situation.most)
+        best_s, most = float(curve.min()), situation.most
+        named = f"the target of {self.target_s:g} s"
         if np.isfinite(best_s):
-            numbers["best_s"] = ratio * best_s
-            nearly = _fewest(situation, best_s * 1.05) or situation.most
-            why = (
-                f"the target of {self.target_s:g} s is out of reach: {situation.most} executors "
-                f"come to {ratio * best_s:.3g} s, {nearly} to within 5 % of that"
+            numbers["best_s"] = best_s
+            at_least, nearly, enough = (
+                _first(curve, best_s * times) or most
+                for times in (_KNEE, (_KNEE * _FLAT) ** 0.5, _FLAT)
+            )
+            said = (
+                f"{named} is out of reach: {most} executors come to {best_s:.3g} s, {at_least} to "
+                f"within {_KNEE - 1:.0%} of that"
             )
         else:
-            nearly = situation.most
-            why = (
-                f"the target of {self.target_s:g} s is out of reach: {situation.most} executors "
-                f"cannot keep up with {situation.arrival_per_s:.4g} rows/s"
+            lanes = busy_curve(situation)
+            at_least, nearly, enough = (
+                _first(lanes, float(lanes.min()) * times) or most for times in (1.02, 1.01, 1.0)
             )
+            said = (
+                f"{named} is out of reach: {most} executors cannot keep up with "
+                f"{situation.arrival_per_s:.4g} rows/s"
+            )
+        why = why_no_faster(situation, at_least)
         return WantedExecutors(
-            executors=nearly, comfortable=nearly, reason=reason, numbers=numbers, unattainable=why
+            executors=at_least,
+            comfortable=max(enough, at_least),
+            aim=nearly,
+            reason=reason,
+            numbers=numbers,
+            unattainable=f"{said}; {why}" if why else said,
+            **figure,
         )
 
 

@@ -207,6 +207,8 @@ class PeriodStatistics:
     # latency of the rows that were delivered, in the period, and in the last few of them
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    # time that the busiest lanes of all epochs were busy with key groups, stage after stage
+    busiest_s: float = 0.0
 
     @property
     def period_s(self) -> float:
@@ -376,6 +378,7 @@ class Statistics:
             arrival_per_s=self._arrival_per_s(now_s),
             epoch_s=mean_s,
             fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
+            busiest_s=busiest,
             backlog_rows=so_far.backlog_rows,
             latency=self._latency,
             recent_latency=LatencyHistogram.merged(self._recent),

@@ -26,6 +26,7 @@ _DECISIONS = (
     events.ScaledOut,
     events.ScaledIn,
     events.ScalingRefused,
+    events.DecisionJudged,
     events.ExecutorsReturned,
     events.PlannerFailed,
     events.PlanAbandoned,

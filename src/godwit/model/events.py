@@ -23,6 +23,7 @@ __all__ = [
     "AssignmentSwitched",
     "BackgroundFailed",
     "ComponentsRegrouped",
+    "DecisionJudged",
     "DecisionSkipped",
     "EpochAborted",
     "EpochCommitted",
@@ -491,6 +492,30 @@ class ScalingRefused(_Scaling):
         return (
             f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
             f"{self.reason}{_figures(self.numbers)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionJudged(_Decision):
+    """What came of a decision about the number of executors, beside what it expected."""
+
+    before: int  # executors before and after it
+    wanted: int
+    # ``"helped"``, ``"no help"``: not again until the situation is another one, or ``"overtaken"``
+    verdict: str
+    # expected, measured, target: of the figure that the scaling model goes by, such as a latency in
+    # seconds
+    expected: float
+    measured: float | None  # ``None`` where it was overtaken
+    target: float
+    arrival_per_s: float  # rate that it was decided for
+    reason: str
+
+    def _line(self) -> str:
+        came = "" if self.measured is None else f", {self.measured:.3g} came"
+        return (
+            f"scaling from {self.before} to {self.wanted}: {self.verdict}, {self.expected:.3g} was "
+            f"expected{came}: {self.reason}"
         )
 
 

@@ -115,6 +115,18 @@ ONE_OF_EACH: tuple[Event, ...] = (
     ),
     events.ScaledIn(epoch=4, at_s=1.0, before=4, wanted=3, executors=("d",), reason="little to do"),
     events.ScalingRefused(epoch=4, at_s=1.0, before=4, wanted=6, reason="4 is the limit"),
+    events.DecisionJudged(
+        epoch=4,
+        at_s=1.0,
+        before=2,
+        wanted=4,
+        verdict="no help",
+        expected=0.5,
+        measured=1.5,
+        target=0.8,
+        arrival_per_s=1000.0,
+        reason="key group 17 alone fills 0.8 of a lane",
+    ),
     events.ExecutorsReturned(epoch=4, at_s=1.0, executors=("d",)),
     events.DecisionSkipped(
         epoch=4, at_s=1.0, what="balancing of sum", reason="the load is even enough"

@@ -71,6 +71,7 @@ class Simulation:
         self.topology = Topology(
             stages=tuple(tuple(c.name for c in level) for level in self.flow.levels),
             downstream=tuple((f.upstream, c.name) for c in scenario.components for f in c.feeds),
+            trigger_s=scenario.trigger_s,
         )
         fed = {c.name for c in scenario.components if not c.feeds}
         spreads = {name: self.flow.spreads[name] for name in sorted(fed)}

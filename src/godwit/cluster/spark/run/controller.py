@@ -38,7 +38,7 @@ _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
 
 
-def topology_of(flow: CompiledFlow) -> Topology:
+def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
     """Say what of a flow a controller has to know: components of a level run together."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
@@ -52,6 +52,7 @@ def topology_of(flow: CompiledFlow) -> Topology:
             tuple(c.name for c in flow.components if c.level == level) for level in levels
         ),
         downstream=tuple(sorted(pairs)),
+        trigger_s=trigger_s,
     )
 
 
@@ -88,12 +89,13 @@ class ControllerThread:
         # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
         past: list[events.Event],  # events of earlier runs, oldest first
+        trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
-        self._clock = SteadyClock()
+        self._clock, self._trigger_s = SteadyClock(), trigger_s
         self._conducting = conducting
         self._controller = Controller(
             settings,
-            topology=topology_of(flow),
+            topology=topology_of(flow, trigger_s),
             migrations=conducting,
             pool=pool,
             clock=self._clock,
@@ -154,7 +156,7 @@ class ControllerThread:
 
     def regrouped(self, flow: CompiledFlow) -> None:
         """Let the controller know that the components are others."""
-        topology = topology_of(flow)
+        topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_by_hand(self) -> None:

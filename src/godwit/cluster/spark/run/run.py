@@ -38,6 +38,7 @@ from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
 from godwit.cluster.spark.run.controller import ControllerThread, past_decisions
 from godwit.cluster.spark.run.policies import OperatorPolicies
+from godwit.cluster.spark.run.source_loop import known_interval_s
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
 from godwit.cluster.spark.stages.stages import Program, lanes_of, ship_program
 from godwit.engine.cluster import ConductorPorts
@@ -437,6 +438,7 @@ def open_run(
                 pool=pool,
                 state_bytes=started.state_bytes,
                 past=past,
+                trigger_s=known_interval_s(options.trigger),
             )
             undo.callback(controller.close)
         epochs = FlowEpochs(

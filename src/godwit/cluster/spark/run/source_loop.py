@@ -17,6 +17,7 @@ import pickle
 import threading
 import time
 import uuid
+from contextlib import suppress
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +74,13 @@ def interval_s(trigger: Mapping[str, object] | None) -> float:
             remedy='Give an interval such as "500 milliseconds", "1 second" or "2 minutes".',
         )
     return length_us / 1e6
+
+
+def known_interval_s(trigger: Mapping[str, object] | None) -> float:
+    """Return the interval of a trigger; 0 also where only Spark can read it."""
+    with suppress(InvalidFlowError):
+        return interval_s(trigger)
+    return 0.0
 
 
 _MAX_TOLD: Final = 100

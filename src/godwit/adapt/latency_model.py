@@ -1,0 +1,231 @@
+r"""Latency of rows by the number of executors: a model, and what is measured beside it.
+
+Rows wait for epochs.  Epochs begin :math:`I` apart: the trigger's interval, or their own length
+where that is more.  A row waits half of that for the next one to begin and the whole epoch for its
+end, :math:`E[T] = I / 2 + T`.  An epoch takes its fixed part :math:`F` and, stage after stage, as
+long as the busiest lane needs for the rows that came meanwhile:
+
+.. math:: T = F + \rho I, \quad \rho(n) = u \sum_{\text{stages}} \max\Big(w_1,
+    \frac{\sum_g w_g}{L}, w_L + w_{L+1}\Big).
+
+:math:`w_g` are the key groups of all operators of a stage, heaviest first, as shares of a lane that
+they keep busy, since a lane serves all operators of its places; :math:`L` is the number of lanes.
+No assignment has less on its busiest lane than the maximum: the heaviest key group, an even share,
+or two of the first :math:`L + 1` together.  How much more it has in fact, :math:`u`, is measured.
+
+Where rows do not wait for epochs, all lanes together are one queue M/M/k.
+
+What the model lacks is learnt while the stream runs (`Learning`): by number of executors, the fixed
+part of an epoch, which may grow with them, and measured over predicted latency.  Both are taken
+from periods in which nothing changed, and smoothed; for a number that was never seen, the nearest
+that was stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.cores.core_allocation import QueueingNetwork, allocate_all_cores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.adapt.scaling import ScalingSituation
+    from godwit.planning.arrays import FloatArray
+
+_KEPT = 32
+"""Numbers of executors of which something is remembered, those seen last."""
+_NEW = 0.5
+"""Weight of a new measurement beside those before."""
+_RATIO = (0.25, 8.0)
+"""Bounds of measured over predicted latency."""
+_UNEVENNESS = (1.0, 2.0)
+_GROWS = 0.1
+"""Share by which fixed costs must differ for the number of executors to explain it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageLoad:
+    """Key groups of a stage by their load, those of all its components together."""
+
+    # shape ``(G,)``: share of a standard lane that each keeps busy at the arrival rate, descending
+    loads: FloatArray
+    component: str  # of the heaviest one
+    key_group: int  # its number there
+
+    def busiest(self, lanes: int, speed: float) -> float:
+        """Share of its time that the busiest of so many lanes is busy, at the least."""
+        if not len(self.loads):
+            return 0.0
+        share = float(self.loads.sum()) / lanes
+        pair = float(self.loads[lanes - 1 : lanes + 1].sum()) if len(self.loads) > lanes else 0.0
+        return max(float(self.loads[0]), share, pair) / speed
+
+    @property
+    def heaviest(self) -> float:
+        """Load of the heaviest key group."""
+        return float(self.loads[0]) if len(self.loads) else 0.0
+
+    def times(self, factor: float) -> StageLoad:
+        """Return the stage under so many times the load."""
+        return StageLoad(
+            loads=self.loads * factor, component=self.component, key_group=self.key_group
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Measurements that complete the model, by number of executors."""
+
+    fixed_s: Mapping[int, float] = field(default_factory=dict)  # of an epoch
+    ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
+    # load of the busiest lane over the least that it could have
+    unevenness: float = 1.0
+
+    def fixed_at(self, executors: int, now_s: float) -> float:
+        """Return the fixed part of an epoch; `now_s`: as measured in this period."""
+        known = self.fixed_s
+        if not known:
+            return now_s
+        near = _nearest(known, executors)
+        low, high = min(known), max(known)
+        rise = known[high] - known[low]
+        if executors == near or low == high or rise <= _GROWS * known[low]:
+            return known[near]
+        return max(known[near] + rise / (high - low) * (executors - near), 0.0)
+
+    def ratio_at(self, executors: int) -> float:
+        """Return measured over predicted latency; 1 where nothing is known."""
+        return self.ratio[_nearest(self.ratio, executors)] if self.ratio else 1.0
+
+
+def _nearest(known: Mapping[int, float], executors: int) -> int:
+    """Return the number that is nearest by its ratio; ties: the smaller."""
+    return min(known, key=lambda n: (abs(math.log(n / executors)), n))
+
+
+class Learning:
+    """Measurements of periods in which nothing changed, smoothed."""
+
+    def __init__(self) -> None:
+        self._fixed: OrderedDict[int, float] = OrderedDict()
+        self._ratio: OrderedDict[int, float] = OrderedDict()
+        self._unevenness = 1.0
+
+    @property
+    def learned(self) -> Learned:
+        """State of knowledge, as a value."""
+        return Learned(
+            fixed_s=dict(self._fixed), ratio=dict(self._ratio), unevenness=self._unevenness
+        )
+
+    def note(self, situation: ScalingSituation) -> None:
+        """Add a period in which nothing changed."""
+        executors = situation.executors
+        if executors < 1 or not situation.epoch_s:
+            return
+        _smooth(self._fixed, executors, situation.fixed_s)
+        least = _least_busy(situation, executors)
+        if situation.busiest and least > 0:
+            seen = float(np.clip(situation.busiest / least, *_UNEVENNESS))
+            self._unevenness += _NEW * (seen - self._unevenness)
+        expected_s = modelled_latency_s(situation, executors, self.learned)
+        measured_s = situation.latency.mean_s
+        if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:
+            _smooth(self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO)))
+
+
+def _smooth(known: OrderedDict[int, float], executors: int, value: float) -> None:
+    """Mix a measurement into those of the same number of executors; forget the oldest number."""
+    before = known.pop(executors, value)
+    known[executors] = before + _NEW * (value - before)
+    if len(known) > _KEPT:
+        known.popitem(last=False)
+
+
+def _least_busy(situation: ScalingSituation, executors: int) -> float:
+    """Share of its time that the busiest lane is busy, if the assignment is as even as can be."""
+    lanes = max(int(executors * situation.cores), 1)
+    speed = situation.lanes / situation.cores
+    return sum(stage.busiest(lanes, speed) for stage in situation.stages)
+
+
+def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
+    """Share of its time that the busiest lane is busy with so many executors."""
+    if not situation.stages:
+        return situation.offered * situation.evenness / (executors * situation.lanes)
+    return learned.unevenness * _least_busy(situation, executors)
+
+
+def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
+    """Mean latency by the model; infinite where so many executors cannot keep up."""
+    busy = busy_share(situation, executors, learned)
+    if busy >= 1:
+        return math.inf
+    if situation.waits_for_epochs:
+        fixed_s, trigger_s = learned.fixed_at(executors, situation.fixed_s), situation.trigger_s
+        took_s = fixed_s + busy * trigger_s
+        if took_s > trigger_s:
+            took_s = fixed_s / (1 - busy)
+        return max(took_s, trigger_s) / 2 + took_s
+    stations = [s for s in situation.stations.values() if s.arrival_per_s and s.service_per_s]
+    if not stations or situation.arrival_per_s <= 0:
+        return 0.0
+    arrival_per_s = sum(s.arrival_per_s for s in stations)
+    needed = sum(s.arrival_per_s / s.service_per_s for s in stations)
+    network = QueueingNetwork(
+        arrival_per_s=np.array([arrival_per_s]),
+        service_per_s=np.array([arrival_per_s / needed]),
+        input_per_s=situation.arrival_per_s,
+    )
+    lanes = max(int(executors * situation.lanes), 1)
+    return allocate_all_cores(network, lanes).latency_s
+
+
+def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
+    """Mean latency with so many executors, corrected by what was measured; may be infinite."""
+    learned = situation.learned
+    return learned.ratio_at(executors) * modelled_latency_s(situation, executors, learned)
+
+
+def latency_curve(situation: ScalingSituation) -> FloatArray:
+    """Shape ``(most,)``: predicted mean latency with 1, 2, … executors."""
+    return np.array([predicted_latency_s(situation, n) for n in range(1, situation.most + 1)])
+
+
+def busy_curve(situation: ScalingSituation) -> FloatArray:
+    """Shape ``(most,)``: share of its time that the busiest lane is busy with 1, 2, … executors."""
+    learned = situation.learned
+    return np.array([busy_share(situation, n, learned) for n in range(1, situation.most + 1)])
+
+
+def why_no_faster(situation: ScalingSituation, executors: int) -> str:
+    """Name what more executors than these would not change."""
+    lanes = max(int(executors * situation.cores), 1)
+    speed = situation.lanes / situation.cores
+    for stage in sorted(situation.stages, key=lambda s: -s.heaviest):
+        heavy = stage.heaviest / speed
+        if heavy >= _FILLS and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
+            return (
+                f"key group {stage.key_group} of {stage.component!r} alone fills {heavy:.2g} of a "
+                "lane: no number of executors helps; spread its keys over more key groups, or make "
+                "its heaviest key finer"
+            )
+    if not situation.waits_for_epochs:
+        return ""
+    fixed_s = situation.learned.fixed_at(executors, situation.fixed_s)
+    if situation.trigger_s > fixed_s:
+        return (
+            f"epochs begin only every {situation.trigger_s:g} s, and a row waits half of that for "
+            "one: give a shorter trigger"
+        )
+    return f"an epoch takes {fixed_s:.2g} s whatever is in it, and a row waits for one and a half"
+
+
+_FILLS = 0.2
+"""Load from which on a key group is named as what holds a stream up."""

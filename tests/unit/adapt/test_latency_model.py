@@ -1,0 +1,142 @@
+"""Latency by the number of executors: the model, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.adapt.test_scaling import situation
+
+from godwit.adapt.latency_model import (
+    Learned,
+    Learning,
+    StageLoad,
+    latency_curve,
+    predicted_latency_s,
+)
+from godwit.adapt.scaling import latency
+from godwit.model.latency import LatencyHistogram
+
+
+def stage(*loads: float) -> StageLoad:
+    return StageLoad(loads=np.array(loads), component="sums", key_group=17)
+
+
+def epochs(*stages: StageLoad, **changed: Any) -> Any:
+    """Executors of one lane each, in a flow whose epochs take 0.1 s at least."""
+    values = {"lanes": 1.0, "cores": 1.0, "stages": stages, "fixed_s": 0.1} | changed
+    return situation(**values)
+
+
+def took(seconds: float) -> LatencyHistogram:
+    return LatencyHistogram.of_us(np.full(200, round(seconds * 1e6)))
+
+
+@pytest.mark.parametrize(
+    ("loads", "lanes", "busiest"),
+    [
+        ((0.5, 0.5, 0.5, 0.5), 2, 1.0),  # an even share
+        ((0.8, 0.1, 0.1), 4, 0.8),  # the heaviest alone
+        ((0.5, 0.5, 0.4), 2, 0.9),  # two of the first three are together
+    ],
+)
+def test_the_busiest_lane_has_no_less_than_no_assignment_can_avoid(
+    loads: tuple[float, ...], lanes: int, busiest: float
+) -> None:
+    assert stage(*loads).busiest(lanes, 1.0) == pytest.approx(busiest)
+    assert stage(*loads).busiest(lanes, 0.5) == pytest.approx(2 * busiest)
+
+
+def test_a_lane_serves_all_operators_of_its_places() -> None:
+    """Twenty operators of 2.5 % of a lane are half a lane, not twenty cores."""
+    at = epochs(*(stage(*[0.025 / 8] * 8) for _ in range(20)), executors=1)
+    assert predicted_latency_s(at, 1) == pytest.approx(1.5 * 0.1 / (1 - 0.5))
+    assert latency("10 seconds").wanted(at).executors == 1
+
+
+def test_a_row_waits_half_the_triggers_interval_and_its_epoch() -> None:
+    at = epochs(stage(0.3), trigger_s=6.0)
+    assert predicted_latency_s(at, 4) == pytest.approx(3.0 + 0.1 + 0.3 * 6.0)
+    slow = epochs(stage(0.9), trigger_s=0.5)  # no epoch is done within the interval
+    assert predicted_latency_s(slow, 4) == pytest.approx(1.5 * 0.1 / (1 - 0.9))
+
+
+def test_a_trigger_that_is_too_long_for_the_target_is_named() -> None:
+    wanted = latency("2 seconds").wanted(epochs(stage(0.1), trigger_s=6.0))
+    assert "epochs begin only every 6 s" in wanted.unattainable
+    assert wanted.comfortable <= 2
+
+
+def test_a_key_group_that_fills_a_lane_is_named_and_nobody_is_asked_for() -> None:
+    for have in (3, 5, 12):
+        wanted = latency("300 ms").wanted(epochs(stage(0.8, 0.05, 0.05), executors=have))
+        assert wanted.executors <= 2
+        assert "key group 17 of 'sums' alone fills 0.8 of a lane" in wanted.unattainable
+    over = latency("300 ms").wanted(epochs(stage(1.3, 0.05, 0.05)))
+    assert over.executors <= 2
+    assert "cannot keep up" in over.unattainable
+    assert "fills 1.3 of a lane" in over.unattainable
+
+
+@pytest.mark.parametrize("fixed_s", [0.09, 0.1, 0.11])
+def test_a_target_out_of_reach_ends_at_the_knee_whatever_the_noise(fixed_s: float) -> None:
+    at = epochs(stage(*[0.015] * 96), fixed_s=fixed_s, most=64, executors=4)
+    wanted = latency("50 ms").wanted(at)
+    assert wanted.unattainable
+    aim = wanted.aim or 0
+    assert wanted.executors <= aim <= wanted.comfortable
+    assert 6 <= aim <= 14  # 64 would be a tenth faster
+
+
+def test_what_is_measured_corrects_what_is_predicted() -> None:
+    at = epochs(stage(*[0.05] * 40), executors=4, latency=took(0.6), busiest=0.55)
+    learning = Learning()
+    for _ in range(6):
+        learning.note(at)
+    learned = learning.learned
+    known = replace(at, learned=learned)
+    assert learned.unevenness == pytest.approx(1.1, abs=0.01)
+    assert predicted_latency_s(known, 4) == pytest.approx(0.6, rel=0.01)
+    # The nearest number that was seen stands for others.
+    assert learned.ratio_at(6) == learned.ratio_at(4) == learned.ratio_at(1)
+
+
+def test_one_odd_period_is_smoothed_and_a_wild_one_is_bounded() -> None:
+    at = epochs(stage(*[0.05] * 40), executors=4, latency=took(0.3))
+    learning = Learning()
+    learning.note(at)
+    assert learning.learned.ratio_at(4) == pytest.approx(1.0, rel=0.01)
+    learning.note(replace(at, latency=took(0.6)))
+    assert learning.learned.ratio_at(4) == pytest.approx(1.5, rel=0.01)
+    wild = Learning()
+    wild.note(replace(at, latency=took(300.0)))
+    assert wild.learned.ratio_at(4) == 8.0
+
+
+def test_without_measured_latency_nothing_is_corrected() -> None:
+    learning = Learning()
+    learning.note(epochs(stage(*[0.05] * 40), executors=4))
+    assert not learning.learned.ratio
+
+
+def test_the_fixed_cost_of_an_epoch_grows_as_it_was_seen_to() -> None:
+    learning = Learning()
+    for executors in (2, 4):
+        learning.note(epochs(stage(0.1), executors=executors, fixed_s=0.05 * executors))
+    learned = learning.learned
+    assert learned.fixed_at(8, 0.0) == pytest.approx(0.4)
+    assert Learned(fixed_s={2: 0.1, 4: 0.105}).fixed_at(8, 0.0) == 0.105  # noise
+    curve = latency_curve(epochs(stage(*[0.02] * 50), learned=learned))
+    assert 1 < int(np.argmin(curve)) + 1 < 16  # more lanes cost more than they bring
+    assert math.isinf(curve[0])
+
+
+def test_only_so_many_numbers_of_executors_are_remembered() -> None:
+    learning = Learning()
+    for executors in range(1, 100):
+        learning.note(epochs(stage(0.1), executors=executors, latency=took(0.2)))
+    assert len(learning.learned.ratio) == len(learning.learned.fixed_s) == 32
+    assert max(learning.learned.ratio) == 99

@@ -1,0 +1,130 @@
+"""Latency targets in the simulator: what no number of executors can cure asks for none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.controls import control_of
+
+from godwit.adapt import Budget
+from godwit.adapt.scaling import latency
+from godwit.cluster.simulated import (
+    CostModel,
+    History,
+    Keys,
+    Machine,
+    Pool,
+    Rate,
+    Scenario,
+    SimulatedCluster,
+    SimulatedComponent,
+    Simulation,
+    controlled_by,
+)
+from godwit.model import events
+
+COSTS = CostModel(
+    fixed_ms=100, source_row_ms=0.0, row_ms=0.0, key_ms=0.0, key_group_ms=0.0, warm_fixed_ms=50
+)
+HEAVY = Keys(number=40, zipf=2.5)  # one of them has three rows of four
+
+
+def play(
+    target: float,
+    *,
+    executors: int = 2,
+    cores: int = 1,
+    rows_per_s: float = 1000.0,
+    operators: int = 1,
+    row_ms: float = 1.0,
+    seconds: float = 80.0,
+    key_groups: int = 32,
+    keys: Keys | None = None,
+    **changed: Any,
+) -> History:
+    """Play a stream with a target for its mean latency."""
+    machine = Machine(cores=cores)
+    settings = {"period": 4.0, "planner": "flux", "scaling": latency(target)}
+    settings |= {name: changed.pop(name) for name in ("budget", "max_executors") if name in changed}
+    scenario = Scenario(
+        cluster=SimulatedCluster(
+            machines=(machine,) * executors, added=machine, pool=Pool(start_s=(1.0, 2.0))
+        ),
+        components=tuple(
+            SimulatedComponent(name=f"sums{n}", key_groups=key_groups, row_ms=row_ms, key_bytes=100)
+            for n in range(operators)
+        ),
+        rate=Rate(rows_per_s=rows_per_s, noise=0.05),
+        keys=keys or Keys(number=1000, zipf=0.3),
+        duration_s=seconds,
+        costs=COSTS,
+        **changed,
+    )
+    return Simulation(scenario, seed=3, control=controlled_by(control_of(**settings))).run()
+
+
+def scaled(history: History) -> list[tuple[int, int]]:
+    return [(e.before, e.wanted) for e in history.of_kind(events.ScaledOut, events.ScaledIn)]
+
+
+DECIDED = (events.ScaledOut, events.ScaledIn, events.ScalingRefused)
+
+
+def test_a_trigger_longer_than_the_target_is_told_of_once_with_what_can_be_had() -> None:
+    history = play(2.0, executors=3, rows_per_s=600, trigger_s=6.0, seconds=120)
+    (decided,) = history.of_kind(*DECIDED)
+    assert not isinstance(decided, events.ScaledIn)
+    assert "epochs begin only every 6 s" in decided.reason
+    measured_s = history.between(60, 120).delays().mean_s
+    assert decided.numbers["expected_s"] == pytest.approx(measured_s, rel=0.1)
+
+
+def test_a_busiest_lane_beside_idle_ones_is_seen_and_its_key_group_named() -> None:
+    """Executors of four lanes: the mean lane is busy for a seventh of its time."""
+    history = play(0.8, cores=4, rows_per_s=1230, keys=HEAVY)
+    assert history.between(40, 80).delays().mean_s > 0.8
+    (decided,) = history.of_kind(*DECIDED)
+    assert not isinstance(decided, events.ScaledOut)
+    assert "alone fills 0.8" in decided.reason
+
+
+@pytest.mark.parametrize("operators", [6, 20])
+def test_many_operators_with_little_to_do_need_no_executor_each(operators: int) -> None:
+    history = play(10.0, operators=operators, rows_per_s=25.0, key_groups=8, seconds=32)
+    assert not history.of_kind(events.ScaledOut)
+    told = history.of_kind(events.ScaledIn)
+    assert len(told) <= 1
+    assert history.between(16, 32).delays().mean_s < 1.0
+
+
+@pytest.mark.parametrize("executors", [3, 12])
+def test_one_heavy_key_group_asks_for_no_executor_after_the_other(executors: int) -> None:
+    history = play(0.3, executors=executors, rows_per_s=1060, keys=HEAVY, max_executors=24)
+    assert not history.of_kind(events.ScaledOut)
+    assert len(scaled(history)) <= 1
+    assert sum("alone fills" in e.reason for e in history.events if hasattr(e, "reason")) == 1
+
+
+def test_without_a_budget_for_moves_nobody_is_asked_for() -> None:
+    history = play(0.2, rows_per_s=1500, budget=Budget(max_moves=0), max_executors=48)
+    assert not scaled(history)
+    (refused,) = history.of_kind(events.ScalingRefused)
+    assert "lets no key group move" in refused.reason
+
+
+def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> None:
+    history = play(0.05, executors=4, rows_per_s=1440, max_executors=64)
+    assert len(scaled(history)) <= 1
+    assert not history.of_kind(events.ScalingRefused) or not scaled(history)
+    assert 5 <= history.epochs[-1].executors <= 14
+
+
+@pytest.mark.parametrize(("factor", "target"), [(3.0, 0.3), (8.0, 0.4)])
+def test_what_is_predicted_is_what_comes(factor: float, target: float) -> None:
+    history = play(target, rows_per_s=500 * factor, max_executors=32, seconds=100)
+    assert len(scaled(history)) <= 2
+    late = history.between(60, 100).delays().mean_s
+    assert late <= target * 1.05
+    first, *_ = history.of_kind(events.ScaledOut)
+    assert first.numbers["expected_s"] <= target
