@@ -167,21 +167,34 @@ def json(
     pattern: str | None = None,
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
+    on_bad: Literal["refuse", "skip", "divert"] = "refuse",
+    rejects: Any = None,
 ) -> Source:
     """Files with a JSON object a line that turn up in a directory, and in those within it.
 
     Parameters and errors are those of `parquet`. Without a schema, types are what the first file's
     first lines look like. Files named ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` and ``.br`` are
     decompressed; such a file is not cut.
+
+    Parameters
+    ----------
+    on_bad
+        A line cannot be read: ``"refuse"`` its epoch, naming the file, ``"skip"`` it, with a
+        warning, or ``"divert"`` it to the sink `rejects`.
+    rejects
+        Sink of lines that cannot be read, with ``on_bad="divert"``. Its rows have columns ``path``,
+        ``value`` (bytes of the line) and ``error``; they come with their epoch.
     """
     return FileSource(
-        JsonFormat(),
+        JsonFormat(skips_bad=on_bad != "refuse"),
         path,
         schema=schema,
         filesystem=filesystem,
         pattern=pattern,
         max_rows_per_epoch=max_rows_per_epoch,
         max_files_per_epoch=max_files_per_epoch,
+        on_bad=on_bad,
+        rejects=rejects,
     )
 
 
@@ -200,6 +213,8 @@ def csv(
     pattern: str | None = None,
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
+    on_bad: Literal["refuse", "skip", "divert"] = "refuse",
+    rejects: Any = None,
 ) -> Source:
     """Files of comma-separated values that turn up in a directory, and in those within it.
 
@@ -217,6 +232,8 @@ def csv(
         Texts that stand for null where they are not quoted.
     newlines_in_values
         Whether quoted text may have line breaks. Then a file is not cut, and read as a whole.
+    on_bad, rejects
+        As of `json`; not with `newlines_in_values`.
     """
     columns = None
     if not header:
@@ -232,6 +249,7 @@ def csv(
         columns=columns,
         null_values=null_values,
         newlines_in_values=newlines_in_values,
+        skips_bad=on_bad != "refuse",
     )
     return FileSource(
         file_format,
@@ -241,6 +259,8 @@ def csv(
         pattern=pattern,
         max_rows_per_epoch=max_rows_per_epoch,
         max_files_per_epoch=max_files_per_epoch,
+        on_bad=on_bad,
+        rejects=rejects,
     )
 
 

@@ -47,6 +47,14 @@ class FileRange:
         return self.start > 0 or self.stop is not None
 
 
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line of a file that cannot be read, where the user wants to go on without it."""
+
+    text: bytes
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileLayout:
     """Rows of a file, and the offsets between its row groups or record batches."""
@@ -104,7 +112,7 @@ class FileFormat(ABC):
     @abstractmethod
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch | BadLine]:
         """Yield the rows of a part.
 
         Of these columns, those that the file has, perhaps beside others and of other types.

@@ -13,6 +13,7 @@ not the last of them (`godwit.sources.file_position`).
 from __future__ import annotations
 
 import itertools
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +26,10 @@ from godwit.model.errors import GodwitError, SourceError
 from godwit.model.naming import insist_on_number
 from godwit.model.wording import counted
 from godwit.sources.directory import Directory, File, Listing, key_of, partitions_of, versions_of
-from godwit.sources.file_formats import FileRange
+from godwit.sources.file_formats import BadLine, FileRange
 from godwit.sources.file_position import FilePosition, PartlyRead
 from godwit.sources.file_types import conformed, from_text
-from godwit.sources.source import Lag, Source, Split
+from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 
 if TYPE_CHECKING:
     import os
@@ -46,6 +47,10 @@ _FEW_FILES: Final = 64  # of so many, an epoch counts the rows before it reads t
 _FEW_BYTES: Final = 1 << 20
 _LAYOUTS_AT_ONCE: Final = 16
 _MAX_LAYOUTS: Final = 4096  # remembered
+_UNREADABLE: Final = pa.schema(
+    [("path", pa.string()), ("value", pa.binary()), ("error", pa.string())]
+)
+_logger = logging.getLogger("godwit")
 
 
 class FileSource(Source):
@@ -61,6 +66,8 @@ class FileSource(Source):
         pattern: str | None = None,
         max_rows_per_epoch: int | None = None,
         max_files_per_epoch: int | None = None,
+        on_bad: str = "refuse",  # lines of text
+        rejects: Any = None,
     ) -> None:
         for option, value in (
             ("max_rows_per_epoch", max_rows_per_epoch),
@@ -72,6 +79,10 @@ class FileSource(Source):
         self._max_files = max_files_per_epoch
         self._directory = Directory(path, filesystem, pattern)
         self._pattern = pattern
+        check_on_bad(self.identity, on_bad, rejects)
+        self._on_bad, self.rejects = on_bad, rejects
+        if on_bad != "refuse":
+            self.unreadable = _UNREADABLE
         self._schema: pa.Schema | None = None
         if schema is not None:
             self._schema = plain_schema(to_schema(schema, where=f"The schema of {self.identity}"))
@@ -85,8 +96,9 @@ class FileSource(Source):
         return f"<{self.identity}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what the driver remembers; copies read splits only."""
+        """Leave behind what the driver remembers, and the sink; copies read splits only."""
         forgotten: dict[str, Any] = {"_listing": None, "_idle_at": None, "_taken": {}}
+        forgotten["rejects"] = None
         return {**self.__dict__, **forgotten, "_layouts": {}}
 
     @property
@@ -402,7 +414,7 @@ class FileSource(Source):
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
         """See `Source.read`."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
@@ -410,13 +422,19 @@ class FileSource(Source):
                 yield from self._read(piece, schema)
                 self._directory.check(piece.file)
 
-    def _read(self, piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _read(self, piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch | Unreadable]:
         file = piece.file
         partitions = partitions_of(file)
-        fields = [field for field in schema if field.name not in partitions]
+        # A line is good or bad whichever columns are asked for.
+        parsed = schema if self._on_bad == "refuse" else self.schema
+        fields = [field for field in parsed if field.name not in partitions]
         batches = self._format.read(self._directory, piece, fields)
         named = self._directory.named(file)
+        bad: list[BadLine] = []
         for batch in batches:
+            if isinstance(batch, BadLine):
+                bad.append(batch)
+                continue
             columns = []
             for field in schema:
                 at = batch.schema.get_field_index(field.name)
@@ -427,6 +445,24 @@ class FileSource(Source):
                 else:
                     columns.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        if bad:
+            yield self._unreadable(named, bad)
+
+    def _unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
+        """Leave lines out of the rows."""
+        if self._on_bad == "skip":
+            _logger.warning(
+                "The file %r: %s cannot be read (%s) and left out.",
+                file,
+                counted(len(bad), "line"),
+                bad[0].reason,
+            )
+        columns = [
+            pa.array([file] * len(bad)),
+            pa.array([line.text.rstrip(b"\r\n") for line in bad], pa.binary()),
+            pa.array([line.reason for line in bad]),
+        ]
+        return Unreadable(rows=pa.RecordBatch.from_arrays(columns, schema=_UNREADABLE))
 
     # -- reports ----------------------------------------------------------------------------------
 

@@ -121,11 +121,13 @@ class RangeReader:
             self._assign([OffsetRange(*p, begin, begin) for p, begin in begins.items()])
         if sum(map(len, self._held.values())) < FEW:
             self._take(0)
-        for place in begins:
+        reached = {place: self._seen[place] for place in begins}
+        near = 0 if reached == begins else BATCH
+        for place, seen in reached.items():
             _, end = self._consumer.get_watermark_offsets(Place(*place), cached=True)
-            if not 0 <= end <= self._seen[place] + BATCH:
+            if not 0 <= end <= seen + near:
                 return None
-        return {place: self._seen[place] for place in begins}
+        return reached
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[OffsetRange, list[Message]]]:
         """Yield the messages of each range in turn, in batches.

@@ -43,7 +43,7 @@ from godwit.sources.kafka_reader import (
     leased_reader,
 )
 from godwit.sources.message_formats import JsonMessages, MessageFormat, as_format
-from godwit.sources.source import Lag, Source, Split, Unreadable
+from godwit.sources.source import Lag, Source, Split, Unreadable, check_on_bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,13 +117,8 @@ class KafkaSource(Source):
         self._max_rows = max_rows_per_epoch
         self._isolation = self._choice("isolation", isolation, "read_committed", "read_uncommitted")
         self._skips_lost = self._choice("on_data_loss", on_data_loss, "refuse", "skip") == "skip"
-        self._on_bad = self._choice("on_bad", on_bad, "refuse", "skip", "divert")
-        if (rejects is None) == (on_bad == "divert"):
-            raise InvalidFlowError(
-                f"{self._where}: on_bad={on_bad!r} and rejects={rejects!r} say different things.",
-                remedy='Give both on_bad="divert" and a sink as rejects=, or neither.',
-            )
-        self.rejects = rejects
+        check_on_bad(self._where, on_bad, rejects)
+        self._on_bad, self.rejects = on_bad, rejects
         self._group = group
         assert self._format.schema is not None
         value_schema = plain_schema(self._format.schema)

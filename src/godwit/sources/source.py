@@ -22,6 +22,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from godwit.model.errors import InvalidFlowError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -96,6 +98,20 @@ class Unreadable:
     """
 
     rows: pa.RecordBatch
+
+
+def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
+    """Refuse what a user says of rows that cannot be read, if it means nothing."""
+    if on_bad not in {"refuse", "skip", "divert"}:
+        raise InvalidFlowError(
+            f"{where}: on_bad={on_bad!r} is not known.",
+            remedy='Give "refuse", "skip" or "divert".',
+        )
+    if (rejects is None) == (on_bad == "divert"):
+        raise InvalidFlowError(
+            f"{where}: on_bad={on_bad!r} and rejects={rejects!r} say different things.",
+            remedy='Give both on_bad="divert" and a sink as rejects=, or neither.',
+        )
 
 
 class Source(ABC):

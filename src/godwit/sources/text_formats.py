@@ -3,6 +3,9 @@
 Offsets are bytes. A range may begin and end in the midst of a line: the line belongs to the range
 that it begins in, so ranges that share their ends have every line once, wherever they were cut.
 Files that are compressed, and CSV with line breaks within quotes, cannot be cut.
+
+Lines are parsed in large blocks.  Where the user wants to go on without those that cannot be read,
+a block that fails is halved until they are found, so a few of them cost little.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ import pyarrow.json as pajson
 
 from godwit.model.errors import SourceError
 from godwit.sources.directory import partitions_of
-from godwit.sources.file_formats import FileFormat, FileRange
+from godwit.sources.file_formats import BadLine, FileFormat, FileRange
 from godwit.sources.file_types import common_schema, from_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.sources.directory import Directory, File
     from godwit.sources.file_formats import FileLayout
@@ -48,6 +51,9 @@ class _TextFormat(FileFormat):
 
     unit = "byte"
     cuttable = True
+
+    def __init__(self, *, skips_bad: bool) -> None:
+        self.skips_bad = skips_bad  # lines that cannot be read are `BadLine`s
 
     def _is_cut(self, file: File) -> bool:
         return self.cuttable and not file.path.endswith(_COMPRESSED)
@@ -117,6 +123,36 @@ class _TextFormat(FileFormat):
             stream.seek(begin)
             yield from _whole_lines(stream, end - begin)
 
+    def _readable(
+        self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
+    ) -> Iterator[pa.RecordBatch | BadLine]:
+        """Parse lines; where those are left out that cannot be, find them by halves."""
+        if self._is_blank(text):
+            return
+        try:
+            if halved:
+                self._insist_on_whole_lines(text)
+            rows = parse(text)
+        except (ValueError, pa.ArrowException) as error:
+            if not self.skips_bad:
+                raise
+            middle = text.rfind(b"\n", 0, len(text) // 2) + 1 or text.find(b"\n") + 1
+            if middle in {0, len(text)}:
+                yield BadLine(text, str(error).partition("\n")[0])
+                return
+        else:
+            yield from rows.combine_chunks().to_batches()
+            return
+        for half in (text[:middle], text[middle:]):
+            yield from self._readable(half, parse, halved=True)
+
+    def _is_blank(self, text: bytes) -> bool:
+        """Return whether there is nothing to parse."""
+        return text.isspace()
+
+    def _insist_on_whole_lines(self, text: bytes) -> None:
+        """Refuse lines that may be parts of one, where a block of them was halved."""
+
     def schema(self, directory: Directory, file: File) -> pa.Schema:
         """Infer it from the file's first lines."""
         for block in self._blocks(directory, FileRange(file=file, stop=min(file.size, 1 << 20))):
@@ -178,26 +214,28 @@ class JsonFormat(_TextFormat):
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch | BadLine]:
         """See `FileFormat.read`."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(
             explicit_schema=pa.schema(read_as), unexpected_field_behavior="ignore"
         )
-        for block in self._blocks(directory, part):
-            text = block.removeprefix(_MARK)
-            if text.isspace():
-                continue
-            if not fields:  # nobody asks for more than how many there are
-                count = sum(not line.isspace() for line in text.split(b"\n") if line)
-                yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
-                continue
+
+        def parsed(text: bytes) -> pa.Table:
             rows = _parsed_json(text, parse)
             for field in as_text:
                 at = rows.schema.get_field_index(field.name)
                 rows = rows.set_column(at, field.name, rows.column(at).cast(field.type))
-            yield from rows.combine_chunks().to_batches()
+            return rows
+
+        for block in self._blocks(directory, part):
+            text = block.removeprefix(_MARK)
+            if not fields:  # nobody asks for more than how many there are
+                count = sum(not line.isspace() for line in text.split(b"\n") if line)
+                yield pa.RecordBatch.from_arrays([pa.nulls(count)], [""])
+                continue
+            yield from self._readable(text, parsed)
 
 
 def _parsed_json(text: bytes, parse: pajson.ParseOptions | None) -> pa.Table:
@@ -248,7 +286,9 @@ class CsvFormat(_TextFormat):
         columns: Sequence[str] | None,
         null_values: Sequence[str],
         newlines_in_values: bool,
+        skips_bad: bool = False,
     ) -> None:
+        super().__init__(skips_bad=skips_bad)
         for option, value in (("delimiter", delimiter), ("quote", quote), ("escape", escape)):
             if value is None and option != "delimiter":
                 continue
@@ -261,6 +301,11 @@ class CsvFormat(_TextFormat):
             raise SourceError(
                 f"The option null_values of a CSV source is {null_values!r}.",
                 remedy='Give a list of texts, such as ["", "NA"].',
+            )
+        if newlines_in_values and skips_bad:
+            raise SourceError(
+                "CSV whose values have line breaks has no lines that could be left out.",
+                remedy='Leave out newlines_in_values=True, or let on_bad be "refuse".',
             )
         self._parse = {
             "delimiter": delimiter,
@@ -289,7 +334,7 @@ class CsvFormat(_TextFormat):
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch | BadLine]:
         """See `FileFormat.read`."""
         file, names = part.file, self._columns
         if names is not None:
@@ -303,23 +348,42 @@ class CsvFormat(_TextFormat):
                 return
             part = replace(part, start=max(part.start, len(header)))
         types = {f.name: pa.string() if _is_instant(f.type) else f.type for f in fields}
-        for block in self._blocks(directory, part):
-            text = block
-            if names is None:
-                header, newline, text = block.partition(b"\n")
-                names = self._names(header + newline)
-            if _NO_LINES.match(text):
-                continue
-            present = [name for name in types if name in names] or names[:1]
-            if fields and present[0] not in types:
-                _insist_on_delimiter(names, str(self._parse["delimiter"]))
-            rows = self._lines(text, names, types, present)
+        present: list[str] = []
+
+        def parsed(lines: bytes) -> pa.Table:
+            rows = self._lines(lines, names or [], types, present)
             for field in fields:
                 if _is_instant(field.type) and field.name in present:
                     instants = from_text(rows.column(field.name).combine_chunks(), field.type)
                     at = rows.schema.get_field_index(field.name)
                     rows = rows.set_column(at, field.name, instants)
-            yield from rows.combine_chunks().to_batches()
+            return rows
+
+        for block in self._blocks(directory, part):
+            text = block
+            if names is None:
+                header, newline, text = block.partition(b"\n")
+                names = self._names(header + newline)
+            if self._is_blank(text):
+                continue
+            present[:] = [name for name in types if name in names] or names[:1]
+            if fields and present[0] not in types:
+                _insist_on_delimiter(names, str(self._parse["delimiter"]))
+            yield from self._readable(text, parsed)
+
+    def _is_blank(self, text: bytes) -> bool:
+        return _NO_LINES.match(text) is not None
+
+    def _insist_on_whole_lines(self, text: bytes) -> None:
+        """Refuse lines with one of two quotes: what is between these may have a line break."""
+        quote, escape = str(self._parse["quote_char"] or "").encode(), self._parse["escape_char"]
+        if not quote or quote not in text:
+            return
+        if escape:
+            text = text.replace(str(escape).encode() + quote, b"")
+        if any(line.count(quote) % 2 for line in text.split(b"\n")):
+            msg = "it has a quote at one end of a value alone"
+            raise ValueError(msg)
 
     def _names(self, header: bytes) -> list[str]:
         """Read the names of columns."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import godwit as gw
+from godwit.model.errors import SourceError
 from godwit.sources import directory
 from godwit.sources.file_formats import _repeated_text
 
@@ -815,3 +816,91 @@ def test_options_of_another_type_are_refused_by_name(
         source_of("csv", tmp_path, **options)
     with pytest.raises(gw.errors.SourceError, match="path"):
         source_of("json", None)  # type: ignore[arg-type]
+
+
+# -- lines that cannot be read ------------------------------------------------------------------
+
+LINES = {
+    "json": lambda n: f'{{"n":{n},"name":"x","price":1.5}}\n',
+    "csv": lambda n: f'{n},"x",1.5\n',
+}
+BAD = {
+    "json": [b'{"n":"seven"}', b'{"n":1', b"\xff", b'{"n":1}{"n":2}', b'{"name":"\xff"}'],
+    "csv": [b"seven,x,1.5", b"1,x", b'2,"x', b'y",1.5,', b'3,"\xff",2.0', b"4,x,1.5,more"],
+}
+
+
+def with_bad_lines(kind: str, path: Path) -> tuple[list[int], set[bytes]]:
+    """Write good lines and bad ones; return the numbers of the good ones, and the bad ones."""
+    good, bad = range(3000), BAD[kind]
+    lines = [LINES[kind](n).encode() for n in good]
+    for number, line in enumerate(bad):
+        lines.insert(number * 437, line + b"\n")
+    header = b"n,name,price\n" if kind == "csv" else b""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(header + b"".join(lines))
+    return list(good), set(bad)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_lines_that_cannot_be_read_are_left_out_and_named_wherever_a_file_is_cut(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = with_bad_lines(kind, tmp_path / f"in/1.{kind}")
+    refusing = source_of(kind, tmp_path / "in")
+    refusing.open(None)
+    end = refusing.latest(refusing.start())
+    with pytest.raises(SourceError, match=f"1.{kind}' cannot be read"):
+        read(refusing, refusing.start(), end)
+    for parts in (1, 5):
+        source = source_of(kind, tmp_path / "in", on_bad="skip")
+        source.open(None)
+        splits = source.splits(source.start(), source.latest(source.start()), parts)
+        batches = [
+            batch for split in splits for batch in source.read(split, ["n", "name", "price"])
+        ]
+        rows = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
+        assert [n for batch in rows for n in batch.column(0).to_pylist()] == good
+        left_out = [batch.rows for batch in batches if isinstance(batch, gw.sources.Unreadable)]
+        assert {value for rows in left_out for value in rows["value"].to_pylist()} == bad
+        assert sum(rows.num_rows for rows in left_out) == len(bad)
+        assert all(
+            path.endswith(f"1.{kind}") for rows in left_out for path in rows["path"].to_pylist()
+        )
+    assert "cannot be read" in caplog.text
+    assert "left out" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_lines_that_cannot_be_read_come_with_their_epoch_to_a_sink(
+    kind: str, tmp_path: Path
+) -> None:
+    good, bad = with_bad_lines(kind, tmp_path / f"in/1.{kind}")
+    source = source_of(kind, tmp_path / "in", on_bad="divert", rejects=gw.sinks.noop())
+    flow = gw.Flow("lines", num_key_groups=4)
+    counts = flow.source("lines", source).key_by("name").compute(rows=gw.count(), n=gw.sum("n"))
+    flow.sink("out", counts, gw.sinks.noop())
+    played = gw.testing.run(flow, {})
+    assert played.rows("out").to_pylist() == [{"name": "x", "rows": len(good), "n": sum(good)}]
+    unreadable = played.rows("lines_unreadable").to_pylist()
+    assert {row["value"] for row in unreadable} == bad
+    assert all(row["error"] for row in unreadable)
+
+
+def test_what_means_nothing_for_lines_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(gw.GodwitError, match="say different things"):
+        source_of("csv", tmp_path, on_bad="divert")
+    with pytest.raises(gw.GodwitError, match="on_bad='ignore' is not known"):
+        source_of("json", tmp_path, on_bad="ignore")
+    with pytest.raises(gw.GodwitError, match="no lines that could be left out"):
+        source_of("csv", tmp_path, on_bad="skip", newlines_in_values=True)
+
+
+def test_a_source_that_leaves_lines_out_keeps_the_contract(tmp_path: Path) -> None:
+    numbers = iter(range(100))
+
+    def add() -> None:
+        with_bad_lines("csv", tmp_path / f"in/{next(numbers)}.csv")
+
+    add()
+    gw.testing.check_source(source_of("csv", tmp_path / "in", on_bad="skip"), add=add)
