@@ -42,30 +42,52 @@ use_archive()
 use_memory_for_files()
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
-_PROGRAMS = ("tests/chaos/", "tests/programs/")  # each of them one after the other
+_PROGRAMS = ("tests/chaos/", "tests/programs/")
+_LONGEST_FIRST = (*_PROGRAMS, *_ON_SPARK)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep what runs on one session in one process, where tests are dealt out to several.
+    """Keep what shares a session or a cluster in one process, where tests are dealt out to several.
 
-    Such a test waits for half of its time, so there are two sessions.  What starts programs or
-    clusters of its own goes one after the other as well, in another process: more of them at once
-    only take each other's cores.
+    A test on the session waits for half of its time, so there are two sessions.  Of what starts
+    programs or clusters of its own a file goes to one process.  All of this is dealt out first, and
+    what takes milliseconds last, so that the processes end together.
     """
+    config.option.loadscopereorder = False  # else the scopes of most tests come first
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
     scheduler._split_scope = _scope
     return scheduler
 
 
 def _scope(test: str) -> str:
-    for programs in _PROGRAMS:
-        if test.startswith(programs):
-            return programs
-    if test.startswith(_ON_SPARK):
-        name = test.partition("::")[0].rpartition("/")[2]
-        return "first session" if name < "test_n" else "second session"
+    file = test.partition("::")[0]
+    if file.startswith(_PROGRAMS):
+        return file
+    if file.startswith(_ON_SPARK):
+        return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
     return test
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, where tests are dealt out to several processes."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def _rank(test: str) -> int:
+    ranks = (n for n, place in enumerate(_LONGEST_FIRST) if test.startswith(place))
+    return next(ranks, len(_LONGEST_FIRST))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a campaign where campaigns alone are asked for.
+
+    To import all tests takes longer than many a campaign, in each process.
+    """
+    if config.option.markexpr != "campaign" or not collection_path.match("test_*.py"):
+        return None
+    return None if "campaign" in collection_path.read_text() else True
 
 
 @pytest.fixture(scope="session")
