@@ -43,7 +43,7 @@ use_memory_for_files()
 
 _ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
 _PROGRAMS = ("tests/chaos/", "tests/programs/")
-_LONGEST_FIRST = (*_PROGRAMS, *_ON_SPARK)
+_LONGEST_FIRST = (*_ON_SPARK, *_PROGRAMS)
 
 
 @pytest.hookimpl(optionalhook=True)
