@@ -1,4 +1,4 @@
-"""``python -m tests.histories [--histories N] [--seed S] [--only SEED] [--baselines] …``."""
+"""``python -m tests.histories [--histories N] [--seed S] [--only SEED] [--steady N] …``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import partial
 from tests import histories
 from tests.histories.drawing import BASELINES, PLANNED_BY, draw
 from tests.histories.playing import play
+from tests.histories.steady import FIRST_S, count_moves
 
 from godwit.model import events
 from godwit.planning.preview import table
@@ -46,6 +47,27 @@ def _judged(planners: tuple[str, ...], seed: int) -> tuple[str, list[str], bool,
     return drawn.planner, said, played.balance, time.process_time() - began_s
 
 
+def _steady(streams: int, first: int, minutes: float, processes: int) -> int:
+    """Play steady streams, and tell in how many key groups moved."""
+    hours = (60 * minutes - FIRST_S) / 3600
+    at_rest, moves, key_groups, cpu_s = 0, 0, 0.0, 0.0
+    with multiprocessing.Pool(processes) as pool:
+        played = pool.imap(partial(count_moves, minutes), range(first, first + streams))
+        for drawn, count, took_s in played:
+            at_rest += not count
+            moves += count
+            key_groups += drawn.scenario.components[0].key_groups * hours
+            cpu_s += took_s
+            if count:
+                print(f"{count:4d} moves: {drawn.describe()}", flush=True)
+    print(
+        f"{at_rest} of {streams} streams ({at_rest / streams:.1%}) moved nothing after the first "
+        f"{FIRST_S / 60:g} minutes; {moves / key_groups:.3%} of key groups moved an hour; "
+        f"{cpu_s:.0f} s of CPU time"
+    )
+    return int(at_rest < 0.95 * streams or moves > 0.01 * key_groups)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=histories.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -56,7 +78,11 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="SEED", help="tell this history whole")
     parser.add_argument("--planner", choices=[*PLANNED_BY, *BASELINES], help="only this planner")
     parser.add_argument("--baselines", action="store_true", help="the baselines, to compare")
+    parser.add_argument("--steady", type=int, metavar="N", help="play N steady streams instead")
+    parser.add_argument("--minutes", type=float, default=65.0, help="of each steady stream")
     given = parser.parse_args()
+    if given.steady:
+        return _steady(given.steady, given.seed, given.minutes, given.processes)
     planners = BASELINES if given.baselines else PLANNED_BY
     if given.planner:
         planners = (given.planner,)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.histories.drawing import BASELINES, PLANNED_BY, TROUBLES, draw
 from tests.histories.playing import play
+from tests.histories.steady import FIRST_S, draw_steady, moved, play_steady
+
+from godwit.cluster.simulated import Keys, Machine, Rate, SimulatedCluster
+from godwit.model import events
 
 # Solvers take seconds for what the others plan in milliseconds.
 SLOW = {"albic", "milp", "mtm", "simple_ssm"}
@@ -42,3 +48,23 @@ def test_a_baseline_stops_neither_the_stream_nor_the_loop(planner: str) -> None:
 def test_equal_seeds_give_equal_histories() -> None:
     one, same = (play(draw(4)).simulation.history for _ in range(2))
     assert [e.describe() for e in one.events] == [e.describe() for e in same.events]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steady_input_moves_nothing_once_it_is_even(seed: int) -> None:
+    """Few rows a period, of unequal cost: 500 streams of an hour by ``--steady 500``."""
+    assert moved(play_steady(draw_steady(seed, minutes=8.0)), FIRST_S) == 0
+
+
+def test_truly_even_input_of_few_dear_rows_moves_nothing_at_all() -> None:
+    """50 rows a second of 80 ms: chance makes executors differ by a tenth in every period."""
+    drawn = draw_steady(0, minutes=4.0)
+    even = replace(
+        drawn.scenario,
+        components=(replace(drawn.scenario.components[0], key_groups=128, row_ms=80.0),),
+        cluster=SimulatedCluster(machines=(Machine(cores=2),) * 4),
+        rate=Rate(rows_per_s=50.0),
+        keys=Keys(number=100_000, zipf=0.0),
+    )
+    played = play_steady(replace(drawn, scenario=even, spread=0.0, busy=0.0))
+    assert not played.history.of_kind(events.RebalancingStarted)

@@ -8,10 +8,12 @@ all that the key group holds, sent to where windows are consolidated, which all 
 
 Moves are made in the planner's order, no further than the budget goes and than it takes to be even
 enough; and none is made unless the load distance is above its bound, the gain is above its cost,
-and the gain is more than noise.  A plan that collocates may do so where the load stays even enough.
+and both are more than noise explains: loads are measured from so many rows, and chance alone makes
+executors differ.  A plan that collocates may do so where the load stays even enough.
 
-Invariant: cutting a plan short never breaks it (every prefix of its moves is a legal plan), and
-moves off a draining executor need no gain.
+Invariants: cutting a plan short never breaks it (every prefix of its moves is a legal plan); moves
+off a draining executor need no gain, and have half of a budget that does not suffice for all, so
+that draining ends; no budget is exceeded, but by one key group that is larger by itself.
 
 Source: paper 2 §4.3 (a budget for every adaptation period); Algorithm 1's "apply"; paper 3 §4.5
 (instant migration, and the expansion of keys that it costs).
@@ -24,16 +26,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.adapt.settings import Budget
 from godwit.planning import metrics
 from godwit.planning.solution import moves_in_order
 
 if TYPE_CHECKING:
-    from godwit.adapt.settings import Budget
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray, IntArray
 
 LEAST_GAIN = 0.05
 """By how much of the mean the busiest executor must be relieved, or the load distance fall."""
+CERTAIN = 4.0
+"""Standard errors by which an executor must differ from the mean before it counts as uneven.
+
+Chance does so once in 16,000 looks: five hours of ten executors and periods of ten seconds.
+"""
+_MARGIN = 2.0
+"""Standard errors by which its difference must exceed the bound."""
 _LEAST_BUSY = 0.01
 """The same as a share of an executor's time: on a stream with little to do nothing moves."""
 
@@ -62,6 +71,8 @@ class SelectedMoves:
     gain_s: float
     cost_s: float
     moved_bytes: float  # state that moves
+    # standard error of the load index of the executor known least well, as a share of the mean
+    error: float = 0.0
     reason: str = ""  # why nothing moves; empty where something does
 
 
@@ -69,6 +80,27 @@ def distance(problem: Problem, assignment: IntArray) -> float:
     """Load distance as a share of the mean load index; 0 where there is no load."""
     mean = metrics.mean_index(problem)
     return metrics.load_distance(problem, assignment) / mean if mean > 0 else 0.0
+
+
+def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | None) -> FloatArray:
+    """Shape ``(n,)``: standard error of every executor's load index; 0 where none is known.
+
+    `variance`, shape ``(m,)``, is that of each key group's measured load.
+    """
+    if variance is None:
+        return np.zeros(problem.num_executors)
+    summed = np.bincount(assignment, weights=variance, minlength=problem.num_executors)
+    errors: FloatArray = np.sqrt(summed) / problem.speed
+    return errors
+
+
+def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
+    """Return whether some executor's load differs from the mean by more than bound and noise."""
+    mean = metrics.mean_index(problem)
+    apart = np.abs(metrics.load_index(problem, problem.current) - mean)
+    errors = load_errors(problem, problem.current, variance)
+    allowed = np.maximum(max_load_distance * mean + _MARGIN * errors, CERTAIN * errors)
+    return bool((apart > allowed)[problem.available].any())
 
 
 def select_moves(
@@ -79,6 +111,10 @@ def select_moves(
     *,
     # state of each key group, where it is more than what moves with it (`Problem.state_bytes`)
     held_bytes: FloatArray | None = None,
+    # variance of each key group's measured load; ``None``: it is exact
+    variance: FloatArray | None = None,
+    # whether a key group larger than the budget may move, if it moves alone
+    alone: bool = True,
 ) -> SelectedMoves:
     """Choose the moves of a plan that are worth making.
 
@@ -86,49 +122,90 @@ def select_moves(
     Where the problem wants intervals, all moves are made or none.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
+    plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)
     order = moves_in_order(problem, planned)
     leaving = problem.draining[problem.current[order]]
     balancing, draining = order[~leaving], order[leaving]
-    all_or_nothing = problem.intervals
-    chosen = balancing if all_or_nothing else _within(problem, balancing, budget)
-    if not all_or_nothing and not len(problem.traffic.rate):
-        chosen = chosen[: _enough(problem, planned, chosen, terms)]
-    balanced = _effect_of(problem, planned, chosen, terms, expands)
-    reason = _reason(problem, balanced, terms)
-    if reason:
-        stays = _effect_of(problem, planned, chosen[:0], terms, expands)
-        balanced = replace(stays, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
+    if problem.intervals:
+        balanced = _judged(plan, balancing)
+        if len(_within(problem, balanced.order, budget, alone=alone)) < len(balanced.order):
+            balanced = replace(
+                _effect_of(plan, order[:0]), reason="a plan by ranges exceeds the budget"
+            )
+        if not len(draining):
+            return balanced
+        return _effect_of(plan, np.concatenate([balanced.order, draining]))
+    first = order[:0]
+    if len(draining):
+        half = Budget(
+            max_moves=None if budget.max_moves is None else -(-budget.max_moves // 2),
+            max_bytes=None if budget.max_bytes is None else budget.max_bytes / 2,
+        )
+        first = _within(problem, draining, half, alone=alone)
+        budget = budget.less(len(first), float(problem.state_bytes[first].sum()))
+        alone = alone and not len(first)
+    chosen = _within(problem, balancing, budget, alone=alone)
+    if not len(problem.traffic.rate):
+        chosen = chosen[: _enough(plan, chosen)]
+    balanced = _judged(plan, chosen)
     if not len(draining):
         return balanced
-    # Balance first: it was planned with the rest of the draining executors' load still to come.
     left = budget.less(len(balanced.order), balanced.moved_bytes)
-    emptied = draining if all_or_nothing else _within(problem, draining, left)
-    if not len(emptied) and not len(balanced.order):
-        emptied = draining[:1]
-    if not len(emptied):
+    alone = alone and not len(balanced.order)
+    emptied = [first, _within(problem, draining[len(first) :], left, alone=alone)]
+    if not sum(map(len, emptied)):
+        if len(balanced.order):
+            return balanced
+        return replace(balanced, reason="the budget lets no key group leave draining executors")
+    # Balance first: it was planned with the rest of the draining executors' load still to come.
+    return _effect_of(plan, np.concatenate([balanced.order, *emptied]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Plan:
+    """A plan, and the terms by which its moves are priced."""
+
+    problem: Problem
+    planned: IntArray
+    terms: Terms
+    expands: FloatArray  # state that a key group holds and does not move
+    variance: FloatArray | None  # of each key group's measured load
+
+
+def _judged(plan: _Plan, chosen: IntArray) -> SelectedMoves:
+    """Return balancing moves if they are worth making, and the reason where they are not."""
+    balanced = _effect_of(plan, chosen)
+    reason = _reason(plan, balanced)
+    if not reason:
         return balanced
-    return _effect_of(problem, planned, np.concatenate([balanced.order, emptied]), terms, expands)
+    stays = _effect_of(plan, chosen[:0])
+    return replace(stays, gain_s=balanced.gain_s, cost_s=balanced.cost_s, reason=reason)
 
 
-def _within(problem: Problem, order: IntArray, budget: Budget) -> IntArray:
-    """First moves that fit the budget; one that is too large for it alone goes alone."""
+def _within(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -> IntArray:
+    """First moves that fit the budget; one that is too large for it may go alone."""
     count = len(order) if budget.max_moves is None else min(len(order), budget.max_moves)
     if budget.max_bytes is not None and count:
         total = np.cumsum(problem.state_bytes[order[:count]])
         paid = int(np.searchsorted(total, budget.max_bytes * (1 + 1e-9), side="right"))
-        count = min(count, max(paid, 1 if budget.max_bytes > 0 else 0))
+        count = min(count, max(paid, 1 if alone and budget.max_bytes > 0 else 0))
     return order[:count]
 
 
-def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) -> int:
-    """Count the first moves after which the load is even enough, or as even as after all."""
+def _enough(plan: _Plan, order: IntArray) -> int:
+    """Count the first moves after which the load is even enough, or as even as after all.
+
+    What differs by a standard error is as even as measurements can tell.
+    """
+    problem, planned, terms = plan.problem, plan.planned, plan.terms
     if not len(order):
         return 0
     after = problem.current.copy()
     after[order] = planned[order]
     stays = ~problem.draining
     mean = metrics.mean_index(problem)
-    wanted = max(metrics.load_distance(problem, after), terms.even_enough * mean)
+    error = float(load_errors(problem, after, plan.variance).max())
+    wanted = max(metrics.load_distance(problem, after), terms.even_enough * mean, error)
     load = metrics.loads(problem, problem.current)
     deviation = np.where(stays, np.abs(load / problem.speed - mean), 0.0)
     most, speed, weight = wanted * (1 + 1e-9), problem.speed, problem.weight
@@ -144,15 +221,16 @@ def _enough(problem: Problem, planned: IntArray, order: IntArray, terms: Terms) 
     return len(order)
 
 
-def _effect_of(
-    problem: Problem, planned: IntArray, order: IntArray, terms: Terms, expands: FloatArray
-) -> SelectedMoves:
+def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
     """Return the benefit and cost of making some of a plan's moves."""
+    problem, terms = plan.problem, plan.terms
     after = problem.current.copy()
-    after[order] = planned[order]
+    after[order] = plan.planned[order]
     relief = _busiest(problem, problem.current) - _busiest(problem, after)
     spared = _crossing(problem, problem.current) - _crossing(problem, after)
-    merged_bytes = float(expands[order].sum()) / problem.num_executors
+    mean = metrics.mean_index(problem)
+    errors = load_errors(problem, problem.current, plan.variance)[problem.available]
+    merged_bytes = float(plan.expands[order].sum()) / problem.num_executors
     return SelectedMoves(
         assignment=after,
         order=order,
@@ -162,6 +240,7 @@ def _effect_of(
         gain_s=(relief + spared * terms.seconds_per_byte) * terms.horizon_s,
         cost_s=(_busiest_link(problem, after) + merged_bytes) * terms.seconds_per_byte,
         moved_bytes=metrics.moved_bytes(problem, after),
+        error=float(errors.max(initial=0.0)) / mean if mean > 0 else 0.0,
     )
 
 
@@ -187,20 +266,25 @@ def _busiest_link(problem: Problem, after: IntArray) -> float:
     return float(max(sent.max(), received.max()))
 
 
-def _reason(problem: Problem, selected: SelectedMoves, terms: Terms) -> str:
+def _reason(plan: _Plan, selected: SelectedMoves) -> str:
     """Return why a plan's balancing moves are not worth making; empty where they are."""
+    problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
+    even = ""
+    if selected.distance_before <= terms.max_load_distance:
+        even = "the load is even enough"
+    elif not is_uneven(problem, plan.variance, terms.max_load_distance):
+        even = "the load is as even as so few rows can tell"
     if not len(selected.order):
-        even = selected.distance_before <= terms.max_load_distance
-        return "the load is even enough" if even else "the planner moves nothing"
+        return even or "the planner moves nothing"
     spares = selected.gain_s > selected.relief * terms.horizon_s
     stays_even = selected.distance_after <= max(terms.max_load_distance, selected.distance_before)
     if not (spares and stays_even):
-        if selected.distance_before <= terms.max_load_distance:
-            return "the load is even enough"
+        if even:
+            return even
         # An idle executor is uneven, too, and filling it relieves each of the others by little.
         evened = max(selected.relief, (selected.distance_before - selected.distance_after) * mean)
-        if evened < LEAST_GAIN * mean:
+        if evened < max(LEAST_GAIN, selected.error) * mean:
             return "no plan makes the load more even"
         if evened < _LEAST_BUSY:
             return "there is too little to do"

@@ -1,29 +1,33 @@
-r"""Speeds of executors, estimated from the cost of the same kind of work here and there.
+r"""Speeds of executors, estimated from the cost of the same key groups here and there.
 
 A machine may be slower than others, or become so; its key groups then look expensive, and a planner
-that took their cost for their own would be wrong wherever it puts them.
+that took their cost for their own would be wrong wherever it puts them.  Key groups that *are* dear
+look the same, as long as they stay where they are.
 
-The model: with :math:`u_k` what a row of key group :math:`k` costs on a standard executor, relative
-to what its component's rows cost, and :math:`s_{it}` how slow executor :math:`i` is in period
-:math:`t`, the measured cost is :math:`y_{kit} = u_k + s_{it} + \varepsilon`, all in logarithms.
-Both are unknown and small unless shown otherwise: :math:`u_k \sim N(0, \sigma_u^2)`, as much as
-key groups of one executor differ; :math:`s_{it} \sim N(0, \sigma_s^2)`;
-:math:`\varepsilon \sim N(0, \sigma_\varepsilon^2)`.  So an executor all of whose key groups are
-dear counts as slow, a dear key group among cheap ones as dear, and a key group that stays dear
-wherever it moves clears the executors it was on.
+So nothing but a key group compared with itself tells of speed.  With :math:`y` the logarithm of
+what a key group costs in a period, relative to what so many rows and epochs cost in its component
+as a rule, a key group that was on executor :math:`i` and is on :math:`j` (mostly, :math:`i = j`)
+differs by
 
-Invariant: the median executor has speed 1; differences that noise explains count as none.
+.. math:: y_{kj} - y_{ki} = s_j - s_i' + \varepsilon,
 
-Source: paper 2 §3 (capacities "inferred at runtime, by first assuming all nodes are homogeneous,
-then measuring the actual effect of state migration"); the estimate is that of a mixed model with
-crossed effects (Henderson 1975), in which the two are estimated in turns.
+where :math:`s'` is how slow executors were in the period before, and :math:`s` how slow they are
+now, in logarithms.  All key groups that went the same way are one measurement, their median, so
+that a key of which rows have become dear changes nothing.  These measurements, and that speeds
+change rarely but then by factors of two, are a linear model of :math:`(s', s)` with normal errors;
+its estimate is the mean given both (a Kalman step; :math:`s'` is known from the steps before).
+
+Invariants: executors that were never compared have speed 1 ("first assuming all nodes are
+homogeneous, then measuring the actual effect of state migration": paper 2 §3); the median executor
+has speed 1; differences that noise explains count as none, and so do planners that want equal
+executors get them.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -35,88 +39,139 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray
 
 _SIGMA_SPEED = np.log(2.0)
-"""Machines differ by a factor of two as a matter of course."""
-_SIGMA_NOISE = 0.2
-"""Deviation of the cost of a row of one key group from period to period."""
-_SIGMA_KEY = (0.1, 2.0)
-"""Least and most that key groups of one component are taken to differ by."""
+"""Machines differ, and change, by a factor of two as a matter of course."""
+_SIGMA_KEY = np.log(2.0)
+"""What one key group may change by itself."""
+_SIGMA_NOISE = 0.1
+"""Deviation of the cost of a row from period to period, beside chance among the rows."""
+_SIGMA_ROW = 0.5
+"""Deviation of the cost of one row."""
+_SIGMA_MACHINE = 0.05
+"""The same of all rows of an executor: machines do other things besides."""
+_MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
-_ERRORS = 2.0
+_ERRORS = 3.0
 """Standard errors within which an executor counts as fast as the others."""
 _CHANGED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
-_PERIODS = 4
-_TURNS = 30
+_FEW = 3
+"""Key groups of which the median is no better than one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Costs:
-    """Measured costs of one period: columns, one entry for each key group and executor."""
+    """Costs of some of a component's key groups: columns, one entry for each."""
 
-    names: tuple[str, ...]
-    key_group: npt.NDArray[np.int64]  # numbered over all components
-    executor: npt.NDArray[np.int64]  # index into `names`
+    key_group: npt.NDArray[np.int64]
+    executor: npt.NDArray[np.object_]  # name of where each was; ``None``: it was not seen
     cost: FloatArray  # logarithm of measured over expected seconds
+    variance: FloatArray
 
 
 class Speeds:
     """Estimates executors' speeds, period after period."""
 
     def __init__(self) -> None:
-        self._periods: deque[_Costs] = deque(maxlen=_PERIODS)
-        self._first: dict[str, int] = {}
-        self._size = 0
+        self._seen: dict[str, _Costs] = {}
+        # executor → how slow it is, as a logarithm, and the variance of that
+        self._slow: dict[str, float] = {}
+        self._variance: dict[str, float] = {}
         self._latest: Mapping[str, float] = {}
 
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
         """Add a period, and return executor → speed; 1 for those without measurements."""
-        self._periods.append(self._costs(statistics))
-        estimates = self._estimate()
-        self._latest = {e: _settled(speed, self._latest.get(e)) for e, speed in estimates.items()}
-        return self._latest
-
-    def _costs(self, statistics: PeriodStatistics) -> _Costs:
-        """Relative cost of every key group on every executor that it was on."""
-        number: dict[str, int] = {}
-        columns: list[tuple[npt.NDArray[Any], ...]] = []
+        here: set[str] = set()
+        # (executor before, executor now) → differences of key groups, and their variances
+        differences: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         for name, component in sorted(statistics.components.items()):
-            if name not in self._first:
-                self._first[name] = self._size
-                self._size += len(component.in_bytes)
-            for span, (touched, cost) in zip(
-                component.by_assignment, _relative_costs(component.by_assignment), strict=True
-            ):
-                of = np.array(
-                    [number.setdefault(e, len(number)) for e in span.assignment.executors]
-                )[span.assignment.executor_of[touched]]
-                columns.append((touched + self._first[name], of, cost))
-        if not columns:
-            nothing = np.empty(0, np.int64)
-            return _Costs(names=(), key_group=nothing, executor=nothing, cost=np.empty(0))
-        key_group, executor, cost = (np.concatenate(c) for c in zip(*columns, strict=True))
-        return _Costs(
-            names=tuple(number),
-            key_group=key_group.astype(np.int64),
-            executor=executor.astype(np.int64),
-            cost=cost,
-        )
-
-    def _estimate(self) -> Mapping[str, float]:
-        """Executor → speed, from the costs of the last periods."""
-        latest = self._periods[-1]
-        offsets = np.cumsum([0, *(len(p.names) for p in self._periods)])
-        key_group = np.concatenate([p.key_group for p in self._periods])
-        executor = np.concatenate(
-            [p.executor + at for p, at in zip(self._periods, offsets.tolist(), strict=False)]
-        )
-        cost = np.concatenate([p.cost for p in self._periods])
-        if not latest.cost.size:
+            for costs in _relative_costs(component.by_assignment):
+                here.update(costs.executor.tolist())
+                self._compare(name, costs, differences)
+                self._note(name, costs, len(component.in_bytes))
+        if not here:
             return {}
-        slow, error = _take_turns(key_group, executor, cost, self._size, int(offsets[-1]))
-        slow, error = slow[offsets[-2] :], error[offsets[-2] :]
-        slow = slow - np.median(slow)
-        slow[np.abs(slow) < np.maximum(_NO_DIFFERENCE, _ERRORS * error)] = 0.0
-        return dict(zip(latest.names, np.exp(-slow).tolist(), strict=True))
+        self._solve(sorted(here), differences)
+        slow = {e: self._slow[e] for e in here}
+        middle = float(np.median(list(slow.values())))
+        estimates: dict[str, float] = {}
+        for e in sorted(here):
+            apart = slow[e] - middle
+            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(self._variance[e])))
+            speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
+            estimates[e] = _settled(speed, self._latest.get(e))
+        self._latest = estimates
+        return estimates
+
+    def _compare(
+        self,
+        name: str,
+        costs: _Costs,
+        differences: dict[tuple[str, str], list[tuple[float, float]]],
+    ) -> None:
+        """Add the differences of a component's key groups from when they were last seen."""
+        last, at = self._seen.get(name), costs.key_group
+        if last is None:
+            return
+        apart = (costs.cost - last.cost[at]).tolist()
+        noise = (costs.variance + last.variance[at]).tolist()
+        pairs = zip(last.executor[at].tolist(), costs.executor.tolist(), strict=True)
+        for (before, now), one, its in zip(pairs, apart, noise, strict=True):
+            if before is not None:
+                differences[before, now].append((one, its))
+
+    def _note(self, name: str, costs: _Costs, num_key_groups: int) -> None:
+        """Remember what a component's key groups cost, and where."""
+        if name not in self._seen:
+            self._seen[name] = _Costs(
+                key_group=np.arange(num_key_groups),
+                executor=np.full(num_key_groups, None, object),
+                cost=np.zeros(num_key_groups),
+                variance=np.zeros(num_key_groups),
+            )
+        seen, at = self._seen[name], costs.key_group
+        seen.executor[at], seen.cost[at] = costs.executor, costs.cost
+        seen.variance[at] = costs.variance
+
+    def _solve(
+        self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]
+    ) -> None:
+        """Estimate how slow executors are now, from how slow they were and from differences."""
+        names = sorted({*here, *(name for pair in differences for name in pair)})
+        number, n = {name: at for at, name in enumerate(names)}, len(names)
+        known = np.array([self._slow.get(name, 0.0) for name in names])
+        # The unknowns are deviations from what is known: of the period before, then of this one.
+        prior = np.zeros((2 * n, 2 * n))
+        each = np.arange(n)
+        prior[each, each] = 2 * _SIGMA_SPEED**-2
+        prior[n + each, n + each] = _SIGMA_SPEED**-2
+        prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
+        measured, pull = np.zeros((2 * n, 2 * n)), np.zeros(2 * n)
+        for (before, now), of in sorted(differences.items()):
+            i, j = number[before], n + number[now]
+            difference, variance = _middle(of)
+            residual = difference - (known[j - n] - known[i])
+            measured[[i, j], [i, j]] += 1 / variance
+            measured[[i, j], [j, i]] -= 1 / variance
+            pull[i] -= residual / variance
+            pull[j] += residual / variance
+        inverse = np.linalg.inv(prior + measured)
+        slow = known + (inverse @ pull)[n:]
+        # The error of the measurements, not of the assumption that machines are equal otherwise.
+        error = np.einsum("ij,jk,ik->i", inverse[n:], measured, inverse[n:], optimize=True)
+        for name in here:
+            self._slow[name] = float(slow[number[name]])
+            self._variance[name] = float(error[number[name]])
+
+
+def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
+    """Median of some differences, and its variance."""
+    apart, variances = np.array(differences).T
+    count, middle = len(apart), float(np.median(apart))
+    spread = 1.4826 * float(np.median(np.abs(apart - middle)))
+    variance = _MEDIAN_ERROR**2 * max(float(np.mean(variances)), spread**2) / count
+    if count < _FEW:
+        variance += _SIGMA_KEY**2 / count
+    return middle, variance + 2 * _SIGMA_MACHINE**2
 
 
 def _settled(speed: float, before: float | None) -> float:
@@ -128,8 +183,8 @@ def _settled(speed: float, before: float | None) -> float:
 
 def _relative_costs(
     by_assignment: tuple[AssignmentPeriod, ...],
-) -> list[tuple[npt.NDArray[np.int64], FloatArray]]:
-    """Per assignment period: key groups with load, and log(measured / expected cost) of each.
+) -> list[_Costs]:
+    """Per assignment period: costs of the key groups with load.
 
     Expected is what its epochs and its rows cost in this component as a rule: a key group costs
     something whenever it is touched, so few rows are dearer each than many.
@@ -156,32 +211,16 @@ def _relative_costs(
     for span in by_assignment:
         mine = slice(at, at + len(span.rows))
         touched = np.flatnonzero(shown[mine])
-        estimates.append((touched, np.log(busy_s[mine][touched] / expected[mine][touched])))
+        relative = np.log(busy_s[mine][touched] / expected[mine][touched])
+        variance = _SIGMA_NOISE**2 + _SIGMA_ROW**2 / rows[mine][touched]
+        names = np.array(span.assignment.executors, object)
+        estimates.append(
+            _Costs(
+                key_group=touched,
+                executor=names[span.assignment.executor_of[touched]],
+                cost=relative,
+                variance=variance,
+            )
+        )
         at += len(span.rows)
     return estimates
-
-
-def _take_turns(
-    key_group: npt.NDArray[np.int64],
-    executor: npt.NDArray[np.int64],
-    cost: FloatArray,
-    num_key_groups: int,
-    num_executors: int,
-) -> tuple[FloatArray, FloatArray]:
-    """Estimate slowness per executor (logarithm) and its error, in turns with key groups' costs."""
-    on = np.bincount(executor, minlength=num_executors)
-    of = np.bincount(key_group, minlength=num_key_groups)
-    middle = np.bincount(executor, cost, num_executors) / np.maximum(on, 1)
-    spread = float(np.sqrt(np.mean((cost - middle[executor]) ** 2)))
-    sigma_key = float(np.clip(spread, *_SIGMA_KEY))
-    noise, prior = _SIGMA_NOISE**-2, _SIGMA_SPEED**-2
-    alone = sigma_key**-2
-    # Begun from the executors' means, not from nothing: what all of an executor's key groups share
-    # is more likely its own, and taking turns is slow to shift it from them.
-    slow = middle * (on / (on + (sigma_key / _SIGMA_SPEED) ** 2))
-    for _ in range(_TURNS):
-        dear = noise * np.bincount(key_group, cost - slow[executor], num_key_groups)
-        dear /= alone + noise * of
-        slow = noise * np.bincount(executor, cost - dear[key_group], num_executors)
-        slow /= prior + noise * on
-    return slow, sigma_key / np.sqrt(np.maximum(on, 1))

@@ -54,6 +54,9 @@ class MeasuredProblem:
     link_bytes_per_s: float  # what a load of 1 on the network stands for
     # shape ``(m,)``: state of each key group, also of those that would move without it
     held_bytes: FloatArray
+    # shape ``(m,)``: variance of each key group's measured load on the bottleneck resource;
+    # ``None``: it is exact
+    variance: FloatArray | None = None
 
     def part(self, component: str) -> slice:
         """Return the slice of the key groups that belong to a component."""

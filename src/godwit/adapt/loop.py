@@ -177,11 +177,16 @@ class Controller:
             if static:
                 return  # closed only so that nothing is kept for longer than a period
             self._period, self._speed_of = period, self._speeds.update(period)
+            self._statistics.speeds = self._speed_of
             yield from self._balance(period, view, now_s, scale=True)
         elif static:
             return
         elif came and self._period is not None:
             yield from self._balance(self._period, view, now_s, scale=False)
+        elif self._statistics.shifted:
+            # Where key groups should be cannot wait for the period's end; rates can.
+            self._statistics.shifted = False
+            yield from self._balance(self._statistics.so_far(now_s), view, now_s, scale=False)
         else:
             yield from self._lanes.propose(view, now_s)
 
@@ -192,6 +197,8 @@ class Controller:
             return True  # what needs more executors should not wait for the period's end
         if passed_s < self._settings.period_s:
             return False
+        if self._settings.scaling_model is not None and self._statistics.unsettled:
+            return passed_s >= _LATE * self._settings.period_s
         if self._statistics.show(self._settings.cadence.min_epochs, self._settings.period_s):
             return True
         late = passed_s >= _LATE * self._settings.period_s
@@ -209,7 +216,7 @@ class Controller:
             or self._overrides.holds(f"migration of {name}", now_s)
         }
         planning = self._planning
-        planning.begin()
+        planning.begin(now_s)
         if scale:
             planning.remember(period, self._speed_of)
         planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
@@ -227,7 +234,9 @@ class Controller:
             if reason != _IN_MIGRATION:
                 yield Proposal(subject=f"balancing of {name}", reason=reason)
         for plan in planned:
-            yield from self._moves(plan)
+            # Nothing is planned of what stays as it is, so nothing is to be said of it, either.
+            if not busy.keys() >= set(plan.measured.components):
+                yield from self._moves(plan)
 
     @property
     def _replans(self) -> bool:
@@ -307,6 +316,7 @@ class Controller:
         """Carry out a proposal: moves, lanes, or another number of executors."""
         change = proposal.change
         if isinstance(change, Rebalance):
+            self._planning.spend(change.plan.selected, self._clock.now_s())
             return self._rebalancing.start(change)
         if isinstance(change, LaneChange):
             return self._rebalancing.change_lanes(change)

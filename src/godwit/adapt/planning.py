@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import Terms, distance, select_moves
+from godwit.adapt.cost_benefit import Terms, distance, is_uneven, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad
@@ -76,7 +76,8 @@ def measured_problem(
     parts = {
         name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
     }
-    busy = {name: part.standard_s(speeds) / period_s for name, part in parts.items()}
+    expected = {name: part.expected_s(speeds) for name, part in parts.items()}
+    busy = {name: seconds / period_s for name, (seconds, _) in expected.items()}
     windows = _windows(busy, history or {})
     problem = joint_problem(
         {
@@ -110,26 +111,47 @@ def measured_problem(
         turns[[at + g for g in view.components[name].instant]] = True
     # Both slots of a key group have to leave an executor that is to go.
     turns &= ~problem.draining[problem.current]
-    return MeasuredProblem(
-        problem=replace(
-            problem,
-            resources=tuple(resources),
-            load=np.stack([load for load, _ in resources.values()], axis=1),
-            capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
-            state_bytes=np.where(turns, 0.0, problem.state_bytes),
-            seconds_per_byte=seconds_per_byte,
-            downstream=tuple(
-                (components.index(up), components.index(down))
-                for up, down in topology.downstream
-                if up in parts and down in parts
-            ),
+    whole = replace(
+        problem,
+        resources=tuple(resources),
+        load=np.stack([load for load, _ in resources.values()], axis=1),
+        capacity=np.stack([capacity for _, capacity in resources.values()], axis=1),
+        state_bytes=np.where(turns, 0.0, problem.state_bytes),
+        seconds_per_byte=seconds_per_byte,
+        downstream=tuple(
+            (components.index(up), components.index(down))
+            for up, down in topology.downstream
+            if up in parts and down in parts
         ),
+    )
+    return MeasuredProblem(
+        problem=whole,
         components=tuple(components),
         first=dict(zip(components, first, strict=True)),
         rows_per_s=np.concatenate([part.rows for part in parts.values()]) / period_s,
         link_bytes_per_s=means.link_bytes_per_s or 1.0,
         held_bytes=problem.state_bytes,
+        variance=_variance(whole, list(expected.values())),
     )
+
+
+def _variance(
+    problem: Problem, expected: Sequence[tuple[FloatArray, FloatArray | None]]
+) -> FloatArray | None:
+    """Shape ``(m,)``: variance of key groups' loads on the bottleneck; ``None``: not known.
+
+    Bytes on the network are known as badly as busy time, relative to their mean, since both come
+    with the rows; sizes of state are exact.
+    """
+    resource = problem.resources[problem.bottleneck]
+    if resource == "memory" or all(variance is None for _, variance in expected):
+        return None
+    relative = [
+        np.zeros_like(mean) if variance is None else variance / np.maximum(mean, 1e-12) ** 2
+        for mean, variance in expected
+    ]
+    variance: FloatArray = np.concatenate(relative) * problem.weight**2
+    return variance
 
 
 def _nothing(assignment: Assignment) -> ComponentStatistics:
@@ -321,10 +343,24 @@ class Planning:
         self._learning = Learning()
         # number of executors and arrival rate of the last period in which nothing changed
         self._unchanged: tuple[int, float] | None = None
+        # time, key groups and bytes of what was carried out within a period
+        self._spent: list[tuple[float, ...]] = []
 
-    def begin(self) -> None:
+    def begin(self, now_s: float) -> None:
         """Start the time limit of a decision."""
         self._left_s = self._limit_s
+        # A period that ends early shares the budget of the one before.
+        begun_s = now_s - self._settings.period_s * (1 - 1e-6)
+        self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
+
+    def spend(self, selected: SelectedMoves, now_s: float) -> None:
+        """Count moves that are carried out against the budget of the period."""
+        self._spent.append((now_s, len(selected.order), selected.moved_bytes))
+
+    def _budget(self) -> tuple[Budget, bool]:
+        """Return what is left of the period's budget, and whether nothing of it was spent."""
+        moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
+        return self._settings.budget.less(int(moves), size_bytes), not moves
 
     def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
         """Add a period to the history."""
@@ -346,7 +382,7 @@ class Planning:
     ) -> list[Planned]:
         """Plan all components."""
         settings = self._settings
-        budget = Budget(max_bytes=None) if tried else settings.budget
+        budget, alone = (Budget(max_bytes=None), True) if tried else self._budget()
         measured = [
             measured_problem(
                 group,
@@ -367,12 +403,15 @@ class Planning:
         measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
         for one in measured:
-            plan = self._plan_one(one, budget, set(fixed))
+            plan = self._plan_one(one, budget, set(fixed), alone=alone)
+            alone = alone and not len(plan.selected.order)
             budget = budget.less(len(plan.selected.order), plan.selected.moved_bytes)
             plans.append(plan)
         return plans
 
-    def _plan_one(self, measured: MeasuredProblem, budget: Budget, fixed: set[str]) -> Planned:
+    def _plan_one(
+        self, measured: MeasuredProblem, budget: Budget, fixed: set[str], *, alone: bool
+    ) -> Planned:
         """Plan one problem within the budget, and select the moves that are worth it."""
         settings = self._settings
         limits = replace(
@@ -396,7 +435,15 @@ class Planning:
         return Planned(
             measured=measured,
             assignment=planned,
-            selected=select_moves(problem, planned, terms, budget, held_bytes=measured.held_bytes),
+            selected=select_moves(
+                problem,
+                planned,
+                terms,
+                budget,
+                held_bytes=measured.held_bytes,
+                variance=measured.variance,
+                alone=alone,
+            ),
             planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
@@ -406,7 +453,8 @@ class Planning:
         if not len(problem.available):
             return problem.current
         needed = bool(problem.draining[problem.current].any())
-        even = distance(problem, problem.current) <= self._settings.worth.max_load_distance
+        bound = self._settings.worth.max_load_distance
+        even = not is_uneven(problem, measured.variance, bound)
         if even and not needed and not len(problem.traffic.rate):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._homes is not None:

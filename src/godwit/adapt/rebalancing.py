@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.adapt.cost_benefit import LEAST_GAIN, distance
+from godwit.adapt.cost_benefit import CERTAIN, LEAST_GAIN, distance
 from godwit.adapt.policy import Proposal
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
@@ -86,7 +86,8 @@ class _Migration:
                 return f"executor {name} is to leave"
         reached = distance(problem, after)
         missed = reached - max(self.distance, max_load_distance)
-        if missed < LEAST_GAIN or reached - selected.distance_after < LEAST_GAIN:
+        least = max(LEAST_GAIN, CERTAIN * selected.error)
+        if missed < least or reached - selected.distance_after < LEAST_GAIN:
             return ""
         new = sorted(set(problem.executors) - self.known_executors)
         if new:

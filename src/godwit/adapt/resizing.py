@@ -261,7 +261,7 @@ class Resizing:
         if step.kind == "out" and model.paced and (why := self._judge.why_not_again()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
-        fault = ""
+        fault, budget = "", self._settings.budget
         self._stayed = self._stayed + 1 if step.kind == "stay" else 0
         if step.kind == "refused":
             far = step.reason == wanted.unattainable
@@ -269,6 +269,8 @@ class Resizing:
             self._refuse(have, wanted.executors, step.reason, numbers, about=about)
         elif self._stayed > _FLICKER:
             self._refused = ""
+        elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
+            self._refuse(have, step.executors, "the budget lets no key group move", numbers)
         elif step.kind == "in" and trial is None:
             self._refuse(have, step.executors, "key groups are on the move", numbers)
         elif step.kind == "in" and trial is not None:

@@ -1,9 +1,11 @@
 """Statistics of a period: load per key group, lane and executor, and the arrival rate.
 
-A period's figures are those of its own epochs and nothing older, so that one period after a shift
-they show the new load alone.  They are summed over the period and smoothed by nothing else; sizes
-of state are the last ones known.  An epoch whose figures are missing counts as missing, not as
-idle.  Source: paper 2 §3 (statistics per key group over a period, SPL).
+A period's rates, epochs and sums are those of its own epochs and nothing older.  How the load is
+distributed over key groups is known from all epochs since that last changed
+(`godwit.adapt.load_window`), and the rate at which rows arrive from what came since *that* last
+changed (`godwit.adapt.arrivals`); sizes of state are the last ones known.  An epoch whose figures
+are missing counts as missing, not as idle.  Source: paper 2 §3 (statistics per key group over a
+period, SPL).
 """
 
 from __future__ import annotations
@@ -14,102 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.adapt.arrivals import ArrivalCurve
+from godwit.adapt.load_window import LoadWindow
 from godwit.model.key_groups import KeyGroupPairs
 from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from godwit.adapt.interfaces import EpochObserved, Topology
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import FloatArray
-
-_KEPT = 40
-_STEP = 2
-"""Intervals in a row that a step takes."""
-_USUAL = 4
-"""Intervals before them that say what is usual, at least; and four times as many at most."""
-_LEAST_STEP = np.log(1.5)
-_ERRORS = 4.0
-_MAD_TO_SIGMA = 1.4826
-_RATE_FLOOR = 1e-9
-
-
-class ArrivalCurve:
-    """Cumulative curve of arrivals at the sources; its slope is the arrival rate.
-
-    What a stream takes says what it can do, not what is needed of it (Kalavri et al., "Three steps
-    is all you need", 2018). All rows that have ever arrived are those that were taken and those
-    that sources hold back, at the times at which they say so. Sources that do not say are taken to
-    hold nothing back when an epoch begins.
-
-    A step is two intervals in a row that both rose above the usual by more than noise explains;
-    noise is what the intervals before them differ by. Input that strays by a tenth, up or down, is
-    no step.
-    """
-
-    def __init__(self) -> None:
-        self._times_s: list[float] = []
-        self._rows: list[float] = []
-        self._taken, self._reported = 0.0, False
-
-    def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
-        """Add the point of an epoch that took `rows` rows.
-
-        Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
-        """
-        self._taken += rows
-        if backlog_rows is None and self._reported:
-            return  # what they hold back is not known now
-        if backlog_rows is not None and not self._reported:
-            self._reported = True
-            self._times_s.clear()
-            self._rows.clear()
-        if self._times_s and at_s <= self._times_s[-1]:
-            self._times_s.pop()
-            self._rows.pop()
-        self._times_s.append(at_s)
-        self._rows.append(self._taken + (backlog_rows or 0))
-
-    def rate_since(self, since_s: float) -> float | None:
-        """Mean arrival rate since a time, over the last interval at least.
-
-        ``None`` where nothing tells: what the first epoch of a run takes has been lying there for
-        nobody knows how long.
-        """
-        times, rows = self._times_s, self._rows
-        if len(times) < 2:
-            return None
-        first = int(np.searchsorted(times, min(since_s, times[-1])))
-        base = max(first - 1, 0)
-        return max(0.0, (rows[-1] - rows[base]) / (times[-1] - times[base]))
-
-    @property
-    def step_s(self) -> float | None:
-        """Time at which a step up of the rate began, if the last intervals show one."""
-        rates = self._rates(4 * _USUAL + _STEP)
-        usual = np.log(rates[:-_STEP])
-        if len(usual) < _USUAL:
-            return None
-        middle = float(np.median(usual))
-        noise = _MAD_TO_SIGMA * float(np.median(np.abs(usual - middle)))
-        above = np.log(rates[-_STEP:]) - middle
-        if (above <= max(_LEAST_STEP, _ERRORS * noise)).any():
-            return None
-        return self._times_s[-_STEP]
-
-    def _rates(self, count: int) -> FloatArray:
-        """Arrival rates of the last intervals, in rows a second."""
-        rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
-        rates: FloatArray = np.diff(rows) / np.diff(times_s)
-        return rates.clip(min=_RATE_FLOOR)
-
-    def forget(self) -> None:
-        """Drop points that no rate needs any more; after a step, all points before it."""
-        last = _KEPT if self.step_s is None else _STEP + 1
-        del self._times_s[:-last], self._rows[:-last]
-
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
@@ -159,6 +77,8 @@ class ComponentStatistics:
     # component upstream → rows from its key groups to those of this one
     pairs: Mapping[str, KeyGroupPairs] = field(default_factory=dict)
     row_bytes: float = 0.0  # bytes that a row sent by operators upstream takes, on average
+    # its load since that last changed, which goes on with every epoch; ``None``: not known
+    window: LoadWindow | None = None
 
     @property
     def rows(self) -> FloatArray:
@@ -183,6 +103,19 @@ class ComponentStatistics:
             total += span.busy_s * speed[span.assignment.executor_of]
         return total
 
+    def expected_s(self, speeds: Mapping[str, float]) -> tuple[FloatArray, FloatArray | None]:
+        """Return the seconds that each key group needs by all that is known, and their variance.
+
+        Both of shape ``(G,)``. The period says how much there is to do in all, the window how it
+        is shared out; the variance is ``None`` where nothing tells.
+        """
+        total = self.standard_s(speeds)
+        shares = None if self.window is None else self.window.shares(speeds)
+        if shares is None:
+            return total, None
+        sum_s = float(total.sum())
+        return shares.share * sum_s, shares.variance * sum_s**2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PeriodStatistics:
@@ -195,8 +128,8 @@ class PeriodStatistics:
     missing: int
     rows: float  # source rows that all of them took
     covered: float  # share of these rows whose figures are there
-    # source rows that arrived a second: over the whole period, its last third or since a step in
-    # it, whichever is most
+    # source rows that arrived a second: since the rate last changed, if it did; otherwise over the
+    # whole period or its last third, whichever is most
     arrival_per_s: float
     epoch_s: float  # mean time of an epoch, in seconds
     # mean time of an epoch in which not even the busiest lanes were busy with key groups
@@ -259,12 +192,18 @@ class Statistics:
         now_s: float,  # when the first period begins
         # component → key group → bytes of state, as far as known already
         state_bytes: Mapping[str, Mapping[int, int]],
+        usual_rates: Sequence[float] = (),  # arrival rates that an earlier run saw last
     ) -> None:
         self._topology = topology
         self._known_bytes = {name: dict(sizes) for name, sizes in state_bytes.items()}
         self._state_bytes: dict[str, FloatArray] = {}
-        self._arrivals = ArrivalCurve()
+        self._arrivals = ArrivalCurve(usual_rates)
         self._recent: deque[LatencyHistogram] = deque(maxlen=_LATENCY_PERIODS)
+        self._windows: dict[str, LoadWindow] = {}
+        self.speeds: Mapping[str, float] = {}
+        """Executor → speed as last estimated; left out: 1."""
+        self.shifted = False
+        """True if the last epoch showed that the load is distributed otherwise than before."""
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -291,9 +230,20 @@ class Statistics:
         step_s = self._arrivals.step_s
         return step_s is not None and self.epochs >= _SHOWN
 
+    @property
+    def unsettled(self) -> bool:
+        """True if the last interval alone had another arrival rate, which the next will explain."""
+        return self._arrivals.unsettled
+
+    @property
+    def usual_rates(self) -> list[float]:
+        """Arrival rates of the last epochs."""
+        return self._arrivals.usual
+
     def observe(self, epoch: EpochObserved, committed_s: float) -> None:
         """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
+        self.shifted = False
         for name, load in outcome.loads.items():
             if name in epoch.assignments:
                 sizes = self._sizes(name, epoch.assignments[name].num_key_groups)
@@ -313,6 +263,11 @@ class Statistics:
             return
         for name, assignment in epoch.assignments.items():
             self._count(name, assignment, epoch)
+            if name not in self._windows:
+                self._windows[name] = LoadWindow(assignment.num_key_groups)
+            window = self._windows[name]
+            window.observe(assignment, outcome.loads.get(name), committed_s, self.speeds)
+            self.shifted |= window.shifted
         stages = self._topology.stages
         so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
 
@@ -362,13 +317,20 @@ class Statistics:
 
     def close(self, now_s: float) -> PeriodStatistics:
         """End the period, and begin the next."""
+        if self._latency.rows:
+            self._recent.append(self._latency)
+        statistics = self.so_far(now_s)
+        self._arrivals.forget()
+        self._begin(now_s)
+        return statistics
+
+    def so_far(self, now_s: float) -> PeriodStatistics:
+        """Return the statistics of a period that goes on."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
         mean_s = took / len(so_far.rows) if so_far.rows else 0.0
-        if self._latency.rows:
-            self._recent.append(self._latency)
-        statistics = PeriodStatistics(
+        return PeriodStatistics(
             began_s=self.began_s,
             ended_s=now_s,
             epochs=len(so_far.rows),
@@ -390,19 +352,20 @@ class Statistics:
                     state_bytes=self._sizes(name, len(tally.in_bytes)).copy(),
                     pairs={up: KeyGroupPairs.total(parts) for up, parts in tally.pairs.items()},
                     row_bytes=float(tally.in_bytes.sum()) / max(tally.sent_rows, 1),
+                    window=self._windows.get(name),
                 )
                 for name, tally in self._components.items()
             },
         )
-        self._arrivals.forget()
-        self._begin(now_s)
-        return statistics
 
     def _arrival_per_s(self, now_s: float) -> float:
         """Arrival rate at the sources, in rows a second."""
         so_far, arrivals = self._epochs, self._arrivals
         if not so_far.rows:
             return 0.0
+        changed_s = arrivals.change_s
+        if changed_s is not None and changed_s > self.began_s:
+            return arrivals.rate_since_change or 0.0
         length_s = now_s - self.began_s
         since = [self.began_s, now_s - _RECENT * length_s]
         if arrivals.step_s is not None:

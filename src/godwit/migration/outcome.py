@@ -179,8 +179,8 @@ class RecentLoad:
             self._outcomes.append(outcome)
             self._unwritten += 1
 
-    def cpu_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
-        """Key group → CPU time, for each of the last epochs with input, oldest first."""
+    def busy_ms(self, component: str) -> tuple[Mapping[int, float], ...]:
+        """Key group → busy time of lanes, of each of the last epochs with input, oldest first."""
         if not self._outcomes and self._remembered is not None:
             kept = self._remembered.loads.get(component)
             epochs = max(self._remembered.epochs, 1)
@@ -188,13 +188,13 @@ class RecentLoad:
         loads = [o.loads[component] for o in self._outcomes if component in o.loads]
         return tuple(_by_key_group(load, 1.0) for load in loads)
 
-    def mean_cpu_ms(self, component: str) -> dict[int, float]:
-        """Key group → mean CPU time per epoch with input."""
+    def mean_busy_ms(self, component: str) -> dict[int, float]:
+        """Key group → mean busy time of lanes per epoch with input."""
         total: dict[int, float] = {}
-        epochs = self.cpu_ms(component)
+        epochs = self.busy_ms(component)
         for epoch in epochs:
-            for key_group, cpu_ms in epoch.items():
-                total[key_group] = total.get(key_group, 0.0) + cpu_ms / len(epochs)
+            for key_group, busy_ms in epoch.items():
+                total[key_group] = total.get(key_group, 0.0) + busy_ms / len(epochs)
         return total
 
     def mean_pairs(self) -> dict[tuple[str, str], KeyGroupPairs]:
@@ -231,8 +231,8 @@ class RecentLoad:
 
 
 def _by_key_group(load: KeyGroupLoad, factor: float) -> dict[int, float]:
-    """Key group → CPU time, multiplied by a factor."""
-    return dict(zip(load.key_groups.tolist(), (load.cpu_ms * factor).tolist(), strict=True))
+    """Key group → busy time of lanes, multiplied by a factor."""
+    return dict(zip(load.key_groups.tolist(), (load.busy_ms * factor).tolist(), strict=True))
 
 
 def _logarithms(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from godwit.adapt.statistics import ArrivalCurve
+from godwit.adapt.arrivals import ArrivalCurve
 
 
 def test_what_is_held_back_has_arrived_when_the_source_says_so() -> None:
@@ -58,3 +58,44 @@ def test_a_rate_that_strays_widely_steps_only_where_it_leaves_what_is_usual() ->
     for second in range(40):
         arrivals.note(1000 if second % 2 else 2500, float(second), None)
         assert arrivals.step_s is None
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.6, 1.7, 4.5])
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_after_a_change_no_rate_is_a_mixture_of_before_and_after(
+    factor: float, part: float
+) -> None:
+    """The interval in which it changes has `part` of its time at the new rate."""
+    rng = np.random.default_rng(3)
+    arrivals = ArrivalCurve()
+    for second in range(20):
+        arrivals.note(round(1000 * rng.uniform(0.97, 1.03)), float(second), None)
+    assert (arrivals.change_s, arrivals.unsettled) == (None, False)
+    arrivals.note(round(1000 * (1 - part + part * factor)), 20.0, None)
+    for second in range(21, 24):
+        arrivals.note(round(1000 * factor), float(second), None)
+    assert arrivals.change_s in (20.0, 21.0)
+    assert arrivals.rate_since_change == pytest.approx(1000 * factor, rel=0.02)
+
+
+def test_one_interval_of_another_rate_is_waited_for_and_is_no_change() -> None:
+    arrivals = ArrivalCurve()
+    for second in range(12):
+        arrivals.note(1000 + 10 * (second % 3), float(second), None)
+    arrivals.note(3000, 12.0, None)
+    assert (arrivals.change_s, arrivals.unsettled) == (None, True)
+    arrivals.note(3000, 13.0, None)
+    assert (arrivals.change_s, arrivals.unsettled) == (12.0, False)
+    assert arrivals.rate_since_change == pytest.approx(3000)
+
+
+def test_what_an_earlier_run_saw_says_what_is_usual() -> None:
+    before = ArrivalCurve()
+    for second in range(30):
+        before.note(1000 + 10 * (second % 3), float(second), None)
+    arrivals = ArrivalCurve(before.usual)
+    for second in (100, 101, 102):
+        arrivals.note(4000, float(second), None)
+    assert arrivals.step_s == 101.0
+    assert arrivals.rate_since_change == pytest.approx(4000)
+    assert ArrivalCurve().step_s is None

@@ -129,3 +129,60 @@ def test_both_slots_have_to_leave_an_executor_that_is_to_go() -> None:
     on_a = asked_now.problem.current == asked_now.problem.executors.index("a")
     assert asked_now.problem.state_bytes[on_a].tolist() == [500, 500]
     assert asked_now.problem.state_bytes[~on_a].tolist() == [0, 0]
+
+
+def drained(size: int = 8, state_bytes: float = 1e5) -> Problem:
+    """Half of the key groups are on an executor that is to go; the other two are uneven."""
+    current = np.array([2] * (size // 2) + [0] * (size // 2), np.int32)
+    return Problem(
+        executors=("a", "b", "c"),
+        load=np.repeat([0.1, 0.3], size // 2),
+        state_bytes=np.full(size, state_bytes),
+        current=current,
+        draining=np.array([False, False, True]),
+    )
+
+
+SPREAD = np.array([0, 1, 0, 1, 0, 1, 0, 1], np.int32)
+
+
+@pytest.mark.parametrize("budget", [Budget(max_moves=0), Budget(max_bytes=0.0)])
+def test_a_budget_of_nothing_moves_nothing_not_even_off_an_executor_that_is_to_go(
+    budget: Budget,
+) -> None:
+    chosen = select_moves(drained(), SPREAD, TERMS, budget)
+    assert not len(chosen.order)
+    assert chosen.reason == "the budget lets no key group leave draining executors"
+
+
+def test_draining_has_its_share_of_a_budget_that_balancing_would_use_up() -> None:
+    problem = drained()
+    chosen = select_moves(problem, SPREAD, TERMS, Budget(max_moves=2))
+    assert len(chosen.order) == 2
+    assert problem.draining[problem.current[chosen.order]].sum() == 1
+    alone = select_moves(problem, SPREAD, TERMS, Budget(max_moves=1))
+    assert problem.draining[problem.current[alone.order]].all()
+
+
+def test_only_one_key_group_is_too_large_for_its_budget_in_a_period() -> None:
+    chosen = select_moves(drained(), SPREAD, TERMS, Budget(max_bytes=5e4))
+    assert chosen.moved_bytes == 1e5
+    rest = select_moves(drained(), SPREAD, TERMS, Budget(max_bytes=5e4), alone=False)
+    assert not len(rest.order)
+
+
+@pytest.mark.parametrize(("rows", "moves"), [(60, False), (60_000, True)])
+def test_what_so_many_rows_cannot_tell_moves_nothing(rows: int, *, moves: bool) -> None:
+    """One executor has a quarter more than the other, as measured by so many rows each."""
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.array([0.25, 0.25, 0.2, 0.2]),
+        state_bytes=np.zeros(4),
+        current=np.array([0, 0, 1, 1], np.int32),
+    )
+    planned = np.array([0, 1, 1, 0], np.int32)
+    variance = (problem.weight**2) / rows
+    chosen = select_moves(problem, planned, TERMS, FREE, variance=variance)
+    assert bool(len(chosen.order)) == moves
+    if not moves:
+        assert chosen.reason == "the load is as even as so few rows can tell"

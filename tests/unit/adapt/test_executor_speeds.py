@@ -82,8 +82,42 @@ def test_dear_key_groups_that_are_dear_wherever_they_go_do_not_make_a_machine_sl
     found: dict[str, float] = {}
     for _ in range(4):
         found = dict(speeds.update(machines.period({}, machines.assignment.moved(moved))))
-    assert found["b"] > 0.8
-    assert found["c"] < 1.3
+    assert set(found.values()) == {1.0}
+
+
+def test_dear_key_groups_that_stay_where_they_are_make_no_machine_slow() -> None:
+    machines, speeds = Machines(64, 0.0, 2), Speeds()
+    machines.row_s[machines.assignment.executor_of == 1] *= 3
+    for _ in range(6):
+        assert set(speeds.update(machines.period({})).values()) == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_machine_that_was_slow_from_the_first_is_found_by_what_moves_off_it(seed: int) -> None:
+    machines, speeds = Machines(64, 0.3, seed), Speeds()
+    slow = {"b": 3.0}
+    assert set(speeds.update(machines.period(slow)).values()) == {1.0}
+    moved = {k: FOUR[(0, 2, 3)[k // 4 % 3]] for k in range(1, 48, 4)}
+    found = speeds.update(machines.period(slow, machines.assignment.moved(moved)))
+    assert found["b"] == pytest.approx(1 / 3, rel=0.25)
+    assert {e for e, speed in found.items() if speed != 1.0} == {"b"}
+
+
+def test_a_key_that_becomes_dear_makes_its_machine_no_slower() -> None:
+    machines, speeds = Machines(64, 0.3, 4), Speeds()
+    for _ in range(3):
+        speeds.update(machines.period({}))
+    machines.row_s[[1, 5]] *= 20  # two of the sixteen key groups of b
+    for _ in range(4):
+        assert set(speeds.update(machines.period({})).values()) == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_machines_that_do_other_things_besides_are_equally_fast(seed: int) -> None:
+    machines, speeds = Machines(64, 0.5, seed), Speeds()
+    for _ in range(30):
+        held_up = dict(zip(FOUR, np.exp(machines.rng.normal(0, 0.04, 4)).tolist(), strict=True))
+        assert set(speeds.update(machines.period(held_up)).values()) == {1.0}
 
 
 def test_a_period_without_figures_says_nothing_of_speeds() -> None:

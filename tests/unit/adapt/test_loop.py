@@ -103,7 +103,7 @@ def test_the_budget_bounds_every_period_and_the_rest_follows() -> None:
     started = world.told(events.RebalancingStarted)
     assert len(started) > 1
     assert max(e.moves for e in started) <= 3
-    assert world.distance("sum") < 0.1
+    assert world.distance("sum") <= 0.1 + 1e-9
 
 
 def test_stages_wait_for_each_other_so_each_is_balanced_by_itself() -> None:
@@ -813,3 +813,38 @@ def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None
     assert len(moved)
     from_home = [before.executor(g) for g in moved.tolist()]
     assert from_home.count("e0") > len(from_home) / 2
+
+
+def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
+    """Two reasons that took turns were two events every period, one of them false."""
+    world = World({"sum": Part(rows=skewed())}, FOUR, settings=control(respect=1000.0))
+    world.run(1.0)
+    current = world.conductor.view.components["sum"].assignment
+    world.conductor.migrate(
+        MigrationRequested(id="mine", component="sum", target=current.moved({1: "e0"}))
+    )
+    world.run(10 * PERIOD_S)
+    (skipped,) = world.told(events.DecisionSkipped)
+    assert skipped.reason == "it was migrated by hand"
+
+
+def test_executors_that_join_one_after_the_other_share_one_budget() -> None:
+    settings = control(budget=Budget(max_moves=5), period=20.0)
+    world = World({"sum": Part(rows=np.full(64, 60.0))}, {"e0": 2, "e1": 2}, settings=settings)
+    world.run(21.0)
+    for _ in range(4):
+        world.pool.add(1)
+        world.run(4.0)
+    moved = [e.moves for e in world.told(events.RebalancingStarted) if e.at_s < 40.0]
+    assert 0 < sum(moved) <= 5
+
+
+def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
+    part = Part(rows=np.full(64, 8.0))
+    settings = control(scaling=utilisation(0.7), budget=Budget(max_moves=0))
+    world = World({"sum": part}, {f"e{n}": 2 for n in range(8)}, settings=settings)
+    world.run(10 * PERIOD_S)
+    assert not world.told(events.ScaledIn, events.ExecutorDraining, events.MigrationStarted)
+    assert {e.reason for e in world.told(events.ScalingRefused)} == {
+        "the budget lets no key group move"
+    }

@@ -212,8 +212,8 @@ def test_load_is_the_mean_of_the_last_epochs_with_input() -> None:
     story.run(cpu_ms=1.0)
     story.run(cpu_ms=3.0)
     story.run(batch=None, cpu_ms=100.0)
-    assert story.conductor.recent_load.mean_cpu_ms("totals") == {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
-    assert story.conductor.recent_load.mean_cpu_ms("elsewhere") == {}
+    assert story.conductor.recent_load.mean_busy_ms("totals") == {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
+    assert story.conductor.recent_load.mean_busy_ms("elsewhere") == {}
 
 
 def test_lanes_change_from_the_next_epoch_on_and_no_state_moves() -> None:

@@ -109,7 +109,7 @@ def test_what_is_damaged_is_nothing(damage: Any) -> None:
 def test_loads_of_an_earlier_run_stand_until_there_are_rows() -> None:
     before = LoadSummary(epoch=7, epochs=4, loads={"totals": load([2], cpu_ms=8.0)})
     recent = RecentLoad(before)
-    assert recent.mean_cpu_ms("totals") == {2: 2.0}
-    assert recent.mean_cpu_ms("elsewhere") == {}
+    assert recent.mean_busy_ms("totals") == {2: 4.0}
+    assert recent.mean_busy_ms("elsewhere") == {}
     taken(recent, 1, 3, first=8)
-    assert recent.mean_cpu_ms("totals") == {3: 8.0}
+    assert recent.mean_busy_ms("totals") == {3: 16.0}

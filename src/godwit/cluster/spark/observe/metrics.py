@@ -127,6 +127,7 @@ _OF_EVENTS: Final = {
     "MigrationFinished": "godwit_migrations_finished",
     "MigrationCancelled": "godwit_migrations_cancelled",
 }
+_OF_MIGRATIONS: Final = ("MigrationFinished", "MigrationCancelled")
 _LEFT_OUT: Final = ("late", "ahead", "untimed")
 _OF_EXECUTORS = (
     "godwit_executor_load_seconds",
@@ -245,7 +246,7 @@ class Metrics:
         if kind == "RowsUnreadable":
             unreadable = self._metrics["godwit_rows_unreadable"]
             unreadable.labels(printable(values["source"])).inc(values["rows"])
-        if "moved" in values:
+        if kind in _OF_MIGRATIONS:  # a scaling's end says again what its migrations moved
             self._metrics["godwit_key_groups_moved"].inc(values["moved"])
 
     def _measured(self, values: Mapping[str, Any]) -> None:

@@ -410,7 +410,7 @@ class QueryPlacement:
                     target=target,
                     strategy=chosen,
                     bounds=limits,
-                    loads=conductor.recent_load.mean_cpu_ms(name),
+                    loads=conductor.recent_load.mean_busy_ms(name),
                     state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
                     order=order,
                 )
@@ -421,8 +421,9 @@ class QueryPlacement:
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
         """Ask a planner's question about a component as it runs now, or about all of them.
 
-        Load is the CPU time of each key group in milliseconds an epoch, the mean over the last
-        epochs with input, which are the problem's history too; state is what a new copy has to
+        Load is the time that lanes are busy with each key group, which is what the controller
+        plans by: milliseconds an epoch, the mean over the last epochs with input, which are the
+        problem's history too; state is what a new copy has to
         read. Executors that own nothing yet are in it, those that drain are marked.
 
         Parameters
@@ -469,11 +470,11 @@ class QueryPlacement:
         """Measured loads and state sizes of a component, for a planner's problem."""
         places = self._places(component)
         with self._conducting.locked() as conductor:
-            epochs = conductor.recent_load.cpu_ms(component)
+            epochs = conductor.recent_load.busy_ms(component)
         history = np.zeros((len(epochs), places.num_key_groups))
         for at, epoch in enumerate(epochs):
-            for key_group, cpu_ms in epoch.items():
-                history[at, key_group] = cpu_ms
+            for key_group, busy_ms in epoch.items():
+                history[at, key_group] = busy_ms
         return ComponentFacts(
             assignment=places,
             load=history,

@@ -344,7 +344,7 @@ class Scaling:
 
 
 def _load_of(problem: Problem) -> np.ndarray:
-    """Return what is to be shared out: CPU time; until there is any, state; else key groups."""
+    """Return what is to be shared out: busy time; until there is any, state; else key groups."""
     for load in (problem.load, problem.state_bytes.reshape(-1, 1)):
         if load.sum() > 0:
             return np.broadcast_to(load, problem.load.shape)

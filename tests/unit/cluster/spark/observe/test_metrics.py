@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from godwit.cluster.spark.observe import metrics
 from godwit.cluster.spark.observe.metrics import METRICS, Metrics, MetricsServer
 from godwit.cluster.spark.query.settings import Observability
+from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.events import RowsLeftOut, RowsUnreadable
 from godwit.model.latency import LatencyHistogram
@@ -294,3 +295,12 @@ def test_what_cannot_be_counted_changes_no_metric_twice() -> None:
 def test_every_metric_is_documented() -> None:
     page = (Path(__file__).parents[5] / "docs/guide/metrics.md").read_text()
     assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(METRICS)
+
+
+def test_what_a_scaling_by_hand_moved_counts_once() -> None:
+    metrics = Metrics("a")
+    ended = events.MigrationFinished(at_s=1.0, epoch=3, migration="m", component="totals", moved=5)
+    scaled = events.ScalingFinished(at_s=1.0, epoch=3, executors=("0", "1"), moved=5)
+    for event in (ended, scaled):
+        metrics.add("event", event.to_dict())
+    assert metrics.registry.get_sample_value("godwit_key_groups_moved_total") == 5

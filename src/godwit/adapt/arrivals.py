@@ -1,0 +1,181 @@
+r"""Arrival rate at the sources, and when it last changed.
+
+The stream that is taken says what can be done, not what is needed (Kalavri et al., "Three steps is
+all you need", OSDI 2018).  All rows that have ever arrived are those that were taken and those that
+sources hold back, at the times at which they say so; the slope of that curve is the arrival rate.
+Sources that do not say are taken to hold nothing back when an epoch begins.
+
+A mean over a change of the rate is the rate of no time at all, and what is decided by it is decided
+again.  So the last change is looked for: the logarithms of the intervals' rates are taken to have a
+mean that steps, and normal noise, whose deviation is estimated from the intervals before (the
+median of what they differ by, so that a few that stray widely do not count).  For every number
+:math:`k` of last intervals these are compared with those before by the generalised likelihood
+ratio; the :math:`k` that differs most is the change if it does by more than noise explains.  This
+is Page's CUSUM (1954) for a step of unknown size (Siegmund and Venkatraman, "Using the generalized
+likelihood ratio statistic for sequential detection of a change-point", 1995).
+
+The interval in which the rate changed has some of both rates, so the rate since a change is that of
+the intervals after it.  Where only the very last interval is another, nobody can tell a change from
+a bad moment; `ArrivalCurve.unsettled` says so, and a decision had better wait for the next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.planning.arrays import FloatArray
+
+_KEPT = 40
+_STEP = 2
+"""Intervals in a row that a change takes."""
+_USUAL = 4
+"""Intervals before them that say what is usual, at least; and four times as many at most."""
+_LEAST_STEP = np.log(1.5)
+"""A rise that ends the statistics period."""
+_LEAST_CHANGE = np.log(1.2)
+"""A change of the rate: of what is less, the mean will do."""
+_ERRORS = 4.0
+_CHANGE_ERRORS = 5.0
+_MAD_TO_SIGMA = 1.4826
+_RATE_FLOOR = 1e-9
+_NOISE_FLOOR = 0.01
+
+
+class ArrivalCurve:
+    """Cumulative curve of arrivals at the sources; its slope is the arrival rate.
+
+    A *step* is two intervals in a row that both rose above the usual by more than noise explains;
+    it ends the statistics period. A *change* is where the rate is another since, up or down. Input
+    that strays by a tenth is neither.
+    """
+
+    def __init__(self, usual: Sequence[float] = ()) -> None:  # rates that an earlier run saw last
+        self._times_s: list[float] = []
+        self._rows: list[float] = []
+        self._taken, self._reported = 0.0, False
+        self._earlier = [float(rate) for rate in usual][-_KEPT:]
+
+    def note(self, rows: int, at_s: float, backlog_rows: int | None) -> None:
+        """Add the point of an epoch that took `rows` rows.
+
+        Sources had `backlog_rows` beside those at `at_s`; ``None``: they do not say.
+        """
+        self._taken += rows
+        if backlog_rows is None and self._reported:
+            return  # what they hold back is not known now
+        if backlog_rows is not None and not self._reported:
+            self._reported = True
+            self._times_s.clear()
+            self._rows.clear()
+        if self._times_s and at_s <= self._times_s[-1]:
+            self._times_s.pop()
+            self._rows.pop()
+        self._times_s.append(at_s)
+        self._rows.append(self._taken + (backlog_rows or 0))
+
+    def rate_since(self, since_s: float) -> float | None:
+        """Mean arrival rate since a time, over the last interval at least.
+
+        ``None`` where nothing tells: what the first epoch of a run takes has been lying there for
+        nobody knows how long.
+        """
+        times, rows = self._times_s, self._rows
+        if len(times) < 2:
+            return None
+        first = int(np.searchsorted(times, min(since_s, times[-1])))
+        base = max(first - 1, 0)
+        return max(0.0, (rows[-1] - rows[base]) / (times[-1] - times[base]))
+
+    @property
+    def step_s(self) -> float | None:
+        """Time at which a step up of the rate began, if the last intervals show one."""
+        rates = np.log(self._rates(4 * _USUAL + _STEP))
+        if len(rates) < _USUAL + _STEP or len(self._times_s) < _STEP + 1:
+            return None
+        middle, noise = _usual(rates[:-_STEP])
+        above = rates[-_STEP:] - middle
+        if (above <= max(_LEAST_STEP, _ERRORS * noise)).any():
+            return None
+        return self._times_s[-_STEP]
+
+    @property
+    def change_s(self) -> float | None:
+        """Time by which the last change of the rate was over, if the last intervals show one.
+
+        It is the end of the interval that the change was in.
+        """
+        last = self._last_changed()
+        return None if last is None else self._times_s[-last]
+
+    @property
+    def rate_since_change(self) -> float | None:
+        """Arrival rate since the last change; ``None`` where the last intervals show none."""
+        last = self._last_changed()
+        if last is None:
+            return None
+        times, rows = self._times_s, self._rows
+        return max(0.0, (rows[-1] - rows[-last]) / (times[-1] - times[-last]))
+
+    @property
+    def unsettled(self) -> bool:
+        """True if the last interval alone is of another rate: a change, or a bad moment."""
+        rates = np.log(self._rates(4 * _USUAL + 1))
+        if len(rates) < _USUAL + 1 or len(self._times_s) < 2:
+            return False
+        middle, noise = _usual(rates[:-1])
+        last = float(abs(rates[-1] - middle))
+        return last > max(_LEAST_CHANGE, _CHANGE_ERRORS * noise) and not self._last_changed()
+
+    @property
+    def usual(self) -> list[float]:
+        """Rates of the last intervals, for a run that goes on from this one."""
+        return [round(rate, 3) for rate in self._rates(4 * _USUAL).tolist()]
+
+    def _last_changed(self) -> int | None:
+        """Return how many last intervals are of another rate than those before, if any are."""
+        rates = np.log(self._rates(_KEPT))
+        known = min(len(rates) - _USUAL, len(self._times_s) - 1)
+        worst, found = _CHANGE_ERRORS, None
+        for last in range(_STEP, known + 1):
+            before = rates[-last - 4 * _USUAL : -last]
+            middle, noise = _usual(before)
+            differs = float(abs(np.mean(rates[-last:]) - middle))
+            error = noise * float(np.sqrt(1 / last + 1 / len(before)))
+            latest = (rates[-_STEP:] - middle) * np.sign(rates[-1] - middle)
+            if float(latest.min()) < max(_LEAST_CHANGE, noise) / 2:
+                continue  # the very last one alone may be a bad moment
+            if differs > _LEAST_CHANGE and differs / error > worst:
+                worst, found = differs / error, last
+        return found
+
+    def _rates(self, count: int) -> FloatArray:
+        """Arrival rates of the last intervals, in rows a second."""
+        rows, times_s = self._rows[-count - 1 :], self._times_s[-count - 1 :]
+        rates = np.diff(rows) / np.diff(times_s) if len(rows) > 1 else np.empty(0)
+        earlier = self._earlier[max(0, len(self._earlier) + len(rates) - count) :]
+        every: FloatArray = np.concatenate((earlier, rates)).clip(min=_RATE_FLOOR)
+        return every
+
+    def forget(self) -> None:
+        """Drop points that no rate needs any more; after a change, all points before it."""
+        changed = self._last_changed()
+        last = _KEPT
+        if self.step_s is not None:
+            last = _STEP + 1
+        elif changed is not None:
+            last = changed + 1
+        if last < _KEPT:
+            self._earlier = []
+        del self._times_s[:-last], self._rows[:-last]
+
+
+def _usual(rates: FloatArray) -> tuple[float, float]:
+    """Median of logarithms of rates, and the deviation of their noise."""
+    middle = float(np.median(rates))
+    noise = _MAD_TO_SIGMA * float(np.median(np.abs(rates - middle)))
+    return middle, max(noise, _NOISE_FLOOR)
