@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.adapt.interfaces import PlannerRunner
+    from godwit.adapt.memory import ControllerMemory
     from godwit.model import events
 
 __all__ = ["Part", "World"]
@@ -110,6 +111,7 @@ class World:
         run_planner: PlannerRunner | None = None,
         threads: bool = False,
         past: Iterable[events.Event] = (),
+        memory: ControllerMemory | None = None,
         start_s: float = 0.0,
     ) -> None:
         self.parts, self.executors = dict(parts), dict(executors)
@@ -154,6 +156,7 @@ class World:
                 run_planner=run_planner,
                 state_bytes=sizes,
                 past=past,
+                memory=memory,
             )
         self.took: list[float] = []
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from godwit.adapt.cost_benefit import distance
 from godwit.adapt.executor_speeds import Speeds
+from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.planner_thread import PlannerThread, run_untimed
 from godwit.adapt.planning import Planning, usage
 from godwit.adapt.policy import ManualOverrides, PolicyLoop, Proposal
@@ -77,11 +78,13 @@ class Controller:
         # events of earlier runs of the same stream, oldest first: cool-downs, and what was
         # decided by hand, go on. Statistics do not: no period counts for longer than one.
         past: Iterable[events.Event] = (),
+        memory: ControllerMemory | None = None,  # what the run before left, likewise
     ) -> None:
         self._settings, self._topology = settings, topology
         self._migrations, self._clock = migrations, clock
         now_s = clock.now_s()
-        self._statistics = Statistics(topology, now_s, state_bytes or {})
+        memory = ControllerMemory() if memory is None else memory
+        self._statistics = Statistics(topology, now_s, state_bytes or {}, memory.rates_per_s)
         self._speeds = Speeds()
         run_model = run_planner
         if run_planner is None or run_model is None:
@@ -97,6 +100,8 @@ class Controller:
         for event in past:
             self._resizing.recall(event, now_s)
             self._overrides.recall(event, now_s)
+        self._resizing.restore(memory, now_s)
+        self._overrides.restore(memory.overrides, now_s)
         self._loop = PolicyLoop(
             [self], actor=self, overrides=self._overrides, announce=self._announce
         )
@@ -131,7 +136,7 @@ class Controller:
         """Continue with other components: statistics begin anew, decisions stand."""
         now_s = self._clock.now_s()
         self._topology, self._period = topology, None
-        self._statistics = Statistics(topology, now_s, {})
+        self._statistics = Statistics(topology, now_s, {}, self._statistics.usual_rates)
         self._planning = Planning(
             self._settings, topology, self._run_planner, now_s, self._announce
         )
@@ -140,6 +145,17 @@ class Controller:
     def scaled_by_hand(self) -> None:
         """Record a manual override of the number of executors."""
         self._overrides.note(["scaling"], self._clock.now_s())
+
+    @property
+    def memory(self) -> ControllerMemory:
+        """State that the controller of the next run goes on from."""
+        now_s, (scaled, scaled_s) = self._clock.now_s(), self._resizing.last
+        return ControllerMemory(
+            overrides={w: now_s + left for w, left in self._overrides.left_s(now_s).items()},
+            scaled=scaled,
+            scaled_s=scaled_s,
+            rates_per_s=tuple(self._statistics.usual_rates),
+        )
 
     @property
     def status(self) -> dict[str, Any]:

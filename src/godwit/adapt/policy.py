@@ -195,8 +195,13 @@ class ManualOverrides:
         """Restore an override from an earlier run's event."""
         if not isinstance(event, events.ManualOverrideRespected) or event.what.startswith("drain"):
             return
-        until_s = min(event.until_s, now_s + self._respect_s)
-        self._until_s[event.what] = max(self._until_s.get(event.what, until_s), until_s)
+        self.restore({event.what: event.until_s}, now_s)
+
+    def restore(self, until_s: Mapping[str, float], now_s: float) -> None:
+        """Restore the overrides that an earlier run left."""
+        for what, then_s in until_s.items():
+            most_s = min(then_s, now_s + self._respect_s)
+            self._until_s[what] = max(self._until_s.get(what, most_s), most_s)
 
     def holds(self, what: str, now_s: float) -> bool:
         """Return whether an override holds."""

@@ -6,8 +6,8 @@ for are on their way and would be enough; (2) out at once, in only after several
 it; (3) between wanting more and wanting fewer lies a range in which nothing changes
 (`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
 no decision is taken back within the cool-down, and one in the same direction waits for the last one
-to show: one period after everybody has come; (5) what a cluster refuses is asked for again only
-after the cool-down.
+to show: one period after everybody has come, unless rows come at a rate a quarter above the one
+that it was made for; (5) what a cluster refuses is asked for again only after the cool-down.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -17,6 +17,7 @@ epoch runs that may still use it; and one is drained only if the rest could be b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from godwit.adapt.interfaces import ExecutorPool, Migrations, PlannerRunner, PoolView
+    from godwit.adapt.memory import ControllerMemory
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce
     from godwit.adapt.scaling import ScalingModel, ScalingSituation
@@ -71,11 +73,21 @@ class Pace:
     ) -> None:
         self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
         self._arrived = True
+        self._arrival_per_s = math.inf
+        self.last: tuple[str, float] = "", 0.0
+        """Kind and time of the last decision."""
 
-    def decided(self, kind: Literal["out", "in"], at_s: float) -> None:
+    def decided(
+        self,
+        kind: Literal["out", "in"],
+        at_s: float,
+        *,
+        # rate that it was made for; infinite: not known, or no reason of it
+        arrival_per_s: float = math.inf,
+    ) -> None:
         """Record a decision, of this run or of one before."""
         self._hysteresis.record(_SCALING, kind, at_s)
-        self._arrived = False
+        self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
 
     def step(
         self, wanted: WantedExecutors, situation: ScalingSituation, pool: PoolView, *, paced: bool
@@ -119,7 +131,8 @@ class Pace:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
         if paced and resting == "in":
             return ScalingStep(kind="stay", executors=have, reason="cooling down")
-        if paced and resting and (not arrived or pool.pending):
+        more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
+        if paced and resting and (not arrived or pool.pending) and not more:
             reason = "the last ones have only just been asked for"
             return ScalingStep(kind="stay", executors=have, reason=reason)
         return ScalingStep(kind="out", executors=bounded)
@@ -137,6 +150,8 @@ class Pace:
 
 
 _SCALING = "scaling"
+_TOO_LITTLE = 1.25
+"""Factor above the rate that a decision was made for by which it was made for too little."""
 _FLICKER = 2
 """Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
 _OUT_OF_REACH = "the target is out of reach"
@@ -180,6 +195,17 @@ class Resizing:
         elif isinstance(event, events.ScaledIn):
             self._pace.decided("in", min(event.at_s, now_s))
         self._judge.recall(event)
+
+    def restore(self, memory: ControllerMemory, now_s: float) -> None:
+        """Continue the cool-down of the last decision of an earlier run."""
+        if memory.scaled and memory.scaled_s > self._pace.last[1]:
+            kind: Literal["out", "in"] = "out" if memory.scaled == "out" else "in"
+            self._pace.decided(kind, min(memory.scaled_s, now_s))
+
+    @property
+    def last(self) -> tuple[str, float]:
+        """Kind and time of the last decision."""
+        return self._pace.last
 
     def look(self, view: ProtocolView) -> None:
         """Forget lost executors."""
@@ -301,7 +327,9 @@ class Resizing:
         """Let draining executors stay, and ask for the rest; return whether any stays or comes."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
-        self._pace.decided("out", situation.now_s)
+        self._pace.decided(
+            "out", situation.now_s, arrival_per_s=situation.arrival_per_s or math.inf
+        )
         coming = situation.executors + pool.view.pending
         staying = self._keep(change.executors - coming)
         more = change.executors - coming - len(staying)

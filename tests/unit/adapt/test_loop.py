@@ -14,6 +14,7 @@ from tests.oracles.controlled import Part, World
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget, Control, Topology
+from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.planner_thread import run_untimed
 from godwit.adapt.scaling import WantedExecutors, fixed, latency, scripted, utilisation
 from godwit.migration import MigrationRequested, Regrouping, RegroupingStage
@@ -848,3 +849,64 @@ def test_no_executor_drains_under_a_budget_that_moves_nothing() -> None:
     assert {e.reason for e in world.told(events.ScalingRefused)} == {
         "the budget lets no key group move"
     }
+
+
+def test_what_a_controller_remembers_outlasts_its_run() -> None:
+    settings = control(scaling=utilisation(0.6), respect=500.0, cool_down=300.0)
+    world = World({"sum": Part(rows=np.full(64, 20.0))}, {"e0": 2, "e1": 2}, settings=settings)
+    world.run(4 * PERIOD_S)
+    world.parts["sum"].rows *= 4
+    world.run(4 * PERIOD_S)
+    assert world.told(events.ScaledOut)
+    current = world.conductor.view.components["sum"].assignment
+    world.conductor.migrate(
+        MigrationRequested(id="mine", component="sum", target=current.moved({1: "e0"}))
+    )
+    world.run(2.0)
+    assert world.control is not None
+    left = ControllerMemory.from_dict(world.control.memory.to_dict())
+    assert left is not None
+    later = World(
+        {"sum": Part(rows=np.full(64, 20.0))},
+        dict.fromkeys(world.executors, 2),
+        settings=settings,
+        memory=left,
+        start_s=world.now,
+    )
+    later.run(6 * PERIOD_S)
+    assert later.control is not None
+    assert "migration of sum" in later.control.status["leftAlone"]
+    assert not later.told(events.ScaledIn)  # cooling down from what the run before decided
+    assert left.rates_per_s
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda v: v.pop("scaled"),
+        lambda v: v.update(rates_per_s=["many"]),
+        lambda v: v.update(rates_per_s=[float("nan")]),
+        lambda v: v.update(overrides=[]),
+        lambda v: v.update(scaled="up"),
+    ],
+)
+def test_a_memory_that_is_damaged_is_none(damage: Callable[[dict[str, Any]], Any]) -> None:
+    values = ControllerMemory(scaled="out", rates_per_s=(1.0,)).to_dict()
+    damage(values)
+    assert ControllerMemory.from_dict(values) is None
+
+
+def test_a_decision_made_from_too_little_is_corrected_while_executors_are_on_their_way() -> None:
+    part = Part(rows=np.full(64, 20.0))
+    world = World({"sum": part}, {"e0": 2, "e1": 2}, settings=control(scaling=utilisation(0.6)))
+    world.pool.delay_s = 40.0
+    world.run(4 * PERIOD_S)
+    part.rows = part.rows * 2
+    world.run(2 * PERIOD_S)
+    (first,) = world.told(events.ScaledOut)
+    part.rows = part.rows * 2
+    stepped_s = world.now
+    world.run(3 * PERIOD_S)
+    _, second = world.told(events.ScaledOut)
+    assert second.wanted > first.wanted
+    assert second.at_s - stepped_s < 2 * PERIOD_S < world.pool.delay_s

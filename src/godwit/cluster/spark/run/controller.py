@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from godwit.adapt import Controller, Topology
+from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import recollect
 from godwit.cluster.spark.observe.progress import PendingFiles
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.25
 _JOURNAL_ENTRIES = 2000
+_NOTED_EVERY_S = 5.0
+_MEMORY = "controller"
+"""Kind of the journal's entries of what a controller remembers."""
 
 
 def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
@@ -59,6 +63,12 @@ def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
     """Events that the journal of a checkpoint has kept, oldest first."""
     return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
+
+
+def last_memory(storage: CheckpointStorage) -> ControllerMemory | None:
+    """State that the last controller of a checkpoint left, if the journal has it."""
+    memories = recollect(storage, _JOURNAL_ENTRIES, _MEMORY, ControllerMemory.from_dict)
+    return memories[-1] if memories else None
 
 
 class SteadyClock:
@@ -89,6 +99,9 @@ class ControllerThread:
         # component → key group → bytes of state when the run begins
         state_bytes: Mapping[str, Mapping[int, int]],
         past: list[events.Event],  # events of earlier runs, oldest first
+        memory: ControllerMemory | None = None,  # what the controller of the run before left
+        # takes a kind of entry and a function that makes it, for the journal
+        note: Callable[[str, Callable[[], Mapping[str, Any]]], None] | None = None,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self._clock, self._trigger_s = SteadyClock(), trigger_s
@@ -101,7 +114,9 @@ class ControllerThread:
             clock=self._clock,
             state_bytes=state_bytes,
             past=past,
+            memory=memory,
         )
+        self._note, self._noted_s = note, self._clock.now_s()
         self._pending = PendingFiles()
         self._pending_rows = 0  # in files, as of the last time that they were looked at
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -173,6 +188,15 @@ class ControllerThread:
         while self._take():
             self._guarded(self._controller.step)
             self._status = self._controller.status
+            self._guarded(self._note_memory)
+
+    def _note_memory(self) -> None:
+        """Write down now and then what the next run goes on from."""
+        now_s = self._clock.now_s()
+        if self._note is None or now_s - self._noted_s < _NOTED_EVERY_S:
+            return
+        self._noted_s, values = now_s, self._controller.memory.to_dict()
+        self._note(_MEMORY, lambda: values)
 
     def _take(self) -> bool:
         """Pass on all that was handed over, waiting for the first; whether to go on."""

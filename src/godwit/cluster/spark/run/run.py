@@ -36,7 +36,7 @@ from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_networ
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
-from godwit.cluster.spark.run.controller import ControllerThread, past_decisions
+from godwit.cluster.spark.run.controller import ControllerThread, last_memory, past_decisions
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.source_loop import known_interval_s
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
@@ -438,6 +438,8 @@ def open_run(
                 pool=pool,
                 state_bytes=started.state_bytes,
                 past=past,
+                memory=last_memory(storage),
+                note=dispatcher.note,
                 trigger_s=known_interval_s(options.trigger),
             )
             undo.callback(controller.close)

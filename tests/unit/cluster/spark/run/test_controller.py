@@ -18,7 +18,12 @@ from godwit.adapt import EpochObserved
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
-from godwit.cluster.spark.run.controller import ControllerThread, past_decisions, topology_of
+from godwit.cluster.spark.run.controller import (
+    ControllerThread,
+    last_memory,
+    past_decisions,
+    topology_of,
+)
 from godwit.engine.loop import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested
 from godwit.model import events
@@ -70,6 +75,7 @@ class Run:
         given: dict[str, Any] = {"period": 0.05, "min_epochs": 2, "planner": "flux"} | settings
         rows = np.full(16, 30.0)
         rows[::2] *= 4.0
+        self.noted: list[tuple[str, dict[str, Any]]] = []
         self.world = World({"of sums": Part(rows=rows)}, {"a": 2, "b": 2})
         self.conducting = SharedConductor(self.world.conductor)
         self.controlling = ControllerThread(
@@ -79,6 +85,7 @@ class Run:
             pool=None,
             state_bytes={},
             past=[],
+            note=lambda kind, values: self.noted.append((kind, dict(values()))),
         )
 
     def epoch(self) -> None:
@@ -234,6 +241,34 @@ def test_a_controller_that_fails_is_told_of_and_goes_on(monkeypatch: pytest.Monk
         assert (failed.planner, failed.reason) == ("controller", "RuntimeError: a fault of ours")
     finally:
         run.controlling.close()
+
+
+def test_what_a_controller_remembers_is_written_down_and_found_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("godwit.cluster.spark.run.controller._NOTED_EVERY_S", 0.0)
+    run = Run()
+    try:
+        run.controlling.scaled_by_hand()
+
+        def remembered() -> bool:
+            run.epoch()
+            return any("scaling" in values["overrides"] for _, values in run.noted)
+
+        until(remembered)
+    finally:
+        run.controlling.close()
+    storage = CheckpointStorage.open(str(tmp_path / "ck"))
+    assert last_memory(storage) is None
+    writer = JournalWriter(storage, "r")
+    for kind, values in run.noted:
+        writer.add(kind, values)
+    for _ in range(1500):
+        writer.add("progress", {})
+    writer.flush()
+    memory = last_memory(storage)
+    assert memory is not None
+    assert "scaling" in memory.overrides
 
 
 def test_the_past_is_what_the_journal_has_kept(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""What a controller remembers over a restart of its query.
+
+Events tell of every decision, but a journal is bounded and epochs fill it within minutes; so what
+still counts is written down as a whole, now and then, and the next run goes on from the last of it.
+
+Invariant: nothing depends on it. Of another version, damaged or gone, it costs a cool-down.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerMemory:
+    """Overrides, the last scaling decision, and the rates that are usual."""
+
+    # what was decided by hand → until when it is left alone, in Unix time
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    scaled: str = ""  # ``"out"``, ``"in"``, or nothing yet
+    scaled_s: float = 0.0  # when
+    rates_per_s: tuple[float, ...] = ()  # at which rows arrived in the last intervals
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for the journal."""
+        return {
+            "overrides": dict(self.overrides),
+            "scaled": self.scaled,
+            "scaled_s": self.scaled_s,
+            "rates_per_s": list(self.rates_per_s),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ControllerMemory | None:
+        """Read `to_dict` back; ``None`` if it is damaged or of another version."""
+        try:
+            rates = tuple(float(rate) for rate in values["rates_per_s"])
+            overrides = {str(what): float(t) for what, t in values["overrides"].items()}
+            scaled, scaled_s = str(values["scaled"]), float(values["scaled_s"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return None
+        if not all(map(math.isfinite, (*rates, *overrides.values(), scaled_s))):
+            return None
+        if min(rates, default=0.0) < 0 or scaled not in ("", "in", "out"):
+            return None
+        return cls(overrides=overrides, scaled=scaled, scaled_s=scaled_s, rates_per_s=rates)
