@@ -172,6 +172,18 @@ def user_traceback(error: BaseException) -> str:
     return "".join(told.format()) if found else ""
 
 
+def _hint(error: BaseException, key: tuple[object, ...]) -> str:
+    """Return what to write in place of what raised a common error; begins with a space."""
+    if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
+        has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
+        return f" It has {', '.join(has)}."
+    if isinstance(error, TypeError) and str(error).startswith("tuple indices must be integers"):
+        return " A row is a named tuple: its column is row.name, and the key's value key[0]."
+    if isinstance(error, TypeError | AttributeError) and "tuple" in str(error) and len(key) == 1:
+        return f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
+    return ""
+
+
 def function_failed(
     operator: str,
     function: Callable[..., object],
@@ -193,8 +205,8 @@ def function_failed(
         said, correct = str(error), "Correct the function."
         if isinstance(error, GodwitError):  # of what the function was given, such as a state
             said, correct = error.message, error.remedy or correct
-        elif isinstance(error, TypeError | AttributeError) and "tuple" in said and len(key) == 1:
-            correct += f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
+        else:
+            correct += _hint(error, key)
         what += f": {said.removesuffix('.')}" if said else ""
         remedy = f"{correct} Its traceback is:\n{text}"
         if isinstance(error, SystemExit):

@@ -133,6 +133,38 @@ def test_a_column_that_a_row_does_not_have_is_answered_with_those_it_has() -> No
         gw.testing.process(take, [{"price": 1, "_id": 2}], key={"k": "a"}, state=int)
 
 
+@pytest.mark.parametrize(
+    ("take", "said"),
+    [
+        (lambda key, rows, state: rows.columm("v"), r"It has .*column.*timers"),
+        (lambda key, rows, state: [next(iter(rows))["v"]], r"its column is row\.name"),
+        (lambda key, rows, state: [(key + "x",)], r"its value is key\[0\]"),
+    ],
+)
+def test_what_is_easily_got_wrong_in_a_function_is_answered_by_what_to_write(
+    take: Any, said: str
+) -> None:
+    with pytest.raises(UserFunctionError, match=said):
+        gw.testing.process(take, [{"v": 1}], key={"k": "a"}, state=int)
+
+
+def test_a_timer_says_what_it_has() -> None:
+    def ring(key: Any, timer: Any, state: Any) -> Any:
+        yield key[0], timer.now
+
+    with pytest.raises(UserFunctionError, match=r"no attribute 'now'.*It has at, drop_state, "):
+        gw.testing.process(
+            lambda key, rows, state: None,
+            [],
+            key={"k": "a"},
+            state=int,
+            timers="processing",
+            on_timer=ring,
+            timers_before=["2024-05-01 08:00"],
+            now="2024-05-01 09:00",
+        )
+
+
 def assigns(key: Any, rows: Any, state: dict[str, int]) -> None:
     state = {**state, "n": len(rows)}
 

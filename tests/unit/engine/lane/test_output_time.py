@@ -283,3 +283,31 @@ def test_what_has_no_bound_is_refused_and_the_way_out_is_named(
 
     with pytest.raises(InvalidFlowError, match=text):
         compiled()
+
+
+def test_a_pair_that_comes_as_late_as_its_interval_allows_is_in_its_window() -> None:
+    flow = gw.Flow("pairs", num_key_groups=4)
+    columns = "k string, ts timestamp"
+    orders = flow.source("orders", gw.testing.stream(columns), event_time="ts")
+    payments = flow.source("payments", gw.testing.stream(columns), event_time="ts")
+    pairs = orders.key_by("k").join(
+        payments.key_by("k"), between=("0 seconds", "1 hour"), suffix="_paid", name="pairs"
+    )
+    windows = pairs.key_by("k").window(gw.tumbling("10 minutes")).compute(n=gw.count())
+    flow.sink("out", windows, gw.sinks.noop())
+    run = gw.testing.cluster(flow, now="2024-05-02")
+
+    def both(time: str) -> dict[str, Any]:
+        of_others = [{"k": "other", "ts": f"2024-05-01 {time}"}]
+        return {"orders": of_others, "payments": of_others}
+
+    run.epoch({"orders": [{"k": "a", "ts": "2024-05-01 08:05"}]})
+    run.epoch(both("08:59"))
+    run.epoch({"payments": [{"k": "a", "ts": "2024-05-01 09:05"}]})
+    run.epoch(both("10:30"))
+    run.end_input()
+    counted = {
+        (row["k"], row["window_start"].minute): row["n"] for row in run.rows("out").to_pylist()
+    }
+    assert counted["a", 0] == 1
+    assert not run.late
