@@ -93,9 +93,9 @@ def query_of(
     spark_cluster: Any = import_module("godwit.cluster.spark.run.cluster")
     stages, lanes_ms = spark_cluster.run_stages, []
 
-    def timed(*args: Any) -> Any:
+    def timed(*args: Any, **options: Any) -> Any:
         began_s = time.perf_counter()
-        reports = stages(*args)
+        reports = stages(*args, **options)
         lanes_ms.append((time.perf_counter() - began_s) * 1e3)
         return reports
 

@@ -120,6 +120,7 @@ class KafkaSink(TargetSink):
             )
         self._producer: Producer | None = None
         self._group: Consumer | None = None
+        self._group_metadata: Any = None  # of a group that nobody joins, so it does not change
         self._log = ErrorLog()
         self._undelivered: list[tuple[str, KafkaError]] = []
 
@@ -228,7 +229,7 @@ class KafkaSink(TargetSink):
             producer.close()
         if self._group is not None:
             self._group.close()
-            self._group = None
+            self._group = self._group_metadata = None
 
     # Transactions
 
@@ -259,9 +260,7 @@ class KafkaSink(TargetSink):
                 except BaseException:
                     self._abort(producer)
                     raise
-                producer.send_offsets_to_transaction(
-                    [place], self._own_group().consumer_group_metadata(), timeout_s
-                )
+                producer.send_offsets_to_transaction([place], self._metadata_of_group(), timeout_s)
                 self._commit(producer)
             except KafkaException as error:
                 self._recover(error, start_s, last=attempt == _ATTEMPTS)
@@ -365,6 +364,11 @@ class KafkaSink(TargetSink):
     def _own_name(self) -> str:
         """Transactional id and group of this sink of this query."""
         return f"godwit-{self._context.query_id}-{self._context.writer}"
+
+    def _metadata_of_group(self) -> Any:
+        if self._group_metadata is None:
+            self._group_metadata = self._own_group().consumer_group_metadata()
+        return self._group_metadata
 
     def _own_group(self) -> Consumer:
         """Return a consumer that asks for the group's offsets and never joins it."""

@@ -114,7 +114,14 @@ class SparkCluster(Generic[RowsT]):
         try:
             with self.lost.break_off(used, self.executors):
                 rows = None if batch is None else self.source.read(batch, instruction)
-                reports = run_stages(rows, self._program, instruction, self._spark, self.resident)
+                reports = run_stages(
+                    rows,
+                    self._program,
+                    instruction,
+                    self._spark,
+                    self.resident,
+                    jobs=self.lost.jobs,
+                )
         except Exception as error:
             gone = self.lost.take()
             if self._gate.closed:
@@ -197,7 +204,7 @@ class LostExecutors:
 
     @contextmanager
     def break_off(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
-        """Run an epoch's jobs inside, until one of these executors is lost.
+        """Run an epoch's stages inside, until one of these executors is lost.
 
         Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch's plan.
         """
@@ -208,13 +215,23 @@ class LostExecutors:
             self._lost = gone[0] if gone else None
         if gone:
             raise ConnectionError(gone[0])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used = frozenset()
+
+    @contextmanager
+    def jobs(self) -> Iterator[None]:
+        """Run those of its stages inside that are jobs of Spark's, which `cancel` ends.
+
+        Marking them is a question to the JVM; lanes that stay are given up in another way.
+        """
         self._spark.addJobTag(self._tag)
         try:
             yield
         finally:
             self._spark.removeJobTag(self._tag)
-            with self._lock:
-                self._used = frozenset()
 
     def lost(self, executor: str) -> None:
         """Note a loss."""

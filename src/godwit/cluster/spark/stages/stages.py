@@ -12,7 +12,7 @@ place: there is one of every lane however often Spark runs a stage.
 from __future__ import annotations
 
 import pickle
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -37,6 +37,7 @@ from godwit.engine.lane.wire import due_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark import Broadcast, SparkContext
 
@@ -177,6 +178,8 @@ def run_stages(
     instruction: EpochInstruction,
     spark: SparkContext,
     resident: ResidentLanes | None = None,
+    *,
+    jobs: Callable[[], AbstractContextManager[None]] = nullcontext,  # Spark's run inside
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
@@ -185,9 +188,6 @@ def run_stages(
     without input. Lanes that stay, if there are some, work an epoch whose rows are here, or that
     has none.
     """
-    locations = [place.location for place in instruction.places]
-    places = len(locations)
-
     arrived: dict[int, list[bytes]] = {}
     if isinstance(source, RowsHere):  # the source side and its exchange, done here
         assert program.here is not None, "only the driver has rows without an exchange"
@@ -201,6 +201,20 @@ def run_stages(
                 return worked
         else:
             resident.large_epoch()
+    with jobs():
+        return _run_jobs(source, arrived, program, instruction, spark)
+
+
+def _run_jobs(
+    source: Any | RowsHere | SplitTasks | RowsAndTasks | None,
+    arrived: Mapping[int, Sequence[bytes]],  # place → payloads of rows that are here
+    program: Shipped[Program],
+    instruction: EpochInstruction,
+    spark: SparkContext,
+) -> list[LaneReport]:
+    """Run the stages of one epoch as Spark's jobs; see `run_stages`."""
+    locations = [place.location for place in instruction.places]
+    places = len(locations)
     tasks = source.tasks if isinstance(source, SplitTasks | RowsAndTasks) else ()
     parts = InstructionParts.of(instruction)
     orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))

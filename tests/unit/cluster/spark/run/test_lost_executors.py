@@ -40,7 +40,7 @@ def lost(context: Context) -> LostExecutors:
 def test_jobs_are_cancelled_again_until_the_epoch_is_over(
     lost: LostExecutors, context: Context
 ) -> None:
-    with lost.break_off(["a", "b"], {"a", "b"}):
+    with lost.break_off(["a", "b"], {"a", "b"}), lost.jobs():
         assert context.tags == ["run"]
         lost.cancel()
         assert context.cancelled == 0
