@@ -33,9 +33,12 @@ from godwit.columns.arrays import (
 )
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
+from godwit.store.regular import fixed_width, word_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from godwit.store.regular import FixedWidth
 
 UInt64Array = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp] | slice
@@ -125,6 +128,9 @@ def _hash_column(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray
             return hash_int64(words_of(column)[1].copy().view(np.int64), seeds)
         return hash_bytes(*_big_integers(column), seeds)
     if is_text(dtype) or is_binary(dtype):
+        regular = fixed_width(column)
+        if regular is not None and regular.dtype.itemsize < _STRIPE:
+            return _hash_regular(regular, seeds)
         return hash_bytes(*_spans(column), seeds)
     values = values_of(column)
     if pa.types.is_floating(dtype):
@@ -287,6 +293,25 @@ def _hash_block(
             mixed = hashes[rows] ^ (data[at[rows] + byte].astype(np.uint64) * _PRIME_5)
             hashes[rows] = _rotated(mixed, 11) * _PRIME_1
     return _avalanche(hashes)
+
+
+def _hash_regular(values: FixedWidth, seeds: UInt64Array) -> UInt64Array:
+    """Hash byte strings of one length, which is less than a stripe."""
+    hashes, width = np.empty_like(seeds), values.dtype.itemsize
+    for block in _blocks(len(seeds)):
+        part, at = values[block], 0
+        mixed = seeds[block] + (_PRIME_5 + np.uint64(width))
+        for at in range(0, width - 7, 8):
+            mixed = _with_word(mixed, word_at(part, at, "<u8"))
+        at = width & ~7
+        if width & 4:
+            mixed = _with_half_word(mixed, word_at(part, at, "<u4").astype(np.uint64))
+            at += 4
+        for byte in range(at, width):
+            mixed ^= word_at(part, byte, "u1").astype(np.uint64) * _PRIME_5
+            mixed = _rotated(mixed, 11) * _PRIME_1
+        hashes[block] = _avalanche(mixed)
+    return hashes
 
 
 def _hash_stripes(

@@ -37,6 +37,7 @@ from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_rows
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Due
+from godwit.store.regular import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +101,7 @@ class OperatorInput:
         """Group rows by identity; return groups and keys. `num_hashed` key columns are hashed."""
         rows = self.rows
         groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
-        return groups, rows.keys.take(pa.array(groups.first_row))
+        return groups, take_rows(rows.keys, groups.first_row)
 
     def grouped_with(
         self, num_keys: int, entries: Sequence[StateRows]

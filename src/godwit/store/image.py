@@ -45,6 +45,7 @@ from godwit.store.layout import (
     write_header,
     write_room,
 )
+from godwit.store.regular import fixed_width, word_at
 
 if TYPE_CHECKING:
     import mmap
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.store.columns import StateSchema
+    from godwit.store.regular import FixedWidth
 
 Hashes = npt.NDArray[np.int64]
 KeyGroups = npt.NDArray[np.uint16]
@@ -428,6 +430,10 @@ class KeyHasher:
 
     def _add_strings(self, sums: UInt64Array, number: int, values: pa.Array) -> None:
         """Add texts or binary values to the sums, word by word."""
+        regular = fixed_width(values)
+        if regular is not None and regular.dtype.itemsize >= 8:
+            self._add_regular(sums, number, regular)
+            return
         offsets = offsets_of(values)
         starts = offsets[:-1].astype(np.int64)
         lengths = np.diff(offsets).astype(np.int64)
@@ -456,6 +462,18 @@ class KeyHasher:
                 missing = np.maximum(8 - remaining, 0).view(np.uint64) * _BYTES
                 chunk = (chunk << missing) >> missing
             sums[rows] += _product(chunk, multipliers, 1 + word)
+
+    def _add_regular(self, sums: UInt64Array, number: int, values: FixedWidth) -> None:
+        """Add byte strings of one length, at least a word, to the sums; as `_add_strings`."""
+        width = values.dtype.itemsize
+        words, rest = divmod(width, 8)
+        multipliers = self._multipliers(number, 1 + -(-width // 8))
+        sums += _product(np.array([width], np.uint64), multipliers, 0)
+        for word in range(words):
+            sums += _product(word_at(values, 8 * word, "<u8"), multipliers, 1 + word)
+        if rest:
+            last = word_at(values, width - 8, "<u8") >> np.uint64(64 - 8 * rest)
+            sums += _product(last, multipliers, 1 + words)
 
 
 def _product(words: UInt64Array, multipliers: UInt64Array, word: int) -> UInt64Array:

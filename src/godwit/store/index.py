@@ -25,6 +25,7 @@ UInt64Array = npt.NDArray[np.uint64]
 _TAG_MASK = np.uint64(0xFFFF_FFFF_0000_0000)
 _TAGGED = np.uint64(1 << 32)  # slot XOR tag is below this exactly where the tags are equal
 _FREE = np.uint64(0)
+_STEPS = 4  # slots that a search looks at by itself before it takes them eight at a time
 _WINDOW = np.arange(1, 9)[None, :]  # eight slots are one cache line
 
 
@@ -115,7 +116,20 @@ class HashIndex:
             at, entries = (at[lost] + 1) & self._mask, entries[lost]
 
     def _walk(self, tags: UInt64Array, at: Rows, rows: Rows, open_: Rows) -> None:
-        """Probe on for the searches `open_`; fill in `at` and `rows`."""
+        """Probe on for the searches `open_`; fill in `at` and `rows`.
+
+        The next few slots are looked at one by one, which ends most searches at half the cost.
+        """
+        for _ in range(_STEPS):
+            if not open_.size:
+                return
+            next_ = (at[open_] + 1) & self._mask
+            slots = self._slots.take(next_)
+            word = slots ^ tags[open_]
+            hit = word < _TAGGED
+            at[open_] = next_
+            rows[open_] = np.where(hit, word.view(np.int64) - 1, -1)
+            open_ = open_[~hit & (slots != _FREE)]
         for _ in range(len(self._slots) // _WINDOW.size + 2):
             window = (at[open_][:, None] + _WINDOW) & self._mask
             slots = self._slots.take(window)

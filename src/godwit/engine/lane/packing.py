@@ -28,6 +28,7 @@ import pyarrow as pa
 from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.columns.hashing import canonical_keys, hash_keys
 from godwit.model.key_groups import key_groups_of
+from godwit.store.regular import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +103,7 @@ def pack(
 
 def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Compute one partial state per group."""
-    keys = rows.select(operator.schema.keys.names).take(pa.array(groups.first_row))
+    keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
     states = operator.combine(groups, keys, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(
         [*keys.columns, *states.columns], schema=partial_schema(operator)

@@ -30,6 +30,7 @@ from godwit.model.key_groups import NO_PAIRS, KeyGroupPairs, key_groups_of
 from godwit.model.latency import LatencyHistogram
 from godwit.model.naming import listing
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Arrivals
+from godwit.store.regular import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -337,7 +338,7 @@ def split_by_place(
         return
     # 16 bits make NumPy's stable sort a radix sort.
     order = np.argsort(places.astype(np.uint16), kind="stable")
-    batch = batch.take(pa.array(order))
+    batch = take_rows(batch, order)
     ends = np.cumsum(counts[used])
     for place, end, count in zip(used.tolist(), ends.tolist(), counts[used].tolist(), strict=True):
         yield place, batch.slice(end - count, count)

@@ -1,0 +1,100 @@
+"""Text and bytes whose values all have one length, as arrays of fixed width.
+
+Keys often have one length: UUIDs, hashes, padded numbers, codes.  Arrow keeps an offset for each
+value all the same, and whoever copies, compares or hashes values follows the offsets.  Where a look
+at them shows one length, the bytes are an array of fixed width, of which NumPy copies a value in
+one step, and reads the same word of all values as a view.
+
+Invariant: only columns without nulls and of one length, which is not zero, are taken for such
+arrays; all others go the ordinary way, with the same result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FixedWidth = npt.NDArray[np.void]
+"""Shape ``(N,)``, each element as many bytes as a value has."""
+
+_OFFSETS: Final[dict[pa.DataType, np.dtype[Any]]] = {
+    pa.string(): np.dtype(np.int32),
+    pa.binary(): np.dtype(np.int32),
+    pa.large_string(): np.dtype(np.int64),
+    pa.large_binary(): np.dtype(np.int64),
+}
+_MIN_ROWS: Final = 1024  # of fewer, a look at the offsets is not worth it
+_MAX_WIDTH: Final = 256
+_BLOCK: Final = 16_384  # values compared at a time: their copies stay in the cache
+
+
+def fixed_width(column: pa.Array, *, min_rows: int = _MIN_ROWS) -> FixedWidth | None:
+    """View the values of text or bytes as an array of fixed width; None where they are none."""
+    offset_type, count = _OFFSETS.get(column.type), len(column)
+    if offset_type is None or count < max(min_rows, 1) or column.null_count:
+        return None
+    _, places, data = column.buffers()
+    start = column.offset * offset_type.itemsize
+    offsets = np.ndarray((count + 1,), offset_type, places, start)
+    first, width = int(offsets[0]), int(offsets[1]) - int(offsets[0])
+    if not 0 < width <= _MAX_WIDTH or int(offsets[-1]) - first != width * count:
+        return None
+    if not np.all(np.diff(offsets) == width):
+        return None
+    return np.ndarray((count,), f"V{width}", data, first)
+
+
+def word_at(values: FixedWidth, at: int, dtype: str) -> npt.NDArray[Any]:
+    """View the little-endian word at byte `at` of every value."""
+    width = values.dtype.itemsize
+    data = values.view(np.uint8)
+    return np.ndarray((len(values),), dtype, data, at, strides=(width,))
+
+
+def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return some rows of a batch, as `pyarrow.RecordBatch.take` does."""
+    which = pa.array(rows)
+    columns = [_taken(column, rows, which) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _taken(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa.Array:
+    # A look at all offsets pays where a good part of the values is taken.
+    values = fixed_width(column) if 4 * len(rows) >= len(column) else None
+    if values is None:
+        return column.take(which)
+    width, count = values.dtype.itemsize, len(rows)
+    offset_type = _OFFSETS[column.type]
+    if width * count > np.iinfo(offset_type).max:
+        return column.take(which)
+    offsets = np.arange(count + 1, dtype=offset_type) * offset_type.type(width)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.take(rows).view(np.uint8))]
+    return pa.Array.from_buffers(column.type, count, buffers)
+
+
+def differ(
+    values: FixedWidth, rows: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Compare values at ``rows[i]`` and ``others[i]``: true where they differ."""
+    unequal = np.zeros(len(rows), np.bool_)
+    for first in range(0, len(rows), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        left, right = values.take(rows[block]), values.take(others[block])
+        for at, dtype in words_in(values.dtype.itemsize):
+            unequal[block] |= word_at(left, at, dtype) != word_at(right, at, dtype)
+    return unequal
+
+
+def words_in(width: int) -> Iterator[tuple[int, str]]:
+    """Yield position and type of words that cover a value; the last may overlap the one before."""
+    size = next(size for size in (8, 4, 2, 1) if size <= width)
+    for at in range(0, width - size + 1, size):
+        yield at, f"<u{size}"
+    if width % size:
+        yield width - size, f"<u{size}"
