@@ -45,17 +45,19 @@ def test_deaths_before_a_commit_and_in_a_delivery_leave_each_row_once(
     finished(tmp_path, len(epochs))
 
 
-@minutes_long
+@pytest.mark.parametrize(
+    "steps", [["staged"], pytest.param(["staged", "delivering"], marks=minutes_long)]
+)
 def test_deaths_leave_each_row_once_where_rows_come_from_both_kinds_of_sources(
-    tmp_path: Path,
+    tmp_path: Path, steps: list[str]
 ) -> None:
     epochs = epochs_of(17, 4)
     for number, rows in enumerate(epochs):
         put(tmp_path / "in", number, [row for row in rows if row[0] % 2])
         put(tmp_path / "own", number, [row for row in rows if not row[0] % 2])
     config = {"directory": str(tmp_path), "dsn": None, "mixed": True}
-    for death in (("staged", 1), ("delivering", 1)):
-        assert run_program("driver", {**config, "kill": death}) == KILLED, death
+    for step in steps:
+        assert run_program("driver", {**config, "kill": (step, 1)}) == KILLED, step
     assert run_program("driver", {**config, "kill": None}) == 0
     insist_on_each_row_once(tmp_path / "out", epochs)
 

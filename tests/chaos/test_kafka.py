@@ -40,15 +40,15 @@ def test_every_row_comes_once_whatever_dies(
         driver.kill()
 
 
-@minutes_long
 @pytest.mark.spark
+@pytest.mark.parametrize(("seed", "rounds"), [(169, 3), pytest.param(9, 4, marks=minutes_long)])
 def test_every_row_comes_once_whatever_dies_on_spark(
-    kafka: KafkaBroker, postgres_server: PostgresServer, tmp_path: Path
+    kafka: KafkaBroker, postgres_server: PostgresServer, tmp_path: Path, seed: int, rounds: int
 ) -> None:
     insist_on_own_server(kafka)
     driver = SparkDriver(resident=True)
     try:
-        history = draw_history(9, 4, on_spark=True)
+        history = draw_history(seed, rounds, on_spark=True)
         assert live(history, tmp_path, kafka, postgres_server.dsn, driver) == []
     finally:
         driver.kill()

@@ -120,7 +120,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 def type_text(dtype: pa.DataType) -> str:
     """Describe a type; the zone in which instants are shown is left out."""
-    return _ZONE.sub(r"\1, tz=UTC]", str(dtype))
+    return _in_utc(str(dtype))
 
 
 def columns_of(schema: Iterable[pa.Field]) -> Columns:
@@ -128,10 +128,15 @@ def columns_of(schema: Iterable[pa.Field]) -> Columns:
     return tuple((field.name, type_text(field.type)) for field in schema)
 
 
+def _in_utc(text: str) -> str:
+    # Nearly every type has no zone, and a start describes each column several times.
+    return _ZONE.sub(r"\1, tz=UTC]", text) if "tz=" in text else text
+
+
 def without_zones(value: Any) -> Any:
     """Return plain values with every type of instants in UTC."""
     if isinstance(value, str):
-        return _ZONE.sub(r"\1, tz=UTC]", value)
+        return _in_utc(value)
     if isinstance(value, dict):
         return {name: without_zones(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
