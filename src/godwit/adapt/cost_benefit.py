@@ -11,6 +11,8 @@ enough; and none is made unless the load distance is above its bound, the gain i
 and both are more than noise explains: loads are measured from so many rows, and chance alone makes
 executors differ.  A plan that collocates may do so where the load stays even enough.
 
+With ``Worth(gain="any")`` every move of a plan pays, and only the budget cuts it short.
+
 Invariants: cutting a plan short never breaks it (every prefix of its moves is a legal plan); moves
 off a draining executor need no gain, and have half of a budget that does not suffice for all, so
 that draining ends; no budget is exceeded, but by one key group that is larger by itself.
@@ -56,6 +58,7 @@ class Terms:
     even_enough: float  # at which such difference a plan is cut short
     horizon_s: float  # how long the load is taken to stay as it is
     seconds_per_byte: float  # time that one link needs for one byte of state
+    any_gain: bool = False  # whether all moves pay, whatever they gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,7 +148,7 @@ def select_moves(
         budget = budget.less(len(first), float(problem.state_bytes[first].sum()))
         alone = alone and not len(first)
     chosen = _within(problem, balancing, budget, alone=alone)
-    if not len(problem.traffic.rate):
+    if not len(problem.traffic.rate) and not terms.any_gain:
         chosen = chosen[: _enough(plan, chosen)]
     balanced = _judged(plan, chosen)
     if not len(draining):
@@ -277,6 +280,8 @@ def _reason(plan: _Plan, selected: SelectedMoves) -> str:
         even = "the load is as even as so few rows can tell"
     if not len(selected.order):
         return even or "the planner moves nothing"
+    if terms.any_gain:
+        return ""
     spares = selected.gain_s > selected.relief * terms.horizon_s
     stays_even = selected.distance_after <= max(terms.max_load_distance, selected.distance_before)
     if not (spares and stays_even):

@@ -3,9 +3,12 @@
 *Resource-centric*: key groups move to where cores are; a planner says which (paper 5 §2.2, and all
 of papers 1, 2 and 4).  *Executor-centric*: key groups have a home, and cores are lent to where the
 work is.  Paper 5's elastic executor is here the key groups of one component with one home; it is
-given as many cores as the queueing network wants (§4.1), on its home as far as possible (§4.2), and
-its key groups are shared out over the executors whose cores it has.  *Naive executor-centric* deals
-the cores out anew every time, minding neither state nor locality (§5.4).  *Static*: nothing moves.
+given as much of the cores as the queueing network wants (§4.1), on its home as far as possible
+(§4.2), and its key groups are shared out over the executors whose cores it has.  The paper's cores
+serve one elastic executor each; our lanes serve all components, so where elastic executors are many
+a core is divided into *slots*, and a component may need less than a core.  *Naive executor-centric*
+deals the cores out anew every time, minding neither state nor locality (§5.4).  *Static*: nothing
+moves.
 
 Whatever the policy, what comes out is a plan for the same problem, budgeted and carried out alike.
 """
@@ -32,6 +35,8 @@ Counts = npt.NDArray[np.int64]
 
 _IDLE = 1e-9
 """Lanes' worth of work below which an elastic executor counts as idle."""
+_SLOTS = 8
+"""Slots that an elastic executor has on average, at least: coarser ones could not be lent."""
 
 
 class Homes:
@@ -40,7 +45,8 @@ class Homes:
     def __init__(self, *, naive: bool) -> None:  # naive: cores are dealt out anew every time
         self._naive = naive
         self._homes: dict[str, list[str]] = {}
-        self._cores: dict[tuple[str, str], dict[str, int]] = {}
+        # component and home → executor → share of one core, and how many its elastic executor has
+        self._cores: dict[tuple[str, str], dict[str, float]] = {}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
         """Assign key groups to the cores that their component was allocated.
@@ -58,25 +64,28 @@ class Homes:
             for n in numbers
         ]  # fmt: skip
         machine_cores = np.where(problem.draining, 0, problem.cores).astype(np.int64)
-        cores = self._assign(
+        slots = max(1, -(-_SLOTS * len(numbers) // max(1, int(machine_cores.sum()))))
+        machine_slots = machine_cores * slots
+        shares = self._assign(
             names,
             CoreAssignmentProblem(
-                current=self._current_cores(names, measured, machine_cores),
-                machine_cores=machine_cores,
-                cores=_wanted(problem.weight, rows_per_s, of, int(machine_cores.sum())),
+                current=self._current_slots(names, measured, machine_slots, slots),
+                machine_cores=machine_slots,
+                cores=_wanted(problem.weight * slots, rows_per_s, of, int(machine_slots.sum())),
                 state_bytes=np.bincount(of, problem.state_bytes).astype(np.float64),
                 data_bytes_per_s=_data_bytes_per_s(measured, of),
                 home=numbers % problem.num_executors,
             ),
-            problem.executors,
+            measured,
+            slots,
         )
         planned = problem.current.copy()
         for j in range(len(numbers)):
             mine = np.flatnonzero(of == j)
-            if cores[:, j].any():
+            if shares[:, j].any():
                 of_one = problem.speed / np.maximum(problem.cores, 1)
                 planned[mine] = share_out(
-                    problem.weight[mine], problem.current[mine], cores[:, j] * of_one
+                    problem.weight[mine], problem.current[mine], shares[:, j] * of_one
                 )
         return planned
 
@@ -95,18 +104,23 @@ class Homes:
                 homes[at + k] = number[known[k]]
         return homes
 
-    def _current_cores(
-        self, names: list[tuple[str, str]], measured: MeasuredProblem, machine_cores: Counts
+    def _current_slots(
+        self,
+        names: list[tuple[str, str]],
+        measured: MeasuredProblem,
+        machine_slots: Counts,
+        slots: int,  # of a core
     ) -> Counts:
-        """Shape ``(machines, elastic executors)``: cores in use; at first those at home."""
+        """Shape ``(machines, elastic executors)``: slots in use; at first those at home."""
         executors, components = measured.problem.executors, len(measured.components)
+        number = {name: i for i, name in enumerate(executors)}
         current = np.zeros((len(executors), len(names)), np.int64)
         for j, (component, home) in enumerate(names):
-            at_home = {home: max(1, int(machine_cores[executors.index(home)]) // components)}
+            at_home = {home: max(1, int(machine_slots[number[home]]) // components) / slots}
             for name, cores in self._cores.get((component, home), at_home).items():
-                if name in executors:
-                    current[executors.index(name), j] = cores
-        for i, most in enumerate(machine_cores.tolist()):
+                if name in number:
+                    current[number[name], j] = round(cores * slots)
+        for i, most in enumerate(machine_slots.tolist()):
             while current[i].sum() > most:
                 current[i, int(current[i].argmax())] -= 1
         return current
@@ -115,20 +129,27 @@ class Homes:
         self,
         names: list[tuple[str, str]],
         problem: CoreAssignmentProblem,
-        executors: tuple[str, ...],
+        measured: MeasuredProblem,
+        slots: int,  # of a core
     ) -> Counts:
-        """Assign cores of executors to components by the planner, and remember them."""
+        """Assign slots of executors to components by the planner, and remember them."""
         plan = plan_naive_core_assignment if self._naive else plan_core_assignment
-        cores = plan(problem).cores
-        self._cores = {
-            name: {executors[i]: int(cores[i, j]) for i in np.flatnonzero(cores[:, j]).tolist()}
+        shares, executors = plan(problem).cores, measured.problem.executors
+        # Components of other stages are planned by themselves, and keep theirs.
+        others = {n: of for n, of in self._cores.items() if n[0] not in measured.components}
+        self._cores = others | {
+            name: {executors[i]: shares[i, j] / slots for i in np.flatnonzero(shares[:, j])}
             for j, name in enumerate(names)
         }
-        return cores
+        return shares
 
 
 def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: int) -> Counts:
-    """Shape ``(elastic executors,)``: cores of each, allocated by the queueing model."""
+    """Shape ``(elastic executors,)``: servers of each, allocated by the queueing model.
+
+    `weight` is how many servers each key group keeps busy. Where there are too few to keep all
+    stable, they are shared out in proportion to the work.
+    """
     busy, rows = np.bincount(of, weight), np.bincount(of, rows_per_s)
     works = (busy > _IDLE) & (rows > 0)
     if not works.any():
@@ -138,6 +159,12 @@ def _wanted(weight: FloatArray, rows_per_s: FloatArray, of: Counts, available: i
         service_per_s=np.where(works, rows / np.maximum(busy, _IDLE), 1.0),
         input_per_s=float(rows[works].sum()),
     )
+    if network.least_stable_cores.sum() > available:
+        exact = busy / busy.sum() * available
+        whole: Counts = exact.astype(np.int64)
+        behind = np.argsort(whole - exact, kind="stable")
+        whole[behind[: available - int(whole.sum())]] += 1
+        return whole
     return allocate_all_cores(network, available, idle_cores=0).cores
 
 

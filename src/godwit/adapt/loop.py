@@ -303,6 +303,7 @@ class Controller:
             return  # what is under way leads to where it was to lead
         selected, problem = plan.selected, plan.measured.problem
         leaves = problem.draining[problem.current[selected.order]].any()
+        must = leaves or self._settings.worth.gain == "any"
         if len(selected.order) or selected.reason:
             yield Proposal(
                 subject=f"balancing of {', '.join(plan.measured.components)}",
@@ -310,7 +311,7 @@ class Controller:
                 if len(selected.order)
                 else None,
                 reason=selected.reason,
-                gain=math.inf if leaves else selected.gain_s,
+                gain=math.inf if must else selected.gain_s,
                 cost=selected.cost_s,
                 numbers={
                     "load_distance": selected.distance_before,

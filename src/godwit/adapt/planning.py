@@ -331,6 +331,7 @@ class Planning:
         self._settings, self._topology, self._run = settings, topology, run
         self._announce, self._started_s = announce, now_s
         self._limit_s = settings.planning_limit_s
+        self._any_gain = settings.worth.gain == "any"
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
         self._homes = None
@@ -431,6 +432,7 @@ class Planning:
             even_enough=settings.worth.max_load_distance / 4,
             horizon_s=settings.worth.horizon * settings.period_s,
             seconds_per_byte=settings.worth.seconds_per_byte,
+            any_gain=self._any_gain,
         )
         return Planned(
             measured=measured,
@@ -455,7 +457,7 @@ class Planning:
         needed = bool(problem.draining[problem.current].any())
         bound = self._settings.worth.max_load_distance
         even = not is_uneven(problem, measured.variance, bound)
-        if even and not needed and not len(problem.traffic.rate):
+        if even and not (needed or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
         if self._homes is not None:
             return self._homes.plan(measured, measured.rows_per_s)
@@ -479,7 +481,9 @@ class Planning:
         problems together are large nobody is asked twice.
         """
         known, most = self._settings.registered, problem.limits.max_moves
-        if known is None or "max_moves" in known.refuses or self._settings.elasticity != _BY_PLAN:
+        if self._any_gain or known is None or "max_moves" in known.refuses:
+            return (most,)
+        if self._settings.elasticity != _BY_PLAN:
             return (most,)
         few = 2 * _excess_key_groups(problem) + 4
         counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
@@ -526,6 +530,8 @@ class Planning:
             options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
             options.setdefault("patience", 10)
             options.setdefault("node_limit", 1)
+            # Nearer to the optimum than what the moves are cut short at, and than noise is small.
+            options.setdefault("gap", 10 * settings.worth.max_load_distance)
         if "time_limit_s" in known.takes:
             if math.isinf(self._left_s):
                 options.setdefault("time_limit_s", math.inf)

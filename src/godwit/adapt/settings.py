@@ -158,6 +158,10 @@ class Worth:
         Time that one link needs for one byte of state.
     means
         Network and memory of an executor, for the bottleneck.
+    gain
+        ``"positive"``: key groups move only if that gains more than it costs. ``"any"``: a plan is
+        carried out as the planner made it, whatever it gains, within the budget; so planners, and
+        baselines among them, can be compared as their papers define them.
     """
 
     max_load_distance: float = 0.1
@@ -165,8 +169,15 @@ class Worth:
     horizon: int = 10
     seconds_per_byte: float = 1e-8
     means: Means = field(default_factory=Means)
+    gain: Literal["positive", "any"] = "positive"
 
     def __post_init__(self) -> None:
+        if self.gain not in ("positive", "any"):
+            raise InvalidControlError(
+                f"There is no gain {self.gain!r} that moves must have.",
+                remedy='Use "positive", or "any" to carry out every plan.',
+                gain=self.gain,
+            )
         for name, least, whole in (
             ("horizon", 1, True),
             ("theta", 1.0, False),

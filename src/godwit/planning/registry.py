@@ -385,7 +385,7 @@ _REGISTERED = (
         cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
         paper="2 §4.3.1",
         requires=(arbitrary_maps,),
-        takes=_SOLVER | {"rounds": whole, "least_gain": number},
+        takes=_SOLVER | {"rounds": whole, "least_gain": number, "gap": number},
     ),
     Planner(
         name="albic",

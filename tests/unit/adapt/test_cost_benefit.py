@@ -186,3 +186,16 @@ def test_what_so_many_rows_cannot_tell_moves_nothing(rows: int, *, moves: bool) 
     assert bool(len(chosen.order)) == moves
     if not moves:
         assert chosen.reason == "the load is as even as so few rows can tell"
+
+
+def test_a_plan_is_carried_out_as_it_is_where_any_gain_will_do() -> None:
+    problem, worse = uneven(state_bytes=2.5e9), np.array([1, 1, 1, 0], np.int32)
+    free = replace(TERMS, any_gain=True)
+    for plan in (EVENED, worse):
+        selected = select_moves(problem, plan, free, FREE)
+        assert selected.assignment.tolist() == plan.tolist()
+        assert not selected.reason
+    (first,) = select_moves(problem, worse, free, Budget(max_moves=1, max_bytes=None)).order
+    assert first in {0, 1, 2}  # the budget holds
+    nothing = select_moves(problem, problem.current, free, FREE)
+    assert nothing.reason == "the planner moves nothing"

@@ -298,11 +298,17 @@ class _Program:
         objective: FloatArray,
         *,
         most: tuple[float, float, float],
+        least: float = 0.0,
         time_limit_s: float,
         node_limit: int | None,
     ) -> tuple[IntArray | None, float, int]:
-        """Run HiGHS; return the placement, its dual bound and the status."""
+        """Run HiGHS; return the placement, its dual bound and the status.
+
+        `most` and `least` limit the columns d, over and under, and d alone.
+        """
         upper = np.concatenate([np.ones(self.size), np.asarray(most)])
+        lower_bounds = np.zeros(self.size + 3)
+        lower_bounds[self.size] = least
         options: dict[str, float | int | bool] = {
             "time_limit": max(time_limit_s, 1e-3),
             "mip_rel_gap": 0.0,
@@ -312,7 +318,7 @@ class _Program:
         result = milp(
             objective,
             integrality=np.concatenate([np.ones(self.size), np.zeros(3)]),
-            bounds=Bounds(np.zeros(self.size + 3), upper),
+            bounds=Bounds(lower_bounds, upper),
             constraints=self.constraints,
             options=options,
         )
@@ -339,6 +345,7 @@ def solve_allocation(
     free: IntArray,
     executors: IntArray,
     cutoff: float = np.inf,
+    floor: float = 0.0,
     refine: bool = True,
     time_limit_s: float = 5.0,
     node_limit: int | None = None,
@@ -346,15 +353,16 @@ def solve_allocation(
     """Place the free units by HiGHS, everything else staying where it is.
 
     They may use `executors`, and their homes among these; only placements with ``d <= cutoff`` are
-    looked for. With `refine` it solves a second time: for less left on draining executors, then for
-    ``over + under``, then for fewer moves. The limits are of each of the two solutions.
+    looked for, and the first one with ``d <= floor`` is as good as any. With `refine` it solves a
+    second time: for less left on draining executors, then for ``over + under``, then for fewer
+    moves. The limits are of each of the two solutions.
     """
     program = _Program(model, place, free, executors)
     most = (cutoff, np.inf, np.inf)
     first = np.zeros(program.size + 3)
     first[program.size] = 1.0
     best, bound, status = program.solve(
-        first, most=most, time_limit_s=time_limit_s, node_limit=node_limit
+        first, most=most, least=floor, time_limit_s=time_limit_s, node_limit=node_limit
     )
     if best is None:
         return SolverResult(place=None, bound=bound, proved=False, infeasible=status == _INFEASIBLE)
@@ -417,6 +425,7 @@ def plan_milp(
     rounds: int = 10_000,
     patience: int = 400,
     least_gain: float = 0.1,
+    gap: float = 0.0,
     clock: Clock = time.perf_counter,
     rng: np.random.Generator | None = None,
 ) -> Solution:
@@ -430,10 +439,13 @@ def plan_milp(
     A plan that does not lower d, or the two sides of it together, by `least_gain` percent of the
     mean load index moves nothing, unless it takes key groups off a draining executor or ends a
     breach of limits. The solution is optimal where no d is lower by `least_gain`, or, if key groups
-    move, none at all. For the other options see `SolverLimits`.
+    move, none at all. The search ends at a d that is within `gap` percent of the mean load index of
+    its lower bound; proofs take most of the time that small problems take. For the other options
+    see `SolverLimits`.
     """
-    if not 0 <= least_gain < np.inf:
-        raise wrong_value("options.least_gain", least_gain, "give a finite number ≥ 0")
+    for name, value in (("least_gain", least_gain), ("gap", gap)):
+        if not 0 <= value < np.inf:
+            raise wrong_value(f"options.{name}", value, "give a finite number ≥ 0")
     limits = SolverLimits(
         time_limit_s=time_limit_s,
         node_limit=node_limit,
@@ -443,16 +455,22 @@ def plan_milp(
         rng=rng or np.random.default_rng(0),
     )
     return plan_within_target(
-        problem, lambda narrowed: _plan(narrowed, limits=limits, least_gain=least_gain)
+        problem, lambda narrowed: _plan(narrowed, limits=limits, least_gain=least_gain, gap=gap)
     )
 
 
-def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float) -> Solution:
+def _plan(problem: Problem, *, limits: SolverLimits, least_gain: float, gap: float) -> Solution:
     """Plan with all executors that are not draining, key group by key group."""
     start = limits.clock()
     model = build_model(problem, single_units(problem))
     least = load_distance_bound(problem)
-    result = allocate_units(model, limits=limits, least=least, least_gain=least_gain / 100)
+    result = allocate_units(
+        model,
+        limits=limits,
+        least=least,
+        enough=least + gap / 100 * model.scale if gap else 0.0,
+        least_gain=least_gain / 100,
+    )
     bound = max(least, result.bound)
     stays = bool((result.place == model.units.home).all())
     slack = max(_CLOSE_ENOUGH, least_gain / 100 if stays else 0.0)
@@ -487,9 +505,9 @@ def allocate_units(
 ) -> AllocationResult:
     """Place units so that d is least; shared by MILP and ALBIC.
 
-    Stops at `least`, a known lower bound of d; below `enough` moves are rather saved (both in the
-    problem's unit). For units to move, d or both sides together must fall by `least_gain` fair
-    shares.
+    Stops at `least`, a known lower bound of d, and at `enough`, below which moves are rather saved
+    (both in the problem's unit). For units to move, d or both sides together must fall by
+    `least_gain` fair shares.
     """
     deadline = limits.clock() + limits.time_limit_s
     start = model.units.home.copy()
@@ -499,31 +517,39 @@ def allocate_units(
     search.improve(enough / model.scale)
     place = search.place
     proved, infeasible, bound, rounds = False, False, 0.0, 0
-    done = 0 < enough >= model.objective(place) and model.within_room(place)
+    within_room = model.within_room(place)
+    done = 0 < enough >= model.objective(place) and within_room
     over_and_under = sum(model.over_under(start))
     if over_and_under - least / model.scale <= least_gain and model.within_room(start):
         place, done = start, True
-    if not done and (program_size(model) <= _WHOLE_PROGRAM or not model.within_room(place)):
+    if not done and (program_size(model) <= _WHOLE_PROGRAM or not within_room):
+        floor = max(least, enough) / model.scale
         result = solve_allocation(
             model,
             place,
             free=np.arange(len(model.units), dtype=np.int32),
             executors=np.arange(len(model.speed), dtype=np.int32),
+            # What is found already need not be searched again: all that is worse is cut off.
+            cutoff=max(model.over_under(place)) * (1 + 1e-9) + 1e-9 if within_room else np.inf,
+            floor=floor,
             time_limit_s=max(1e-3, (deadline - limits.clock()) / 2),
             node_limit=limits.node_limit,
         )
-        infeasible = result.infeasible
-        bound = max(0.0, result.bound * model.scale)
-        proved = result.proved
+        infeasible = result.infeasible and not within_room
+        # Below the floor the solver was not asked to look.
+        above = result.place is not None and result.bound > floor * (1 + 1e-9)
+        bound = result.bound * model.scale if above else least
+        done = result.proved
+        proved = result.proved and (above or not enough)
         if result.place is not None and (proved or _better(model, result.place, place)):
             place = result.place
-    if not done and not proved and not infeasible:
-        place, rounds = _search_neighbourhoods(model, place, limits, deadline, least)
+    if not done and not infeasible:
+        place, rounds = _search_neighbourhoods(model, place, limits, deadline, max(least, enough))
     if not _worth_moving(model, place, start, least_gain):
         place = start
     search = AllocationSearch(model, place)
     forced = search.drain(force=not _lower(model, place, start))
-    search, costs = _evacuate(model, search, start)
+    search, costs = _evacuate(model, search, start, enough / model.scale)
     forced |= costs
     return AllocationResult(
         place=search.place,
@@ -537,7 +563,7 @@ def allocate_units(
 
 
 def _evacuate(
-    model: AllocationModel, search: AllocationSearch, start: IntArray
+    model: AllocationModel, search: AllocationSearch, start: IntArray, enough: float
 ) -> tuple[AllocationSearch, bool]:
     """Spend moves on draining before the last per cent of balance.
 
@@ -553,7 +579,7 @@ def _evacuate(
     while count > already:
         trial = AllocationSearch(model, start)
         if trial.evacuate(count) > already:
-            trial.improve()
+            trial.improve(enough)
             now = max(model.over_under(trial.place))
             within = model.within_room(trial.place) or not model.within_room(search.place)
             if now <= d + _URGENT and within:

@@ -182,6 +182,10 @@ _PROGRESS = 1e-10
 """Smallest fall of a deviation, in fair shares, that counts: above the noise of summing floats."""
 
 
+_PARTNERS = 16
+"""Executors that exchanges are looked for with first, where there are many more."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """A move, or an exchange, and the worst deviation of its executors afterwards."""
@@ -298,6 +302,10 @@ class AllocationSearch(Placement):
             np.flatnonzero(~on_executor & self.movable),
         )
         if not self._full(2, spend=spend):
+            near = self._likely_partners(h, others)
+            best = self._best_pair(h, mine, near, limit, spend=spend)
+            if best is not None or len(near) == len(others):
+                return best
             return self._best_pair(h, mine, others, limit, spend=spend)
         # Then one of the two must have moved already: a few per cent of all pairs.
         gone = self._away[mine]
@@ -305,6 +313,19 @@ class AllocationSearch(Placement):
         bar = limit if best is None else best.worst
         at_home = self._best_pair(h, mine[~gone], others[self._away[others]], bar, spend=spend)
         return best if at_home is None else at_home
+
+    def _likely_partners(self, h: int, others: IndexArray) -> IndexArray:
+        """Units of the executors that are furthest on the other side of the mean.
+
+        Where there are many executors all pairs take long, and the best is nearly always there.
+        """
+        deviation = self._deviation()
+        if len(deviation) <= 2 * _PARTNERS:
+            return others
+        order = np.argsort(deviation if deviation[h] > 0 else -deviation, kind="stable")
+        likely = np.zeros(len(deviation), np.bool_)
+        likely[order[:_PARTNERS]] = True
+        return others[likely[self.place[others]]]
 
     def _best_pair(
         self, h: int, mine: IndexArray, others: IndexArray, limit: float, *, spend: bool

@@ -7,6 +7,7 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
+from godwit.planning.allocation import milp
 from godwit.planning.allocation.milp import load_distance_bound, plan_milp, program_size
 from godwit.planning.allocation.model import build_model, single_units
 from godwit.planning.baselines import plan_flux
@@ -223,6 +224,31 @@ def test_a_plan_within_the_dead_band_still_drains() -> None:
 def test_a_negative_least_gain_is_named() -> None:
     with pytest.raises(InvalidProblemError, match="least_gain = -1"):
         plan_milp(problem([1.0, 2.0], [0, 0], 2), least_gain=-1.0)
+
+
+def test_a_gap_ends_the_search_before_a_solver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    asked = problem(rng.random(64).tolist(), (np.arange(64) // 16).tolist(), 4)
+    mean = metrics.mean_index(asked)
+    exact = plan_milp(asked, time_limit_s=0.5, node_limit=1, rounds=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(milp, "solve_allocation", lambda *_, **__: pytest.fail("it was asked"))
+        near = plan_milp(asked, gap=1.0)
+    validate_solution(near)
+    assert near.objective is not None
+    assert near.bound is not None
+    assert near.objective <= near.bound + 0.01 * mean
+    assert near.num_moves < exact.num_moves  # the last per mille takes many
+    assert near.bound <= (exact.objective or 0.0)  # it is of d, however wide the gap
+
+
+def test_a_gap_claims_no_bound_that_was_not_proved() -> None:
+    # One key group has to move, and leaves a distance of 1 of a mean of 5: no plan is nearer.
+    asked = problem([6.0, 4.0, 0.0], [0, 0, 1], 2)
+    for gap in (0.0, 5.0, 50.0):
+        solution = plan_milp(asked, gap=gap)
+        assert solution.objective == pytest.approx(1.0)
+        assert (solution.bound or 0.0) <= 1.0 + 1e-9
 
 
 def test_fewer_executors_are_used_than_there_are() -> None:
