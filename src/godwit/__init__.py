@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
     from godwit import testing
     from godwit.adapt.fusing import Fusion
+    from godwit.adapt.load_range import load_range
     from godwit.adapt.scaling import fixed, latency, scripted, utilisation
     from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
     from godwit.adapt.spreading import Spreading
@@ -147,6 +148,7 @@ __all__ = [
     "hopping",
     "last",
     "latency",
+    "load_range",
     "max",
     "max_by",
     "mean",
@@ -181,6 +183,7 @@ _LOADED_LATER = {
     "Worth": "godwit.adapt.settings",
     "fixed": "godwit.adapt.scaling",
     "latency": "godwit.adapt.scaling",
+    "load_range": "godwit.adapt.load_range",
     "scripted": "godwit.adapt.scaling",
     "utilisation": "godwit.adapt.scaling",
     "Migration": "godwit.cluster.spark.query.placement",

@@ -99,6 +99,7 @@ class Controller:
         self._overrides = ManualOverrides(settings.respect_s, announce=self._announce)
         for event in past:
             self._resizing.recall(event, now_s)
+            self._planning.recall(event)
             self._overrides.recall(event, now_s)
         self._resizing.restore(memory, now_s)
         self._overrides.restore(memory.overrides, now_s)

@@ -32,6 +32,7 @@ from godwit.adapt.cost_benefit import Terms, distance, is_uneven, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad
+from godwit.adapt.load_range import LoadRange
 from godwit.adapt.scaling import ScalingSituation, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
@@ -39,6 +40,7 @@ from godwit.migration.placement import with_newcomers
 from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
+from godwit.planning.intervals.projected import estimate_transitions
 from godwit.planning.problem import ComponentFacts, joint_problem
 from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
 from godwit.planning.solution import make_solution
@@ -300,7 +302,9 @@ def _failed(name: str, reason: str) -> PlannerFailedError:
 _STEADY = 0.25
 """Share by which the arrival rates of two periods may differ that say how good the model is."""
 _HISTORY = 8
-"""Past periods that planners over a history get."""
+"""Past periods that planners over a history get, at least."""
+_SIZES = 1000
+"""Numbers of executors that are remembered."""
 _BY_PLAN = "resource_centric"
 _NEARLY = 0.05
 _WORK = 500_000
@@ -334,6 +338,9 @@ class Planning:
         self._any_gain = settings.worth.gain == "any"
         self._left_s, self._searched = self._limit_s, 1
         self._history: dict[str, deque[FloatArray]] = {}
+        self._periods = 0
+        self._random = np.random.default_rng(0)
+        self._sizes: deque[int] = deque(maxlen=_SIZES)  # numbers of executors, each change one
         self._homes = None
         if settings.elasticity.endswith("executor_centric"):
             self._homes = Homes(naive=settings.elasticity.startswith("naive"))
@@ -346,6 +353,17 @@ class Planning:
         self._unchanged: tuple[int, float] | None = None
         # time, key groups and bytes of what was carried out within a period
         self._spent: list[tuple[float, ...]] = []
+
+    def note_size(self, executors: int) -> None:
+        """Log a number of executors, for planners that expect further changes (paper 1 §5.2)."""
+        if executors and (not self._sizes or self._sizes[-1] != executors):
+            self._sizes.append(executors)
+
+    def recall(self, event: events.Event) -> None:
+        """Log the numbers of executors that an earlier run of the stream had."""
+        if isinstance(event, events.ScaledOut | events.ScaledIn):
+            self.note_size(event.before)
+            self.note_size(event.wanted)
 
     def begin(self, now_s: float) -> None:
         """Start the time limit of a decision."""
@@ -365,8 +383,10 @@ class Planning:
 
     def remember(self, period: PeriodStatistics, speeds: Mapping[str, float]) -> None:
         """Add a period to the history."""
+        self._periods += 1
+        every = max(_HISTORY, self._settings.search.every)
         for name, component in period.components.items():
-            windows = self._history.setdefault(name, deque(maxlen=_HISTORY))
+            windows = self._history.setdefault(name, deque(maxlen=every))
             windows.append(component.standard_s(speeds) / period.covered_s)
 
     def plan(
@@ -384,6 +404,7 @@ class Planning:
         """Plan all components."""
         settings = self._settings
         budget, alone = (Budget(max_bytes=None), True) if tried else self._budget()
+        self.note_size(len(view.executors.keys() - view.draining))
         measured = [
             measured_problem(
                 group,
@@ -414,10 +435,12 @@ class Planning:
         self, measured: MeasuredProblem, budget: Budget, fixed: set[str], *, alone: bool
     ) -> Planned:
         """Plan one problem within the budget, and select the moves that are worth it."""
-        settings = self._settings
+        settings, model = self._settings, self._settings.scaling_model
         limits = replace(
             settings.search.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes
         )
+        if isinstance(model, LoadRange):
+            limits = replace(limits, load_low=model.low, load_high=model.high)
         measured = replace(measured, problem=replace(measured.problem, limits=limits))
         measured = fill_limits(settings.registered, measured, settings.worth.max_load_distance)
         problem = measured.problem
@@ -459,6 +482,8 @@ class Planning:
         even = not is_uneven(problem, measured.variance, bound)
         if even and not (needed or self._any_gain or len(problem.traffic.rate)):
             return problem.current  # whatever a planner said, it would not be worth it
+        if self._periods % self._settings.search.every and not needed:
+            return problem.current
         if self._homes is not None:
             return self._homes.plan(measured, measured.rows_per_s)
         limits, best = problem.limits, problem.current
@@ -497,7 +522,7 @@ class Planning:
                 settings.registered or settings.planner,  # type: ignore[arg-type]
                 problem,
                 name=settings.planner_name,
-                options=self._options(),
+                options=self._options(problem),
                 run=self._run_in_time,
                 time_limit_s=self._limit_s,
             )
@@ -520,12 +545,17 @@ class Planning:
         finally:
             self._left_s -= time.perf_counter() - began
 
-    def _options(self) -> dict[str, Any]:
-        """Options of the planner: the user's, and time limits of the solver."""
+    def _options(self, problem: Problem) -> dict[str, Any]:
+        """Options of the planner: the user's, the log of sizes, and time limits of the solver."""
         settings, known = self._settings, self._settings.registered
         options = dict(settings.search.options)
         if known is None:
             return options
+        if "transitions" in known.takes and not options.keys() & {"transitions", "projected"}:
+            sizes = sorted({*self._sizes, problem.target_executors})
+            options["transitions"] = estimate_transitions(self._sizes, sizes=sizes)
+        if known.name == "universal_hashing":
+            options["rng"] = self._random  # another function every time
         if known.name == "milp":
             options.setdefault("rounds", int(np.clip(_WORK // self._searched, 0, 30)))
             options.setdefault("patience", 10)

@@ -121,6 +121,9 @@ class Search:
         Options of the planner, by name.
     limits
         Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
+    every
+        Periods from one plan to the next, over whose loads planners with a history plan; `clb` is
+        made to be asked once for many (paper 4 §4). What drains is planned for at once.
     time_limit
         Real time that planners may take for one decision, and a scaling function besides. None: as
         long as they take; then equal observations give equal decisions, however busy the machine.
@@ -128,6 +131,7 @@ class Search:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    every: int = 1
     time_limit: DurationOrSeconds | None = 5.0
 
     def __post_init__(self) -> None:
@@ -137,6 +141,7 @@ class Search:
                 remedy='Give a mapping, as in options={"rounds": 3}.',
             )
         _check_kind("limits", self.limits, Limits)
+        _check_number("every", self.every, least=1, whole=True)
         if self.time_limit is not None:
             seconds(self.time_limit, "The setting time_limit of the controller")
 
