@@ -171,6 +171,6 @@ def test_solvers_have_no_time_limit_in_virtual_time(monkeypatch: pytest.MonkeyPa
         return solve(*args, options=options, **rest)
 
     monkeypatch.setattr(milp_planner, "milp", milp)
-    control = controlled(planner="milp", options={"rounds": 40, "patience": 40})
+    control = controlled(planner="milp", options={"rounds": 40, "patience": 40, "gap": 0})
     Simulation(scenario(duration_s=8), control=control).run()
     assert set(given) == {float("inf")}
