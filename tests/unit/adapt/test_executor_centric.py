@@ -48,7 +48,7 @@ def run(elasticity: str, *, chain: bool) -> History:
 def test_cores_are_lent_where_components_times_homes_are_more_than_cores(chain: bool) -> None:
     lent, static = (run(name, chain=chain) for name in ("executor_centric", "static"))
     left = float(lent.column("load_distance")[-8:].mean())
-    assert left < 0.5 * float(static.column("load_distance")[-8:].mean())
+    assert left < 0.6 * float(static.column("load_distance")[-8:].mean())
     assert lent.summary()["delay_p99_s"] < static.summary()["delay_p99_s"]
 
 
