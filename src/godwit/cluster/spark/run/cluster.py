@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.cluster.spark.run.threads import DaemonPool, EpochGate
-    from godwit.cluster.spark.stages.stages import Program, Shipped, SourceStage
+    from godwit.cluster.spark.stages.stages import EpochRows, Program, Shipped, SourceStage
     from godwit.engine.cluster import Executor, SourceBatch
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.outputs import OpenSinks
@@ -60,8 +60,8 @@ class BatchRows(Protocol[_RowsT_contra]):
     def open(self) -> None:
         """Insist that the rows go on from what the checkpoint has."""
 
-    def read(self, batch: SourceBatch[_RowsT_contra], instruction: EpochInstruction) -> Any:
-        """Return a batch's rows as `godwit.cluster.spark.stages.stages.run_stages` takes them."""
+    def read(self, batch: SourceBatch[_RowsT_contra], instruction: EpochInstruction) -> EpochRows:
+        """Return a batch's rows, for the epoch's source stage."""
 
     def check(self, batch: SourceBatch[_RowsT_contra], reports: Sequence[LaneReport]) -> None:
         """Refuse an epoch whose lanes have other rows of a batch each, as their reports tell."""

@@ -30,7 +30,7 @@ from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.source_rows import FrameStage, SourceRows, arrow_schema, feeds_of
-from godwit.cluster.spark.stages.stages import RowsHere
+from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
@@ -108,15 +108,15 @@ class MicroBatchRows:
             return ref
         return msgspec.structs.replace(ref, positions=last.positions, identities=last.identities)
 
-    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> Any:
+    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """See `BatchRows.read`."""
         del instruction
         return self.read_rows(batch.rows, batch.ref.number)
 
-    def read_rows(self, rows: DataFrame, number: int) -> Any:
+    def read_rows(self, rows: DataFrame, number: int) -> EpochRows:
         """Read the rows of a micro-batch: few of them to the driver, else as an RDD of the JVM."""
         read = self._rows.read(rows, number)
-        return RowsHere(read) if isinstance(read, list) else read
+        return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
 
     def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
         """See `BatchRows.check`: Spark reads its sources by its own log."""

@@ -30,7 +30,7 @@ from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
 from godwit.cluster.spark.run.source_figures import SourceProgress
 from godwit.cluster.spark.run.source_loop import OwnRows, num_tasks
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
-from godwit.cluster.spark.stages.mixed_rows import MixedStage, read_together
+from godwit.cluster.spark.stages.mixed_rows import MixedStage
 from godwit.cluster.spark.stages.split_rows import planned_tasks
 from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import insist_on_same_rows
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.spark_log import OffsetLayout
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
+    from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.cluster import SourceLook
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
@@ -98,13 +99,13 @@ class MixedRows:
         if self._ends:
             self.own.positions.end_with_what_is_there()
 
-    def read(self, batch: SourceBatch[MixedBatch], instruction: EpochInstruction) -> Any:
+    def read(self, batch: SourceBatch[MixedBatch], instruction: EpochInstruction) -> EpochRows:
         """See `BatchRows.read`."""
         self._now = rows = batch.rows
-        frames = None
-        if rows.frames is not None:
-            frames = self.frames.read_rows(rows.frames, batch.ref.number)
-        return read_together(frames, planned_tasks(rows.planned, len(instruction.places)))
+        own = planned_tasks(rows.planned, len(instruction.places))
+        if rows.frames is None:
+            return own
+        return self.frames.read_rows(rows.frames, batch.ref.number).with_others(own)
 
     def check(self, batch: SourceBatch[MixedBatch], reports: Sequence[LaneReport]) -> None:
         """See `BatchRows.check`: a split may have been read several times."""

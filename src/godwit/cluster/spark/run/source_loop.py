@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.records import BatchRef
     from godwit.cluster.spark.run.run import SparkRun
+    from godwit.cluster.spark.stages.stages import EpochRows
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
     from godwit.engine.recovery import Recovery
     from godwit.engine.source_positions import PlannedRows
@@ -119,7 +120,7 @@ class OwnRows:
         """See `BatchRows.open`."""
         self.positions.open()
 
-    def read(self, batch: SourceBatch[PlannedRows], instruction: EpochInstruction) -> Any:
+    def read(self, batch: SourceBatch[PlannedRows], instruction: EpochInstruction) -> EpochRows:
         """See `BatchRows.read`."""
         return planned_tasks(batch.rows, len(instruction.places))
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.stages import RowsAndTasks, RowsHere, SplitTasks
 from godwit.engine.lane.source_side import NumberedSplit
 
 if TYPE_CHECKING:
@@ -43,24 +41,3 @@ class MixedStage:
         for are_splits, group in groupby(items, lambda item: isinstance(item, NumberedSplit)):
             stage = self.splits if are_splits else self.frames
             yield from stage.ship(lanes, instruction, group, partition)
-
-
-def read_together(
-    frames: Any | RowsHere | None,  # rows of a micro-batch; None: the epoch has none
-    splits: RowsHere | SplitTasks,
-) -> Any | RowsHere | SplitTasks | RowsAndTasks:
-    """Put the rows of both kinds together, as `run_stages` takes them."""
-    if frames is None or (isinstance(frames, RowsHere) and not frames.items):
-        return splits
-    if not (splits.items if isinstance(splits, RowsHere) else splits.tasks):
-        return frames
-    if isinstance(splits, RowsHere):
-        if isinstance(frames, RowsHere):
-            return RowsHere([*frames.items, *splits.items])
-        # The driver has no part in the exchange that the RDD needs.
-        tasks: tuple[bytes, ...] = (pickling.dumps(tuple(splits.items)),)
-    else:
-        tasks = splits.tasks
-    if isinstance(frames, RowsHere):
-        return SplitTasks((pickling.dumps(tuple(frames.items)), *tasks))
-    return RowsAndTasks(frames, tasks)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 
 from godwit.cluster.spark.stages import pickling
-from godwit.cluster.spark.stages.stages import RowsHere, SplitTasks
+from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.lane.lane import shipments
 from godwit.engine.lane.source_side import ship_splits
 
@@ -56,7 +56,7 @@ class SplitStage:
         yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
-def planned_tasks(rows: PlannedRows, cores: int) -> RowsHere | SplitTasks:
+def planned_tasks(rows: PlannedRows, cores: int) -> EpochRows:
     """Say who reads the rows of an epoch: the driver, or tasks."""
     if not rows.splits or (
         rows.rows is not None
@@ -64,9 +64,9 @@ def planned_tasks(rows: PlannedRows, cores: int) -> RowsHere | SplitTasks:
         and rows.rows <= ROWS_HERE
         and rows.size_bytes <= BYTES_HERE
     ):
-        return RowsHere(rows.splits)
+        return EpochRows(here=rows.splits)
     # What a source puts into its splits may be of the main script.
-    return SplitTasks(tuple(pickling.dumps(task) for task in dealt(rows.splits, cores)))
+    return EpochRows(tasks=tuple(pickling.dumps(task) for task in dealt(rows.splits, cores)))
 
 
 def dealt(splits: Sequence[NumberedSplit], cores: int) -> list[tuple[NumberedSplit, ...]]:

@@ -133,33 +133,39 @@ class Orders:
 
     instruction: InstructionParts
     payloads: Mapping[int, Sequence[bytes]]  # place → what comes in place of an exchange
-    tasks: tuple[bytes, ...] = ()  # see `SplitTasks`
+    tasks: tuple[bytes, ...] = ()  # see `EpochRows`
 
     def for_place(self, place: int) -> list[bytes]:
         """Payloads for a place."""
         return list(self.payloads.get(place, ()))
 
 
-@dataclass(frozen=True, slots=True)
-class RowsHere:
-    """Few source rows, which the driver has: it does what the source side does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRows:
+    """Source rows of one epoch, by who reads them."""
 
-    items: Sequence[Any]  # as the source stage takes them
+    # few of them, as the source stage takes them: the driver does what that stage does
+    here: Sequence[Any] = ()
+    # what tasks read themselves: for each, a pickled list of items
+    tasks: tuple[bytes, ...] = ()
+    rdd: Any = None  # of the JVM, of byte arrays; ``None`` where there is none
 
+    @property
+    def is_here(self) -> bool:
+        """True if the driver reads all of them, so that there is no source stage."""
+        return self.rdd is None and not self.tasks
 
-@dataclass(frozen=True, slots=True)
-class SplitTasks:
-    """Source rows that tasks read themselves: for each, a pickled list of items."""
-
-    tasks: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RowsAndTasks:
-    """Source rows of both kinds: partitions of an RDD, and tasks that read theirs."""
-
-    rdd: Any  # of the JVM, of byte arrays
-    tasks: tuple[bytes, ...]  # see `SplitTasks`
+    def with_others(self, others: EpochRows) -> EpochRows:
+        """Return these rows and others, in this order; one RDD at the most."""
+        if self.is_here and others.is_here:
+            return EpochRows(here=[*self.here, *others.here])
+        # The driver has no part in the exchange that the rest needs.
+        tasks = [
+            task
+            for rows in (self, others)
+            for task in ((pickling.dumps(tuple(rows.here)),) if rows.here else rows.tasks)
+        ]
+        return EpochRows(tasks=tuple(tasks), rdd=self.rdd if others.rdd is None else others.rdd)
 
 
 def ship_orders(orders: Orders) -> Shipped[Orders]:
@@ -173,7 +179,7 @@ _attempts = count()
 
 
 def run_stages(
-    source: Any | RowsHere | SplitTasks | RowsAndTasks | None,
+    source: EpochRows | None,  # ``None``: an epoch without input
     program: Shipped[Program],
     instruction: EpochInstruction,
     spark: SparkContext,
@@ -183,19 +189,16 @@ def run_stages(
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
-    `source` is the epoch's rows, in the form that the program's source side takes: an RDD of the
-    JVM, rows that are here, what tasks are to read, or an RDD and such tasks; ``None`` for an epoch
-    without input. Lanes that stay, if there are some, work an epoch whose rows are here, or that
-    has none.
+    Lanes that stay, if there are some, work an epoch whose rows are here, or that has none.
     """
     arrived: dict[int, list[bytes]] = {}
-    if isinstance(source, RowsHere):  # the source side and its exchange, done here
+    if source is not None and source.is_here:  # the source side and its exchange, done here
         assert program.here is not None, "only the driver has rows without an exchange"
-        ships = program.here.source.ship(program.here.lanes, instruction, source.items, 0)
+        ships = program.here.source.ship(program.here.lanes, instruction, source.here, 0)
         for place, payload in ships:
             arrived.setdefault(place, []).append(payload)
     if resident is not None:
-        if source is None or isinstance(source, RowsHere):
+        if source is None or source.is_here:
             worked = resident.run(instruction, arrived)
             if worked is not None:
                 return worked
@@ -206,7 +209,7 @@ def run_stages(
 
 
 def _run_jobs(
-    source: Any | RowsHere | SplitTasks | RowsAndTasks | None,
+    source: EpochRows | None,
     arrived: Mapping[int, Sequence[bytes]],  # place → payloads of rows that are here
     program: Shipped[Program],
     instruction: EpochInstruction,
@@ -215,7 +218,7 @@ def _run_jobs(
     """Run the stages of one epoch as Spark's jobs; see `run_stages`."""
     locations = [place.location for place in instruction.places]
     places = len(locations)
-    tasks = source.tasks if isinstance(source, SplitTasks | RowsAndTasks) else ()
+    tasks = () if source is None else source.tasks
     parts = InstructionParts.of(instruction)
     orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))
 
@@ -233,14 +236,14 @@ def _run_jobs(
         yield from stage.source.ship(stage.lanes, told.instruction.routes, items, task)
 
     exchanged = None
-    if source is not None and not isinstance(source, RowsHere):
+    if source is not None and not source.is_here:
         with _named(f"source side of epoch {instruction.epoch}", spark):
-            if isinstance(source, SplitTasks):
+            if source.rdd is None:
                 side = on_executors((None,) * len(tasks), read_splits, spark)
-            elif isinstance(source, RowsAndTasks):
+            elif tasks:
                 side = beside(source.rdd, source_side, len(tasks), read_splits, spark)
             else:
-                side = PythonStage(source, source_side)
+                side = PythonStage(source.rdd, source_side)
             exchanged = exchange(side, places, spark)
 
     def at_places(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:

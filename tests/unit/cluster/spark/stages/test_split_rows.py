@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from godwit.checkpoint.records import POSITIONS, BatchRef
 from godwit.cluster.spark.stages.split_rows import BYTES_HERE, ROWS_HERE, dealt, planned_tasks
-from godwit.cluster.spark.stages.stages import RowsHere, SplitTasks
+from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.lane.source_side import NumberedSplit
 from godwit.engine.source_positions import PlannedRows
 from godwit.sources import Split
@@ -66,12 +66,20 @@ def test_the_driver_reads_rows_that_are_known_to_be_few(
     splits = numbered([size_bytes], rows)
     read = planned_tasks(planned(splits), 2)
     if here:
-        assert isinstance(read, RowsHere)
-        assert tuple(read.items) == splits
+        assert read == EpochRows(here=splits)
     else:
-        assert isinstance(read, SplitTasks)
+        assert not read.is_here
         assert [pickle.loads(task) for task in read.tasks] == [splits]
 
 
 def test_an_epoch_without_rows_has_no_tasks() -> None:
-    assert planned_tasks(planned(()), 2) == RowsHere(())
+    assert planned_tasks(planned(()), 2) == EpochRows()
+
+
+def test_rows_of_both_kinds_keep_their_order_and_a_task_reads_the_driver_s_beside_others() -> None:
+    here, there = EpochRows(here=["a"]), EpochRows(tasks=(pickle.dumps(("c",)),))
+    assert here.with_others(EpochRows(here=["b"])) == EpochRows(here=["a", "b"])
+    assert [pickle.loads(task) for task in here.with_others(there).tasks] == [("a",), ("c",)]
+    beside_rdd = EpochRows(rdd="rdd").with_others(here)
+    assert (beside_rdd.rdd, len(beside_rdd.tasks), beside_rdd.is_here) == ("rdd", 1, False)
+    assert EpochRows(rdd="rdd").with_others(EpochRows()) == EpochRows(rdd="rdd")
