@@ -90,6 +90,12 @@ def add_checkpoint_command(subparsers: Any) -> None:
         added.set_defaults(run=run)
         return added
 
+    _add_looks_and_copies(action)
+    _add_changes(action)
+
+
+def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the actions that a query may be running beside."""
     shown = action(
         "inspect",
         _inspect,
@@ -128,6 +134,10 @@ def add_checkpoint_command(subparsers: Any) -> None:
         help="keep the query's id, for a backup or a move: sinks then know its epochs, and only "
         "one of the two may ever be started again",
     )
+
+
+def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the actions that change what the next run takes up."""
     action(
         "rename",
         _rename,

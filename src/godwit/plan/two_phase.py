@@ -11,11 +11,29 @@ from godwit.operators.windows.two_phase import ComputePart, ConsolidatePart, sec
 from godwit.plan.compiled import CompiledFlow, Component, UpstreamInput
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
+
+    from godwit.operators.operator import KeyedOperator
 
 _CONSOLIDATES: Final = "_windows"
 """Put behind the name of a windowed aggregate: its consolidate part."""
 _WHERE: Final = {False: "", True: ", where its partials are or apart from them, as measured"}
+
+
+def _insist_on_free_names(
+    flow: CompiledFlow, whole: WindowedCompute, parts: Iterable[KeyedOperator]
+) -> None:
+    """Refuse another operator that has the name of a part."""
+    names = {operator.name for operator in flow.operators} - {whole.name}
+    for part in parts:
+        if part.name in names:
+            raise InvalidFlowError(
+                f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
+                f"{whole.name!r}, whose windows are consolidated apart.",
+                remedy="Give one of the two another name.",
+                flow=flow.name,
+                operator=part.name,
+            )
 
 
 def split_windows(
@@ -28,7 +46,6 @@ def split_windows(
     """
     if not (apart or measured):
         return flow
-    names = {operator.name for operator in flow.operators}
     parts = {name: f"{name}{_CONSOLIDATES}" for name in (*apart, *measured)}
     components: list[Component] = []
     inputs = [
@@ -47,15 +64,7 @@ def split_windows(
         together = whole.name in measured
         consolidate = ConsolidatePart(parts[whole.name], whole, measured=together)
         made = (*slots, consolidate)
-        for part in made:
-            if part.name != whole.name and part.name in names:
-                raise InvalidFlowError(
-                    f"Operator {part.name!r} of flow {flow.name!r} has the name of a part of "
-                    f"{whole.name!r}, whose windows are consolidated apart.",
-                    remedy="Give one of the two another name.",
-                    flow=flow.name,
-                    operator=part.name,
-                )
+        _insist_on_free_names(flow, whole, made)
         components += (
             [Component(name=whole.name, operators=made, level=1)]
             if together

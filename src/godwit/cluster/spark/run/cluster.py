@@ -98,8 +98,8 @@ class SparkCluster(Generic[RowsT]):
         self.background: SimpleQueue[StartWarming | DropCopies | None] = SimpleQueue()
         """Orders to warm and to drop, in the order they were given; ``None``: there are no more."""
         self.source, self.sinks, self.lost = source, sinks, lost
-        self._spark, self._program = spark, program
-        self._gate, self._beside = gate, beside
+        self.spark, self.program, self.beside = spark, program, beside
+        self._gate = gate
         self.resident: ResidentLanes | None = None
         """Lanes that stay; given once they can announce what becomes of them."""
 
@@ -109,16 +109,16 @@ class SparkCluster(Generic[RowsT]):
         """See `Cluster.run_stages`; what says which rows the batch has is durable afterwards."""
         secured = None
         if batch is not None and self.source.has_log:
-            secured = self._beside.submit(self.source.secure, batch.ref)
+            secured = self.beside.submit(self.source.secure, batch.ref)
         used = [place.executor for place in instruction.places]
         try:
             with self.lost.break_off(used, self.executors):
                 rows = None if batch is None else self.source.read(batch, instruction)
                 reports = run_stages(
                     rows,
-                    self._program,
+                    self.program,
                     instruction,
-                    self._spark,
+                    self.spark,
                     self.resident,
                     jobs=self.lost.jobs,
                 )

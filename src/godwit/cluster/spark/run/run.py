@@ -11,9 +11,8 @@ import threading
 import time
 import uuid
 from collections import deque
-from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
@@ -67,12 +66,11 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.cluster import BatchRows
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceBatch
-    from godwit.engine.event_time import EventTimes
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.recovery import Recovery
     from godwit.engine.spreading import SpreadOrders
-    from godwit.migration import EpochOutcome, EpochPlan, ProtocolView
+    from godwit.migration import EpochOutcome, EpochPlan, Policy, ProtocolView, RunStarted
     from godwit.plan.compiled import CompiledFlow
 
 _COLLECT_EVERY, _COLLECT_EVERY_S = 20, 10.0
@@ -314,9 +312,8 @@ def open_run(
     gate: EpochGate,  # says when the query is to stop
 ) -> SparkRun:
     """Claim the checkpoint, open the sinks, wait for executors, recover what it holds."""
-    spare_slots = int(options.lanes.resident)
-    if spare_slots:
-        insist_on_spare_slots(spark.sparkContext, options.executors, spare_slots)
+    if options.lanes.resident:
+        insist_on_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
         insist_on_plain_network(spark.sparkContext)
     storage = CheckpointStorage.open(
         options.checkpoint,
@@ -324,9 +321,9 @@ def open_run(
         single_driver=options.checkpointing.single_driver,
     )
     run = uuid.uuid4().hex[:12]
-    with ExitStack() as undo:
-        lease = acquire_lease(storage, run)
-        undo.callback(lease.release)
+    lease = acquire_lease(storage, run)
+    closing: dict[str, Callable[[], object]] = {}
+    try:
         log, recovery = recover_flow(
             flow,
             storage,
@@ -334,208 +331,266 @@ def open_run(
             retain_epochs=options.checkpointing.retain_epochs,
             components=_components(flow, options),
         )
-        flow = recovery.flow
-        run_id = f"{log.identity.query_id[:12]}-{run}"
         source = rows_of(recovery, log)
-        undo.callback(source.close)
+        closing["source rows"] = source.close
         source.open()
-        sinks = OpenSinks(
-            flow,
-            log,
-            SinkSession(spark),
-            renamed=recovery.changes.renamed,
-            on_divergence=options.on_divergence,
-        )
-        undo.callback(sinks.close)
-        program = ship_program(
-            Program(
-                source=source.stage,
-                lanes=lane_flow(flow, recovery.layouts, staged_sinks(flow)),
-            ),
-            run_id,
-            spark.sparkContext,
-        )
-        undo.callback(program.destroy)
-        insist_on_placement(spark.sparkContext)
-        executors = wait_for(
-            spark.sparkContext,
-            options.executors,
-            options.sizing.executors_timeout_s,
-            spare_slots=spare_slots,
-        )
-
-        dispatcher.keep("journal", JournalWriter(storage, run_id))
-        lost = LostExecutors(run_id, spark.sparkContext)
-        beside = DaemonPool(2, "godwit-beside-epochs")
-        undo.callback(beside.close)
-        cluster = SparkCluster(
-            spark.sparkContext,
-            executors,
-            program=program,
-            source=source,
-            sinks=sinks,
-            lost=lost,
-            gate=gate,
-            beside=beside,
-        )
-        resumed = log.latest_epoch >= 0
-        adapts = (
-            options.control
-            or options.adaptation.fusion
-            or splitting_of(flow, options.adaptation.splitting)
-            or options.adaptation.spreading
-        )
-        past = past_decisions(storage) if adapts else []
-        started = run_started(
-            flow, log, recovery, options.sizing.assignments, executors, run_id=run_id
-        )
-        conductor = Conductor(
-            started,
-            states={c.name: c.states for c in flow.components},
-            policy=options.policy,
-            ports=ConductorPorts(cluster, dispatcher.emit),
-            remembered=remembered_load(
-                recollect(storage, _REMEMBERED, "load", LoadSummary.from_dict), flow, recovery
-            ),
-            plan=flow.physical_plan,
-        )
-        conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
-        if resumed and (changes := recovery.changes_event(*sinks.changes())) is not None:
-            conductor.announce(events.FlowChanged, **changes)
-        if log.latest is not None:
-            sinks.deliver(log.latest, again=True)
-
-        conducting = SharedConductor(conductor)
-        resident = None
-        if options.lanes.resident:
-            resident = cluster.resident = ResidentLanes(
-                partial(lanes_of, program),
-                lambda number: SparkTasks(
-                    spark.sparkContext,
-                    group=f"{run_id}-resident-{number}",
-                    description=f"godwit: resident lanes of {flow.name}",
-                ),
-                announce=conducting.announce,
-                given_up=cluster.given_up,
-            )
-            undo.callback(resident.close)
-            garbage.freeze()
-            undo.callback(garbage.unfreeze)
-        pool = SparkExecutorPool(
-            SparkScheduler(spark.sparkContext),
-            conducting=conducting,
-            gate=gate,
-            patience_s=options.sizing.executors_timeout_s,
-            before_return=partial(cluster.end_resident, "executors are given back"),
-        )
-        undo.callback(pool.close)
-        controller = None
-        if options.control is not None:
-            controller = ControllerThread(
-                options.control,
-                flow,
-                conducting=conducting,
-                pool=pool,
-                state_bytes=started.state_bytes,
-                past=past,
-                memory=last_memory(storage),
-                note=dispatcher.note,
-                trigger_s=known_interval_s(options.trigger),
-            )
-            undo.callback(controller.close)
-        epochs = FlowEpochs(
-            recovery,
-            log,
-            cluster,
-            settings=options.lanes,
-            policy=options.policy,
-            run_id=run_id,
-            close_at_end=options.close_at_end,
-            on_regroup=(lambda _: None) if controller is None else controller.regrouped,
-        )
-        watch = ExecutorWatch(
-            cluster,
-            conducting=conducting,
-            lost=lost,
-            pool=pool,
-            spark=spark,
-            spare_slots=spare_slots,
-        )
-        undo.callback(watch.close)
-        background = BackgroundCopies(
-            cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
-        )
-        undo.callback(background.close)
-        opened = SparkRun(
-            epochs,
-            cluster,
-            conducting,
-            pool=pool,
-            controller=controller,
-            policies=OperatorPolicies(
-                flow,
-                _policies(flow, options, epochs.times),
-                conducting=conducting,
-                log=log,
-                meters=epochs.times.sharing,
-                spreading=epochs.times.spreading,
-                stated=[name for of in options.components.values() for name in of],
-                respect_s=RESPECT_S if options.control is None else options.control.respect_s,
-                past=past,
-            ),
-            note=dispatcher.note,
-            beside=beside,
-            closing=[
-                *([] if controller is None else [("controller", controller.close)]),
-                *(
-                    []
-                    if resident is None
-                    else [
-                        ("resident lanes", resident.close),
-                        ("garbage collection", garbage.unfreeze),
-                    ]
-                ),
-                ("executor pool", pool.close),
-                ("executor watch", watch.close),
-                ("background copies", background.close),
-                ("work beside the epochs", beside.close),
-                ("conductor", conducting.close),
-                ("sinks", sinks.close),
-                ("source rows", source.close),
-                ("program of the executors", program.destroy),
-            ],
-            gate=gate,
-            lease=lease,
-            spark=spark,
-        )
-        undo.pop_all()  # the run closes it all
+        opened = _opened(
+            recovery, log, source, options, spark,
+            run_id=f"{log.identity.query_id[:12]}-{run}", dispatcher=dispatcher, gate=gate,
+            lease=lease, closing=closing,
+        )  # fmt: skip
+    except BaseException:
+        close_all(_in_order(closing))
+        lease.release()
+        raise
     return opened
 
 
+_CLOSED: Final = (
+    *("controller", "resident lanes", "garbage collection", "executor pool", "executor watch"),
+    *("background copies", "work beside the epochs", "conductor", "sinks", "source rows"),
+    "program of the executors",
+)
+"""Parts of a run in the order in which they are closed, at its end and after a start that fails."""
+
+
+def _in_order(
+    closing: Mapping[str, Callable[[], object]],
+) -> list[tuple[str, Callable[[], object]]]:
+    """Return the parts that are open, in the order in which they are closed."""
+    return [(part, closing[part]) for part in _CLOSED if part in closing]
+
+
+def _spare_slots(options: Options) -> int:
+    """Task slots of each executor that no lane that stays may take."""
+    return int(options.lanes.resident)
+
+
+def _opened(
+    recovery: Recovery,
+    log: CommitLog,
+    source: BatchRows[Any],
+    options: Options,
+    spark: SparkSession,
+    *,
+    run_id: str,
+    dispatcher: EventDispatcher,
+    gate: EpochGate,
+    lease: CheckpointLease,
+    closing: dict[str, Callable[[], object]],  # gets each part as it is opened
+) -> SparkRun:
+    """Open all parts of a run, over rows of sources that are open."""
+    flow = recovery.flow
+    cluster = _open_cluster(
+        recovery, log, source, options, spark, run_id=run_id, gate=gate, closing=closing
+    )
+    dispatcher.keep("journal", JournalWriter(log.storage, run_id))
+    past = _past_decisions(flow, log, options)
+    executors = tuple(cluster.executors.values())
+    started = run_started(flow, log, recovery, options.sizing.assignments, executors, run_id=run_id)
+    conductor = _conductor(
+        started, recovery, log, sinks=cluster.sinks, policy=options.policy,
+        ports=ConductorPorts(cluster, dispatcher.emit),
+    )  # fmt: skip
+    conducting = SharedConductor(conductor)
+    closing["conductor"] = conducting.close
+    if options.lanes.resident:
+        cluster.resident = _resident_lanes(cluster, conducting, run_id, flow.name)
+        closing["resident lanes"] = cluster.resident.close
+        garbage.freeze()
+        closing["garbage collection"] = garbage.unfreeze
+    pool = SparkExecutorPool(
+        SparkScheduler(spark.sparkContext),
+        conducting=conducting,
+        gate=gate,
+        patience_s=options.sizing.executors_timeout_s,
+        before_return=partial(cluster.end_resident, "executors are given back"),
+    )
+    closing["executor pool"] = pool.close
+    controller = None
+    if options.control is not None:
+        controller = ControllerThread(
+            options.control,
+            flow,
+            conducting=conducting,
+            pool=pool,
+            state_bytes=started.state_bytes,
+            past=past,
+            memory=last_memory(log.storage),
+            note=dispatcher.note,
+            trigger_s=known_interval_s(options.trigger),
+        )
+        closing["controller"] = controller.close
+    epochs = FlowEpochs(
+        recovery,
+        log,
+        cluster,
+        settings=options.lanes,
+        policy=options.policy,
+        run_id=run_id,
+        close_at_end=options.close_at_end,
+        on_regroup=(lambda _: None) if controller is None else controller.regrouped,
+    )
+    closing["executor watch"] = ExecutorWatch(
+        cluster,
+        conducting=conducting,
+        lost=cluster.lost,
+        pool=pool,
+        spark=spark,
+        spare_slots=_spare_slots(options),
+    ).close
+    closing["background copies"] = BackgroundCopies(
+        cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
+    ).close
+    return SparkRun(
+        epochs,
+        cluster,
+        conducting,
+        pool=pool,
+        controller=controller,
+        policies=_policies(options, epochs, conducting, past),
+        note=dispatcher.note,
+        beside=cluster.beside,
+        closing=_in_order(closing),
+        gate=gate,
+        lease=lease,
+        spark=spark,
+    )
+
+
+def _open_cluster(
+    recovery: Recovery,
+    log: CommitLog,
+    source: BatchRows[Any],
+    options: Options,
+    spark: SparkSession,
+    *,
+    run_id: str,
+    gate: EpochGate,
+    closing: dict[str, Callable[[], object]],
+) -> SparkCluster[Any]:
+    """Open the sinks, ship the program, and wait for executors."""
+    flow, context = recovery.flow, spark.sparkContext
+    sinks = OpenSinks(
+        flow,
+        log,
+        SinkSession(spark),
+        renamed=recovery.changes.renamed,
+        on_divergence=options.on_divergence,
+    )
+    closing["sinks"] = sinks.close
+    lanes = lane_flow(flow, recovery.layouts, staged_sinks(flow))
+    program = ship_program(Program(source=source.stage, lanes=lanes), run_id, context)
+    closing["program of the executors"] = program.destroy
+    insist_on_placement(context)
+    executors = wait_for(
+        context,
+        options.executors,
+        options.sizing.executors_timeout_s,
+        spare_slots=_spare_slots(options),
+    )
+    beside = DaemonPool(2, "godwit-beside-epochs")
+    closing["work beside the epochs"] = beside.close
+    return SparkCluster(
+        context,
+        executors,
+        program=program,
+        source=source,
+        sinks=sinks,
+        lost=LostExecutors(run_id, context),
+        gate=gate,
+        beside=beside,
+    )
+
+
+def _resident_lanes(
+    cluster: SparkCluster[Any], conducting: SharedConductor, run_id: str, flow: str
+) -> ResidentLanes:
+    """Return lanes that stay between epochs, as tasks of long jobs."""
+    return ResidentLanes(
+        partial(lanes_of, cluster.program),
+        lambda number: SparkTasks(
+            cluster.spark,
+            group=f"{run_id}-resident-{number}",
+            description=f"godwit: resident lanes of {flow}",
+        ),
+        announce=conducting.announce,
+        given_up=cluster.given_up,
+    )
+
+
+def _conductor(
+    started: RunStarted,
+    recovery: Recovery,
+    log: CommitLog,
+    *,
+    sinks: OpenSinks,
+    policy: Policy,
+    ports: ConductorPorts,
+) -> Conductor:
+    """Begin the run with a conductor: announce it, and deliver the last epoch once more."""
+    flow, resumed = recovery.flow, log.latest_epoch >= 0
+    load = recollect(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
+    conductor = Conductor(
+        started,
+        states={c.name: c.states for c in flow.components},
+        policy=policy,
+        ports=ports,
+        remembered=remembered_load(load, flow, recovery),
+        plan=flow.physical_plan,
+    )
+    conductor.announce(events.QueryStarted, name=flow.name, resumed=resumed)
+    if resumed and (changes := recovery.changes_event(*sinks.changes())) is not None:
+        conductor.announce(events.FlowChanged, **changes)
+    if log.latest is not None:
+        sinks.deliver(log.latest, again=True)
+    return conductor
+
+
+def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> list[events.Event]:
+    """Return what the controller and policies decided in earlier runs, if there are any now."""
+    adapts = (
+        options.control
+        or options.adaptation.fusion
+        or splitting_of(flow, options.adaptation.splitting)
+        or options.adaptation.spreading
+    )
+    return past_decisions(log.storage) if adapts else []
+
+
 def _policies(
-    flow: CompiledFlow, options: Options, times: EventTimes
-) -> Callable[[ManualOverrides, Announce], list[AdaptationPolicy[FlowEpoch]]]:
+    options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
+) -> OperatorPolicies:
     """Policies that look at operators: those that are switched on."""
+    flow, times = epochs.flow, epochs.times
     splitting = splitting_of(flow, options.adaptation.splitting)
     spreading = spreading_of(flow, options.adaptation.spreading)
 
-    def policies(
-        overrides: ManualOverrides, announce: Announce
-    ) -> list[AdaptationPolicy[FlowEpoch]]:
-        chosen: list[AdaptationPolicy[FlowEpoch]] = []
+    def chosen(overrides: ManualOverrides, announce: Announce) -> list[AdaptationPolicy[FlowEpoch]]:
+        policies: list[AdaptationPolicy[FlowEpoch]] = []
         if times.sharing:
-            chosen.append(SharePanes(times.sharing))
+            policies.append(SharePanes(times.sharing))
         if spreading is not None:
-            chosen.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
+            policies.append(SpreadHotKeys(times.spreading, spreading, overrides=overrides))
         if splitting is not None:
-            chosen.append(
+            policies.append(
                 SplitOrCombine(flow, splitting, _EXCHANGE, overrides=overrides, announce=announce)
             )
         if options.adaptation.fusion is not None and options.adaptation.fusion.by == "traffic":
-            chosen.append(Fusing(flow, options.adaptation.fusion, overrides=overrides))
-        return chosen
+            policies.append(Fusing(flow, options.adaptation.fusion, overrides=overrides))
+        return policies
 
-    return policies
+    return OperatorPolicies(
+        flow,
+        chosen,
+        conducting=conducting,
+        log=epochs.log,
+        meters=times.sharing,
+        spreading=times.spreading,
+        stated=[name for of in options.components.values() for name in of],
+        respect_s=RESPECT_S if options.control is None else options.control.respect_s,
+        past=past,
+    )
 
 
 def _components(flow: CompiledFlow, options: Options) -> dict[str, tuple[str, ...]]:
