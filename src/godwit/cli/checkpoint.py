@@ -317,25 +317,17 @@ def _states(summary: CheckpointSummary) -> Table:
 
 def _plain(summary: CheckpointSummary) -> dict[str, Any]:
     """Return the summary as plain values for JSON."""
-    identity = summary.identity
+    values, identity = asdict(summary), summary.identity
+    del values["identity"], values["positions"]
     return {
         "flow": identity.name,
         "query_id": identity.query_id,
-        "run_id": summary.run_id,
         "num_key_groups": identity.num_key_groups,
-        "epochs": summary.epochs,
-        "pending": summary.pending,
-        "plan": summary.plan,
-        "components": dict(summary.components),
         "sources": {
             name: {"reads": reads, "position": json.loads(_json(described(position)))}
             for name, (reads, position) in summary.positions.items()
         },
-        "states": [asdict(state) for state in summary.states],
-        "files": summary.files,
-        "file_bytes": summary.file_bytes,
-        "unneeded_files": summary.unneeded_files,
-        "unneeded_bytes": summary.unneeded_bytes,
+        **values,
     }
 
 

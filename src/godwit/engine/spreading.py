@@ -41,7 +41,7 @@ class SpreadOrders:
 
     @property
     def spreads(self) -> Spreads:
-        """How keys are spread, as of the last committed epoch."""
+        """Spread of keys as of the last committed epoch."""
         return self._spreads
 
     def changing(self, key_hash: int) -> bool:

@@ -6,13 +6,15 @@ that runs; `MigrationProtocol.next_epoch` gives the same as one value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from godwit.model import events
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from godwit.model.assignment import Assignment
 
 
@@ -129,6 +131,17 @@ Command = (
 )
 
 
+_ANNOUNCED: Mapping[type, type[events.Event]] = {
+    StartWarming: events.WarmingStarted,
+    SuspendKeyGroups: events.KeyGroupsSuspended,
+    ResumeKeyGroups: events.KeyGroupsResumed,
+    LoadKeyGroups: events.KeyGroupsLoaded,
+    HoldEpochs: events.EpochsHeld,
+    ReleaseEpochs: events.EpochsReleased,
+}
+"""Command → the event that announces it, by fields of the same names."""
+
+
 def narrate(
     command: Command, *, epoch: int, at_s: float, before: Assignment | None = None
 ) -> events.Event | None:
@@ -136,39 +149,21 @@ def narrate(
 
     `before`: the component's assignment until now.
     """
-
-    def event(kind: type[events.Event], *fields: str, **values: Any) -> events.Event:
-        copied = {name: getattr(command, name) for name in fields}
-        return kind(epoch=epoch, at_s=at_s, **copied, **values)
-
+    kind = _ANNOUNCED.get(type(command))
+    more: dict[str, Any] = {}
     match command:
         case StartWarming():
-            peers = tuple(peer.executor for peer in command.peers)
-            shown = ("component", "executor", "key_groups", "why")
-            return event(events.WarmingStarted, *shown, peers=peers)
+            more = {"peers": tuple(peer.executor for peer in command.peers)}
         case SwitchAssignment(assignment=after):
+            kind = events.AssignmentSwitched
             moved = before.moves_to(after) if before is not None else ()
             key_groups = tuple(move.key_group for move in moved)
-            return event(
-                events.AssignmentSwitched,
-                "component",
-                version=after.version,
-                key_groups=key_groups,
-            )
-        case SuspendKeyGroups():
-            return event(events.KeyGroupsSuspended, "component", "key_groups")
-        case ResumeKeyGroups():
-            return event(events.KeyGroupsResumed, "component", "key_groups")
-        case LoadKeyGroups():
-            return event(events.KeyGroupsLoaded, "component", "key_groups")
-        case HoldEpochs():
-            return event(events.EpochsHeld, "reason")
-        case ReleaseEpochs():
-            return event(events.EpochsReleased)
+            more = {"version": after.version, "key_groups": key_groups}
         case EndMigration():
-            ended = ("component", "moved", "withdrawn")
-            if command.outcome is MigrationOutcome.FINISHED:
-                return event(events.MigrationFinished, *ended, migration=command.id)
-            return event(events.MigrationCancelled, *ended, "reason", migration=command.id)
-        case DropCopies():
-            return None
+            finished = command.outcome is MigrationOutcome.FINISHED
+            kind = events.MigrationFinished if finished else events.MigrationCancelled
+            more = {"migration": command.id}
+    if kind is None:
+        return None
+    shared = {f.name for f in fields(kind)} & {f.name for f in fields(command)} - more.keys()
+    return kind(epoch=epoch, at_s=at_s, **{n: getattr(command, n) for n in shared}, **more)
