@@ -661,7 +661,7 @@ def restored_since(table: DeltaTable, seen: int, version: int, query_id: str, wr
     """Return whether a ``RESTORE`` has removed a writer's last epoch.
 
     `table`: the table, as it is now. `seen`: version at which it was looked at last; the writer may
-    have committed an epoch since. `held`: version of the writer's last epoch as of then.
+    have committed an epoch since. `version`: that of the writer's last epoch as of then.
     `query_id`, `writer`: the writer.
     """
     if table.version() <= seen:
