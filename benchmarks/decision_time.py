@@ -3,7 +3,8 @@
 CPU time of the controller's turns and of what it notes of every epoch, with the default planner,
 while keys are shuffled. Nothing else is counted: the simulator's own time is not the loop's.
 
-``python -m benchmarks.decision_time [--executors 256] [--operators 10] [--key-groups 8192]``
+``python -m benchmarks.decision_time [--executors 256] [--operators 10] [--key-groups 8192]
+[--zipf 0.5]``
 """
 
 from __future__ import annotations
@@ -80,12 +81,13 @@ def main() -> None:
     parser.add_argument("--operators", type=int, default=10)
     parser.add_argument("--key-groups", type=int, default=8192)
     parser.add_argument("--planner", default="milp")
+    parser.add_argument("--zipf", type=float, default=0.5)
     given = parser.parse_args()
     scenario = Scenario(
         cluster=SimulatedCluster(machines=(Machine(),) * given.executors),
         components=chain(given.operators, given.key_groups),
         rate=Rate(rows_per_s=500 * given.executors / given.operators, noise=0.1),
-        keys=Keys(number=50_000, zipf=0.5, shifts_s=(12.0, 24.0)),
+        keys=Keys(number=50_000, zipf=given.zipf, shifts_s=(12.0, 24.0)),
         duration_s=36.0,
     )
     made: list[Timed] = []
