@@ -53,7 +53,8 @@ def test_equal_seeds_give_equal_histories() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_steady_input_moves_nothing_once_it_is_even(seed: int) -> None:
     """Few rows a period, of unequal cost: 500 streams of an hour by ``--steady 500``."""
-    assert moved(play_steady(draw_steady(seed, minutes=8.0)), FIRST_S) == 0
+    played = play_steady(draw_steady(seed, minutes=8.0))
+    assert moved(played, FIRST_S) == 0
 
 
 def test_truly_even_input_of_few_dear_rows_moves_nothing_at_all() -> None:

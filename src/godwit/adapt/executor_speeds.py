@@ -50,7 +50,7 @@ _SIGMA_MACHINE = 0.05
 """The same of all rows of an executor: machines do other things besides."""
 _MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
-_ERRORS = 3.0
+_ERRORS = 4.0
 """Standard errors within which an executor counts as fast as the others."""
 _CHANGED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
@@ -77,6 +77,7 @@ class Speeds:
         self._slow: dict[str, float] = {}
         self._variance: dict[str, float] = {}
         self._latest: Mapping[str, float] = {}
+        self._differed: frozenset[str] = frozenset()
 
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
         """Add a period, and return executor → speed; 1 for those without measurements."""
@@ -94,11 +95,17 @@ class Speeds:
         slow = {e: self._slow[e] for e in here}
         middle = float(np.median(list(slow.values())))
         estimates: dict[str, float] = {}
+        differs: set[str] = set()
         for e in sorted(here):
             apart = slow[e] - middle
             none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(self._variance[e])))
             speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
+            if speed != 1.0:
+                differs.add(e)
+                if abs(apart) < _SIGMA_SPEED and e not in self._differed:
+                    speed = 1.0  # what is less than usual must be seen twice
             estimates[e] = _settled(speed, self._latest.get(e))
+        self._differed = frozenset(differs)
         self._latest = estimates
         return estimates
 

@@ -174,3 +174,16 @@ def test_solvers_have_no_time_limit_in_virtual_time(monkeypatch: pytest.MonkeyPa
     control = controlled(planner="milp", options={"rounds": 40, "patience": 40, "gap": 0})
     Simulation(scenario(duration_s=8), control=control).run()
     assert set(given) == {float("inf")}
+
+
+def test_a_shift_of_keys_is_planned_for_long_before_a_long_period_ends() -> None:
+    given = scenario(
+        keys=Keys(number=1000, zipf=0.9, shifts_s=(65.0,)), duration_s=80, trigger_s=1.0
+    )
+    simulation = Simulation(given, seed=6, control=controlled(period=60.0))
+    simulation.run()
+    periods = told(simulation, events.LoadMeasured)
+    assert [e for e in periods if e.at_s > 65.0] == []
+    after = [e.at_s for e in told(simulation, events.RebalancingStarted) if e.at_s > 65.0]
+    assert after
+    assert min(after) < 65.0 + 5.0
