@@ -1,9 +1,9 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
-Rows: ``peers`` (no Spark, seconds), ``idle``, ``twice``, ``slow`` (two minutes each), ``shuffled``,
-``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a table of figures beside their
-targets, and appends it to a file of JSON lines. ``--small`` only shows that a row runs; its figures
-say nothing.
+Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour), ``idle``, ``twice``, ``slow``
+(two minutes each), ``shuffled``, ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each
+prints a table of figures beside their targets, and appends it to a file of JSON lines. ``--small``
+only shows that a row runs; its figures say nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from benchmarks.control.peers import peers
 from benchmarks.control.rows import idle, shuffled, slow, twice
 from benchmarks.control.scaling import copies, scale
+from benchmarks.control.steps import steps
 
 from godwit.planning.preview import table
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROWS: dict[str, Callable[[], list[Figure]]] = {
     "peers": peers,
+    "steps": steps,
     "idle": idle,
     "twice": twice,
     "slow": slow,
@@ -39,6 +41,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
 }
 SMALL: dict[str, Callable[[], list[Figure]]] = {
     "peers": partial(peers, seeds=2),
+    "steps": partial(steps, seeds=2),
     "idle": partial(idle, seconds=8.0),
     "twice": partial(twice, period_s=4.0),
     "slow": partial(slow, period_s=4.0),

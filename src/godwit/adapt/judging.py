@@ -1,10 +1,10 @@
 """Verdicts on scaling decisions: what came of them beside what they expected.
 
-A decision expects a figure, such as a latency.  Once its executors work, nothing moves any more and
-a whole period has passed since, what was measured is compared.  More executors that brought less
-than a part of the expected gain, while the target is still missed, did not help: nobody is asked
-for again until the situation is another one, by its arrival rate or by what is the bottleneck.  A
-model that is wrong therefore costs one decision and not one every period.
+A decision expects a figure, such as a latency.  Once its executors work and the stream is steady
+for two periods, what was measured is compared.  More executors that brought less than a part of the
+expected gain, while the target is still missed, did not help: nobody is asked for again until the
+situation is another one, by its arrival rate or by the executors there are.  A model that is wrong
+therefore costs one decision and not one every period.
 
 Source: Floratou et al., "Dhalion: self-regulating stream processing in Heron" (2017), §4: cures
 that did not help are blacklisted for the symptoms that they were to cure.
@@ -28,8 +28,6 @@ _PART = 0.25
 may exceed what was expected of executors that went."""
 _SAME = 0.25
 """Share by which arrival rates may differ in one situation."""
-_SETTLED = 2
-"""Periods in which nothing changed that precede a verdict: rows of the first may be older."""
 _PATIENCE = 10
 """Periods after which a decision is judged no more."""
 
@@ -45,7 +43,6 @@ class _Decided:
     expected: float
     target: float
     arrival_per_s: float
-    settled: int = 0  # periods in which nothing changed since it was carried out
     age: int = 0  # periods since it was made
 
 
@@ -100,8 +97,8 @@ class Judge:
                     executors=event.wanted, arrival_per_s=event.arrival_per_s, reason=event.reason
                 )
 
-    def look(self, situation: ScalingSituation, wanted: WantedExecutors, *, settled: bool) -> None:
-        """Judge the last decision once it shows; called once a period."""
+    def look(self, situation: ScalingSituation, wanted: WantedExecutors, *, steady: bool) -> None:
+        """Judge the last decision once the stream is steady again; called once a period."""
         known = self._ineffective
         if known is not None and (
             _differ(known.arrival_per_s, situation.arrival_per_s)
@@ -116,10 +113,8 @@ class Judge:
             self._overtaken("the arrival rate is another one")
         elif one.age > _PATIENCE:
             self._overtaken(f"it did not come to rest within {_PATIENCE} periods")
-        elif settled and situation.executors == one.wanted:
-            one.settled += 1
-            if one.settled >= _SETTLED and wanted.measured is not None:
-                self._judge(one, wanted.measured, situation)
+        elif steady and situation.executors == one.wanted and wanted.measured is not None:
+            self._judge(one, wanted.measured, situation)
 
     def _judge(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
         """Give a verdict, and remember a situation in which executors did not help."""

@@ -292,9 +292,9 @@ class Controller:
             or self._resizing.pending > 0
             or any(len(plan.selected.order) for plan in planned)
         )
-        situation = self._planning.learn(situation, changing=changing)
+        situation, steady = self._planning.learn(situation, changing=changing)
         yield from self._resizing.propose(
-            situation, view, planned, trial=None if moving else trial, settled=not changing
+            situation, view, planned, trial=None if moving else trial, steady=steady
         )
 
     def _moves(self, plan: Planned) -> Iterator[Proposal]:

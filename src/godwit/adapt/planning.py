@@ -300,7 +300,7 @@ def _failed(name: str, reason: str) -> PlannerFailedError:
 
 
 _STEADY = 0.25
-"""Share by which the arrival rates of two periods may differ that say how good the model is."""
+"""Share by which arrival rates, and epochs, of two periods may differ that are of steady state."""
 _HISTORY = 8
 """Past periods that planners over a history get, at least."""
 _SIZES = 1000
@@ -349,8 +349,8 @@ class Planning:
         self._groups = (topology.components,) if joint else topology.stages
         self._failure = ""
         self._learning = Learning()
-        # number of executors and arrival rate of the last period in which nothing changed
-        self._unchanged: tuple[int, float] | None = None
+        # the last period in which nothing changed
+        self._unchanged: ScalingSituation | None = None
         # time, key groups and bytes of what was carried out within a period
         self._spent: list[tuple[float, ...]] = []
 
@@ -621,23 +621,28 @@ class Planning:
             movable=budget.max_moves != 0 and budget.max_bytes != 0,
         )
 
-    def learn(self, situation: ScalingSituation, *, changing: bool) -> ScalingSituation:
-        """Complete the model by a period's measurements, unless something was changing.
+    def learn(
+        self, situation: ScalingSituation, *, changing: bool
+    ) -> tuple[ScalingSituation, bool]:
+        """Complete the model by a period's measurements; return whether they are of steady state.
 
-        Rows of the period before may have been delivered in it, so that one counts as well.
+        They are not where something was changing, in the period before either, since its rows may
+        have been delivered in this one; nor while epochs become longer or shorter, as they do when
+        what a step left behind is worked off.
         """
         behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
-        if changing or behind:
-            self._unchanged = None
-            return situation
-        before, now = self._unchanged, (situation.executors, situation.arrival_per_s)
-        self._unchanged = now
-        if before is None or before[0] != now[0]:
-            return situation
-        if abs(now[1] - before[1]) > _STEADY * before[1]:
-            return situation
+        before = None if changing or behind else self._unchanged
+        self._unchanged = None if changing or behind else situation
+        if before is None or before.executors != situation.executors:
+            return situation, False
+        for one, other in (
+            (before.arrival_per_s, situation.arrival_per_s),
+            (before.epoch_s, situation.epoch_s),
+        ):
+            if abs(other - one) > _STEADY * one:
+                return situation, False
         self._learning.note(situation)
-        return replace(situation, learned=self._learning.learned)
+        return replace(situation, learned=self._learning.learned), True
 
 
 def _nearly_proved(solution: Solution) -> bool:

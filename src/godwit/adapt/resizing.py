@@ -265,7 +265,7 @@ class Resizing:
         *,
         # plans without some executors; ``None`` while not all components may be planned
         trial: Callable[[frozenset[str]], list[Planned]] | None,
-        settled: bool,  # whether nothing moves, comes or goes
+        steady: bool,  # whether nothing changes any more, see `Planning.learn`
     ) -> Iterator[Proposal]:
         """Ask the scaling model, and propose its answer once pace and limits allow."""
         model = self._settings.scaling_model
@@ -282,7 +282,7 @@ class Resizing:
         if self._pool is None:
             self._refuse(have, wanted.executors, "this cluster has no pool", numbers)
             return
-        self._judge.look(situation, wanted, settled=settled)
+        self._judge.look(situation, wanted, steady=steady)
         step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
         if step.kind == "out" and model.paced and (why := self._judge.why_not_again()):
             step = ScalingStep(kind="refused", executors=have, reason=why)

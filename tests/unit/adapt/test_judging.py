@@ -35,11 +35,11 @@ class Judged:
         self.said.append(event)
 
     def after(
-        self, measured: float, *, periods: int = 2, executors: int = 4, **changed: Any
+        self, measured: float, *, periods: int = 1, executors: int = 4, **changed: Any
     ) -> Judged:
         for _ in range(periods):
             at = situation(executors=executors, **changed)
-            self.judge.look(at, answer(measured), settled=True)
+            self.judge.look(at, answer(measured), steady=True)
         return self
 
 
@@ -61,11 +61,11 @@ def test_more_executors_have_helped_if_a_part_of_the_gain_came(
     assert bool(judged.judge.why_not_again()) == (verdict == "no help")
 
 
-def test_a_verdict_waits_for_two_periods_in_which_nothing_changes() -> None:
-    judged = out().after(3.9, periods=1)
-    judged.judge.look(situation(executors=4), answer(3.9), settled=False)
+def test_a_verdict_waits_until_the_stream_is_steady_with_the_executors_of_the_decision() -> None:
+    judged = out().after(3.9, executors=3)
+    judged.judge.look(situation(executors=4), answer(3.9), steady=False)
     assert not judged.said
-    assert judged.after(3.9, periods=1).said
+    assert judged.after(3.9).said
 
 
 def test_a_cure_that_did_not_help_is_not_taken_again_until_the_situation_is_another() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.control import steps
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget
@@ -128,3 +129,13 @@ def test_what_is_predicted_is_what_comes(factor: float, target: float) -> None:
     assert late <= target * 1.05
     first, *_ = history.of_kind(events.ScaledOut)
     assert first.numbers["expected_s"] <= target
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_step_takes_two_decisions_at_most_to_the_fewest_executors_or_one_more(seed: int) -> None:
+    """Streams of the table of `benchmarks.control.steps`, which plays hundreds of them."""
+    step = steps.play(steps.draw(seed))
+    assert step.met
+    assert step.fewest is not None
+    assert 0 <= step.executors - step.fewest <= 1
+    assert 1 <= step.decisions <= 2

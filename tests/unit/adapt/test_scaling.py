@@ -250,6 +250,17 @@ def test_more_of_the_same_waits_until_the_last_ones_have_come_and_shown() -> Non
     assert kinds == ["stay", "stay", "out"]
 
 
+def test_a_decision_that_saw_only_part_of_a_step_is_corrected_before_it_shows() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S, arrival_per_s=2000.0)
+    coming = PoolView(pending=2)
+    step = pace.step(wanting(9), situation(arrival_per_s=4000.0), coming, paced=True)
+    assert (step.kind, step.executors) == ("out", 9)
+    pace.decided("out", NOW_S, arrival_per_s=4000.0)
+    same = pace.step(wanting(12), situation(arrival_per_s=4000.0), coming, paced=True)
+    assert (same.kind, same.reason) == ("stay", "the last ones have only just been asked for")
+
+
 def test_an_order_is_followed_at_once() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.decided("out", NOW_S)
