@@ -221,9 +221,10 @@ def _settled_s(drawn: Drawn, history: History) -> float | None:
 
 
 def _moves_at_the_end(drawn: Drawn, history: History) -> bool:
-    """True if key groups were still moving when no more rows came."""
+    """True if key groups moved until fewer periods were left than it takes to see what came."""
     end_s = drawn.scenario.duration_s
-    return any(begun_s <= end_s < ended_s for begun_s, ended_s in _migrations(history))
+    late_s = end_s - _TO_RECOVER * PERIOD_S
+    return any(begun_s <= end_s and late_s < ended_s for begun_s, ended_s in _migrations(history))
 
 
 def _moved_s(history: History, at_s: float) -> float:

@@ -95,7 +95,7 @@ def test_an_epoch_whose_executor_is_lost_is_carried_out_again_at_once(
             # Its lanes are on their way when it vanishes; Spark itself would wait for it.
             monkeypatch.setattr(cluster, "run_stages", stuck)
 
-    def stuck(*_given: Any) -> Any:
+    def stuck(*_given: Any, **_options: Any) -> Any:
         monkeypatch.setattr(cluster, "run_stages", run_stages)
         monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 1))
         lost.set()

@@ -303,9 +303,9 @@ def test_jobs_that_ctrl_c_cancels_are_done_again(
             time.sleep(0.01)
         context.cancelAllJobs()
 
-    def run_stages(*args: Any) -> Any:
+    def run_stages(*args: Any, **options: Any) -> Any:
         job_that_is_cancelled("stages")
-        return stages.run_stages(*args)
+        return stages.run_stages(*args, **options)
 
     monkeypatch.setattr("godwit.cluster.spark.run.cluster.run_stages", run_stages)
     inbox.put([("a", 1)])

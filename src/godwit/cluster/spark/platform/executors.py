@@ -266,15 +266,12 @@ class ExecutorWatch:
         self._rehearsed.add(executor.name)
 
     def _look_if_changed(self) -> None:
-        """Look if those that are registered are not those that are known.
-
-        The cores of a process that is the whole cluster do not come and go.
-        """
+        """Look if those that are registered are not those that are known."""
         spark = self._spark.sparkContext
         if self._is_one_process is None:
             self._is_one_process = _is_one_process(spark)
         known = self._cluster.executors.keys()
-        if not self._is_one_process and registered_executors(spark) != known:
+        if self._is_one_process or registered_executors(spark) != known:
             self.look()
 
     def _work(self) -> None:

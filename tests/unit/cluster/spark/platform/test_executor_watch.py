@@ -207,13 +207,3 @@ def eventually(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.005)
-
-
-def test_cores_of_a_process_that_is_the_whole_cluster_are_not_asked_for_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
-    before = set(cluster.executors)
-    cluster.there[:] = ["2"]
-    cluster.watch._look_if_changed()
-    assert set(cluster.executors) == before
