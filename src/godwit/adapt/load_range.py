@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from godwit.adapt.scaling import ROUNDING, WantedExecutors
 from godwit.model.errors import InvalidControlError
 from godwit.model.frames import user_call
-from godwit.planning.balancing import wanted_executors
+from godwit.planning.metrics import wanted_executors
 
 if TYPE_CHECKING:
     from godwit.adapt.scaling import ScalingSituation

@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from godwit.planning.problem import Problem
 
 
-def wanted_executors(total_load: float, low: float, high: float) -> int:
-    """Count the executors that put the mean load in the middle of the range: ``⌈2w/(u+v)⌉``.
-
-    Examples
-    --------
-    >>> wanted_executors(100.0, 8.0, 12.0)
-    10
-    """
-    return max(1, math.ceil(2 * total_load / (low + high) * (1 - 1e-12)))
-
-
 def plan_elb(
     problem: Problem,
     *,
@@ -68,7 +57,7 @@ def plan_elb(
     total = float(problem.weight.sum())
     available = problem.available
     in_use = available[np.bincount(problem.current, minlength=len(index))[available] > 0]
-    goal = wanted_executors(total / float(problem.speed[available].mean()), low, high)
+    goal = metrics.wanted_executors(total / float(problem.speed[available].mean()), low, high)
     most = problem.target_executors
     if not resize:
         goal = most

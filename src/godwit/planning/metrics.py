@@ -8,6 +8,7 @@ with small loads the rounding alone would be the load distance.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -159,3 +160,14 @@ class SplitKeys:
                 together += np.where(same, sent[source] * got[target], 0.0)
         total = float(rate.sum())
         return float((rate * together).sum()) / total if total else 0.0
+
+
+def wanted_executors(total_load: float, low: float, high: float) -> int:
+    """Count the executors that put the mean load in the middle of the range: ``⌈2w/(u+v)⌉``.
+
+    Examples
+    --------
+    >>> wanted_executors(100.0, 8.0, 12.0)
+    10
+    """
+    return max(1, math.ceil(2 * total_load / (low + high) * (1 - 1e-12)))

@@ -339,5 +339,5 @@ def test_a_join_with_state_is_not_given_parts_later(tmp_path: Path) -> None:
     story = Story(tmp_path, spread=None)
     story.epoch(0.5, 40)
     story.flow = joined()
-    with pytest.raises(CheckpointMismatchError, match="operator 'j': keys"):
+    with pytest.raises(CheckpointMismatchError, match="operator 'j': it had no spread="):
         story.start()

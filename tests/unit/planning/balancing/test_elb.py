@@ -7,7 +7,8 @@ import pytest
 
 from godwit.model.errors import InvalidProblemError
 from godwit.planning import metrics
-from godwit.planning.balancing import plan_elb, wanted_executors
+from godwit.planning.balancing import plan_elb
+from godwit.planning.metrics import wanted_executors
 from godwit.planning.problem import Limits, Problem
 from godwit.planning.solution import Status
 
