@@ -95,11 +95,12 @@ def test_an_epoch_whose_executor_is_lost_is_carried_out_again_at_once(
             # Its lanes are on their way when it vanishes; Spark itself would wait for it.
             monkeypatch.setattr(cluster, "run_stages", stuck)
 
-    def stuck(*_given: Any, **_options: Any) -> Any:
+    def stuck(*_given: Any, jobs: Any, **_options: Any) -> Any:
         monkeypatch.setattr(cluster, "run_stages", run_stages)
         monkeypatch.setattr(SparkContext, "defaultParallelism", property(lambda _: 1))
         lost.set()
-        spark.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(PATIENCE_S))
+        with jobs():
+            spark.sparkContext.parallelize([0], 1).foreach(lambda _: time.sleep(PATIENCE_S))
 
     monkeypatch.setattr(EpochLoop, "at_step", staticmethod(at_step))
     started = time.monotonic()
