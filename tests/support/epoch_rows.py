@@ -135,6 +135,7 @@ def context(**changes: Any) -> SinkContext:
         "query_id": "query-1",
         "schema": SCHEMA,
         "keys": ("plane",),
+        "mapped": False,
         "complete": False,
         "views": Shown(),
     }

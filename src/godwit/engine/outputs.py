@@ -430,6 +430,7 @@ class OpenSinks:
                 schema=output.schema,
                 keys=output.keys,
                 unique_keys=output.unique_keys,
+                mapped=bool(output.maps),
                 complete=state is not None and state.complete,
                 views=self._session,
             )

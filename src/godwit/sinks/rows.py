@@ -59,7 +59,9 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
         )
     chosen = unique[0] if keys is None else column_names(keys)
     require_columns(context, chosen, "keys")
-    if unique and set(chosen) < set(unique[0]) and not any(set(u) <= set(chosen) for u in unique):
+    # A column that a map made may tell rows apart as well as the window it was made of.
+    may_suffice = context.mapped and not set(chosen) < set(unique[0] if unique else ())
+    if unique and not may_suffice and not any(set(u) <= set(chosen) for u in unique):
         narrowest = unique[-1]
         missing = [name for name in narrowest if name not in chosen]
         raise SinkError(

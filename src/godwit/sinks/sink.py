@@ -58,6 +58,8 @@ class SinkContext:
         Sets of columns, each of which tells the rows of the result apart, widest first: the key
         columns, or these and the window. Empty where a later row replaces none, such as rows that a
         function emitted.
+    mapped
+        Whether maps run between the operator and the sink, so that a column may be of their making.
     complete
         Whether an epoch's output is the whole result (complete mode) or the changed keys.
     views
@@ -71,6 +73,7 @@ class SinkContext:
     schema: pa.Schema
     keys: tuple[str, ...]
     unique_keys: tuple[tuple[str, ...], ...]
+    mapped: bool
     complete: bool
     views: Views
 

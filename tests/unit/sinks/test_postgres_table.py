@@ -80,7 +80,7 @@ def test_a_table_that_the_sink_created_is_accepted_when_the_query_starts_again(
 def test_odd_names_of_tables_and_columns_are_quoted(postgres: str) -> None:
     schema = pa.schema([('the "plane"', pa.string()), ("SELECT", pa.int64()), ("a b", pa.int64())])
     sink = PostgresSink(postgres, 'Big "Table"', mode="upsert", keys='the "plane"')
-    sink.open(context(schema=schema))
+    sink.open(context(schema=schema, keys=('the "plane"',)))
     sink.deliver(EpochRows(epoch=0, table=pa.table([["x"], [1], [2]], schema=schema)))
     sink.close()
     assert execute(postgres, 'SELECT * FROM "Big ""Table"""') == [("x", 1, 2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_a_lone_string_is_one_column() -> None:
 
 def test_keys_of_the_operator_are_the_default() -> None:
     assert upsert_keys(context(), None) == ("plane",)
-    assert upsert_keys(context(), ["total"]) == ("total",)
+    assert upsert_keys(context(), ["total", "plane"]) == ("total", "plane")
 
 
 WINDOWS = context(
@@ -44,8 +45,17 @@ WINDOWS = context(
 
 def test_windows_are_part_of_what_identifies_a_row() -> None:
     assert upsert_keys(WINDOWS, None) == ("k", "window_start", "window_end")
-    for keys in (("window_start", "k"), ("k", "hour"), ("k", "window_start", "window_end", "n")):
+    for keys in (("window_start", "k"), ("k", "window_start", "window_end", "n")):
         assert upsert_keys(WINDOWS, keys) == keys
+
+
+def test_a_column_that_a_map_made_may_stand_for_the_window_and_one_of_the_result_may_not() -> None:
+    assert upsert_keys(replace(WINDOWS, mapped=True), ("k", "hour")) == ("k", "hour")
+    with pytest.raises(SinkError, match="same 'k', 'n' would replace") as caught:
+        upsert_keys(WINDOWS, ("k", "n"))
+    assert caught.value.context["columns"] == ["window_start"]
+    with pytest.raises(SinkError, match="which 'plane' tell apart"):
+        upsert_keys(context(), ["total"])
 
 
 @pytest.mark.parametrize("keys", ["k", ["k"], ["window_start"], ["k", "window_end"]])

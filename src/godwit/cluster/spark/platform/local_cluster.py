@@ -158,10 +158,7 @@ class LocalCluster:
                     process.wait()
                 if process.stdin is not None:
                     process.stdin.close()
-            for pid in executors:
-                if b"--executor-id" in arguments_of(pid):  # still the same: orphans keep their pid
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            _kill_executors(executors)
             self._processes.clear()
             self._daemon_settings.unlink(missing_ok=True)
             if self._temporary:
@@ -430,6 +427,19 @@ def _require_java() -> None:
             remedy="Install it (on Debian and Ubuntu: apt install openjdk-17-jre-headless) or set "
             "JAVA_HOME.",
         )
+
+
+def _kill_executors(pids: list[int]) -> None:
+    """Kill the executors that run still, and wait until none does."""
+    deadline = time.monotonic() + _GRACE_S
+    # A process that is still an executor is still the same: orphans keep their pid.
+    while left := [pid for pid in pids if b"--executor-id" in arguments_of(pid)]:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return  # a process that the kernel does not end is nothing to wait for
+        time.sleep(0.01)
 
 
 def children_of(pid: int) -> list[int]:
