@@ -9,6 +9,7 @@ import pytest
 from tests.spark.streams import Inbox, rows_of
 
 import godwit as gw
+from godwit.adapt.stream_record import StreamSummary
 from godwit.checkpoint.journal import read_tail
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.model.errors import InvalidPlanError, InvalidProblemError
@@ -150,6 +151,14 @@ def test_albic_brings_together_what_key_groups_send_to_each_other_in_a_live_quer
         query.processAllAvailable()
         query._dispatcher.flush(5.0)
     query.stop()
+    # What `godwit what-if` needs besides is written with them.
+    told = [entry["stream"] for entry in read_tail(storage, 500) if "stream" in entry]
+    stream = StreamSummary.from_dict(told[-1])
+    assert stream is not None
+    assert stream.topology.stages == (("first",), ("second",))
+    assert stream.topology.downstream == (("first", "second"),)
+    assert len(stream.epochs) >= 16
+    assert (stream.epochs.took_ms > stream.epochs.busiest_ms).all()
     newest = {row[0]: row[2] for row in rows_of(memory.table())}
     assert newest == {k: k * 4 for k in range(200)}
 

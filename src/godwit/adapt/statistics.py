@@ -269,7 +269,7 @@ class Statistics:
             window.observe(assignment, outcome.loads.get(name), committed_s, self.speeds)
             self.shifted |= window.shifted
         stages = self._topology.stages
-        so_far.busiest_s.append(sum(self._busiest_s(stage, epoch) for stage in stages))
+        so_far.busiest_s.append(sum(busiest_lane_s(stage, epoch) for stage in stages))
 
     def delivered(self, latency: LatencyHistogram) -> None:
         """Add how long the rows of a delivered epoch took."""
@@ -302,18 +302,6 @@ class Statistics:
             tally.sent_rows += sum(sent.rows)
             for upstream, pairs in sent.pairs.items():
                 tally.pairs.setdefault(upstream, []).append(pairs)
-
-    def _busiest_s(self, stage: tuple[str, ...], epoch: EpochObserved) -> float:
-        """Seconds of the busiest lane in one stage of an epoch."""
-        busy: dict[tuple[str, int], float] = {}
-        for name in stage:
-            load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
-            if load is None or assignment is None or not len(load.key_groups):
-                continue
-            sums = np.bincount(assignment.flat_lanes()[load.key_groups], load.busy_s)
-            for place, busy_s in zip(assignment.places(), sums.tolist(), strict=False):
-                busy[place] = busy.get(place, 0.0) + busy_s
-        return max(busy.values(), default=0.0)
 
     def close(self, now_s: float) -> PeriodStatistics:
         """End the period, and begin the next."""
@@ -373,6 +361,19 @@ class Statistics:
         rates = [rate for s in since if (rate := arrivals.rate_since(s)) is not None]
         # Where nothing tells when rows arrived, they did as they were taken.
         return max(rates, default=float(sum(so_far.rows)) / max(length_s, 1e-9))
+
+
+def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
+    """Seconds of the busiest lane in one stage of an epoch."""
+    busy: dict[tuple[str, int], float] = {}
+    for name in stage:
+        load, assignment = epoch.outcome.loads.get(name), epoch.assignments.get(name)
+        if load is None or assignment is None or not len(load.key_groups):
+            continue
+        sums = np.bincount(assignment.flat_lanes()[load.key_groups], load.busy_s)
+        for place, busy_s in zip(assignment.places(), sums.tolist(), strict=False):
+            busy[place] = busy.get(place, 0.0) + busy_s
+    return max(busy.values(), default=0.0)
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:

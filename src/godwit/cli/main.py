@@ -33,6 +33,7 @@ start here:
   godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
   godwit sim skew                      the controller on a cluster that you do not have
+  godwit what-if PATH --rate 10x       a stream with other executors, before you pay for them
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.
 """
@@ -46,6 +47,7 @@ _COMMANDS = {
     "advise": ("godwit.cli.advise", "cli"),
     "plan": ("godwit.cli.plan", "planning"),
     "sim": ("godwit.cli.sim", "planning"),
+    "what-if": ("godwit.cli.what_if", "planning"),
 }
 
 
@@ -64,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", metavar="COMMAND")
     for name, (module, extra) in _COMMANDS.items():
         try:
-            add = getattr(importlib.import_module(module), f"add_{name}_command")
+            add = getattr(importlib.import_module(module), f"add_{name.replace('-', '_')}_command")
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("godwit"):
                 raise

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from godwit.cli.demo.recording import Mark, Recording, ScenarioRun
     from godwit.cli.stage_advice import StageAdvice
+    from godwit.cli.what_if_play import Answer
     from godwit.cluster.simulated import History
     from godwit.planning.preview import PlanPreview
 
@@ -91,6 +92,33 @@ def histories_figure(runs: Mapping[str, History], *, title: str) -> Figure:
     figure.axes[0].legend()
     figure.axes[0].set_title(title)
     figure.axes[-1].set_xlabel("virtual time (s)")
+    return figure
+
+
+def what_if_figure(answers: Sequence[Answer], *, target_s: float | None, title: str) -> Figure:
+    """Draw latencies with their error bars, and how busy lanes are, by number of executors."""
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    executors = [answer.executors for answer in answers]
+    for label, estimates in (
+        ("median", [answer.median for answer in answers]),
+        ("99th percentile", [answer.tail for answer in answers]),
+    ):
+        middle = [e.seconds for e in estimates]
+        bars = ([e.seconds - e.low_s for e in estimates], [e.high_s - e.seconds for e in estimates])
+        above.errorbar(executors, middle, yerr=bars, marker="o", capsize=3, label=label)
+    if target_s is not None:
+        above.axhline(target_s, color="grey", linestyle="--", label="target")
+    above.set_yscale("log")
+    above.set_ylabel("latency (s)")
+    above.set_title(title)
+    above.legend()
+    below.plot(executors, [a.utilisation for a in answers], marker="o", label="all lanes")
+    below.plot(executors, [a.busiest for a in answers], marker="o", label="busiest lanes")
+    below.set_ylabel("share of time busy")
+    below.set_xlabel("executors")
+    below.set_ylim(bottom=0)
+    below.legend()
     return figure
 
 

@@ -129,11 +129,11 @@ class LoadSummary:
             "epochs": self.epochs,
             "loads": {
                 name: {
-                    "key_groups": _packed(np.diff(load.key_groups, prepend=0).astype("<u2")),
-                    "rows": _packed(_logarithms(load.rows)),
-                    "cpu_ms": _packed(_logarithms(load.cpu_ms)),
-                    "busy_ms": _packed(_logarithms(load.busy_ms)),
-                    "state_bytes": _packed(_logarithms(load.state_bytes)),
+                    "key_groups": packed_column(np.diff(load.key_groups, prepend=0).astype("<u2")),
+                    "rows": packed_column(_logarithms(load.rows)),
+                    "cpu_ms": packed_column(_logarithms(load.cpu_ms)),
+                    "busy_ms": packed_column(_logarithms(load.busy_ms)),
+                    "state_bytes": packed_column(_logarithms(load.state_bytes)),
                 }
                 for name, load in self.loads.items()
             },
@@ -145,8 +145,8 @@ class LoadSummary:
         try:
             loads = {}
             for name, columns in values["loads"].items():
-                key_groups = np.cumsum(_unpacked(columns["key_groups"]), dtype=np.int64)
-                numbers = {c: _numbers(_unpacked(columns[c])) for c in _COLUMNS}
+                key_groups = np.cumsum(unpacked_column(columns["key_groups"]), dtype=np.int64)
+                numbers = {c: _numbers(unpacked_column(columns[c])) for c in _COLUMNS}
                 if any(len(column) != len(key_groups) for column in numbers.values()):
                     return None
                 loads[str(name)] = KeyGroupLoad(
@@ -246,12 +246,12 @@ def _numbers(logarithms: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
     return (np.exp2(logarithms / _STEPS) - 1) / 1000.0
 
 
-def _packed(column: npt.NDArray[Any]) -> str:
+def packed_column(column: npt.NDArray[Any]) -> str:
     """Compress a column to text."""
     return base64.b64encode(zlib.compress(column.tobytes())).decode()
 
 
-def _unpacked(text: str) -> npt.NDArray[np.uint16]:
+def unpacked_column(text: str) -> npt.NDArray[np.uint16]:
     """Decompress a column of text, up to a bound on its size."""
     bound = zlib.decompressobj()
     return np.frombuffer(bound.decompress(base64.b64decode(text), 2 * _KEY_GROUPS), "<u2")

@@ -49,7 +49,7 @@ from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.run import Simulation, controlled_by
 from godwit.cluster.simulated.scenario import Scenario
 from godwit.cluster.simulated.transfers import Links
-from godwit.cluster.simulated.workload import Keys, KeySpread, Rate, Surge
+from godwit.cluster.simulated.workload import Keys, KeySpread, MeasuredKeyGroups, Rate, Surge
 
 __all__ = [
     "CostModel",
@@ -62,6 +62,7 @@ __all__ = [
     "Keys",
     "Links",
     "Machine",
+    "MeasuredKeyGroups",
     "Pool",
     "Rate",
     "Scenario",

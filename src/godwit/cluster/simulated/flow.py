@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from godwit.cluster.simulated.costs import CostModel
-    from godwit.cluster.simulated.workload import Batch, Keys, Phase
+    from godwit.cluster.simulated.workload import Batch, Keys, MeasuredKeyGroups, Phase
     from godwit.migration import Copies, EpochPlan
     from godwit.model.assignment import Assignment
     from godwit.planning.arrays import BoolArray, FloatArray
@@ -62,6 +62,8 @@ class SimulatedComponent:
     key_ms: float = 0.0  # for a distinct key of an epoch
     key_bytes: int = 100  # state of one key
     feeds: tuple[UpstreamFeed, ...] = ()  # where its rows come from; none: the source
+    # what its key groups cost and hold, if measured: `row_ms` and the scenario's keys are not used
+    measured: MeasuredKeyGroups | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.key_groups < 1 or min(self.row_ms, self.key_ms, self.key_bytes) < 0:
@@ -326,8 +328,8 @@ class SimulatedFlow:
         self.components = {c.name: c for level in self.levels for c in level}
         self._expected: dict[tuple[float, int], Mapping[str, FloatArray]] = {}
         self._keys, self._costs, self._rng, self._on_loss = keys, costs, rng, on_loss
-        self._spread = {
-            name: KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
+        self._spread: dict[str, KeySpread | MeasuredKeyGroups] = {
+            name: c.measured or KeySpread(keys=keys, key_groups=c.key_groups, seed=(seed, at))
             for at, (name, c) in enumerate(sorted(self.components.items()))
         }
         self.holdings = {
@@ -340,7 +342,7 @@ class SimulatedFlow:
         }
 
     @property
-    def spreads(self) -> Mapping[str, KeySpread]:
+    def spreads(self) -> Mapping[str, KeySpread | MeasuredKeyGroups]:
         """Component → distribution of its keys over key groups."""
         return self._spread
 
@@ -473,7 +475,10 @@ class SimulatedFlow:
     ) -> FloatArray:
         """Time that lanes take for the rows of each key group."""
         costs = self._costs
-        per_row, per_key = costs.row_ms + component.row_ms, costs.key_ms + component.key_ms
+        row_ms: float | FloatArray = component.row_ms
+        if component.measured is not None:
+            row_ms = component.measured.row_ms
+        per_row, per_key = costs.row_ms + row_ms, costs.key_ms + component.key_ms
         ms: FloatArray = rows * per_row + keys * per_key + touched * costs.key_group_ms
         return ms
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from godwit.adapt import Control, Controller
 from godwit.adapt.interfaces import EpochObserved, Topology
+from godwit.adapt.stream_record import STREAM, StreamRecorder
 from godwit.cluster.simulated.cluster import Executors
 from godwit.cluster.simulated.flow import SimulatedFlow
 from godwit.cluster.simulated.history import Delays, EpochRecord, History
 from godwit.cluster.simulated.transfers import Warming
 from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.latency import SourceLatency, merged_latency
+from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
@@ -55,6 +56,8 @@ class Simulation:
         # `topology` and clock (`now_s`). None: nobody decides anything
         control: Callable[[Simulation], Driven] | None = None,
         source: SimulatedSource | None = None,  # where rows come from, if not as the scenario says
+        # takes kind and values of entries for a journal, as a real run writes them
+        note: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         draws = [np.random.default_rng([seed, at]) for at in range(3)]
         self.scenario, self.history = scenario, History()
@@ -88,6 +91,7 @@ class Simulation:
         self._offered: Batch | None = None
         self._copied_bytes = 0.0
         self._make_controller = control
+        self._note, self._recorder = note, StreamRecorder()
         self._start_run()
 
     def _start_run(self) -> None:
@@ -143,6 +147,8 @@ class Simulation:
     def announce(self, event: events.Event) -> None:
         """Record an event."""
         self.history.events.append(event)
+        if self._note is not None:
+            self._note("event", event.to_dict())
 
     def now_s(self) -> float:
         """Return the virtual time."""
@@ -268,25 +274,33 @@ class Simulation:
         """Add the epoch to the history, and let the controller observe it."""
         work = self._work
         self.history.epochs.append(self._record(work, self._began_s, self._left))
+        observed = EpochObserved(
+            outcome=outcome,
+            assignments={n: p.plan.assignment for n, p in work.components.items()},
+            took_s=work.took_s,
+            backlog_rows=self._held_back,
+        )
         if self._controller is not None:
-            self._controller.observe(
-                EpochObserved(
-                    outcome=outcome,
-                    assignments={n: p.plan.assignment for n, p in work.components.items()},
-                    took_s=work.took_s,
-                    backlog_rows=self._held_back,
-                )
-            )
+            self._controller.observe(observed)
+        if self._note is not None:
+            self._recorder.observe(observed, self.topology, self._now_s)
+            load = self.conductor.recent_load.due_summary()
+            stream = None if load is None else self._recorder.summary(self.topology)
+            if load is not None and stream is not None:
+                self._note("load", load.to_dict())
+                self._note(STREAM, stream.to_dict())
 
     def delivered(
         self,
-        outcome: EpochOutcome,  # noqa: ARG002
+        outcome: EpochOutcome,
         stopwatch: Stopwatch,  # noqa: ARG002
         latencies: Mapping[str, SourceLatency],
     ) -> None:
         """Let the controller observe how long the rows took."""
         if self._controller is not None and latencies:
             self._controller.delivered(merged_latency(latencies))
+        if self._note is not None and latencies:
+            self._note("latency", latency_entry(outcome.epoch, latencies))
 
     # -- time -------------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class Rate:
     rows_per_s: float  # the usual rate
     # times at which it is another one; where they overlap, their factors multiply
     surges: tuple[Surge, ...] = ()
+    # (time, factor), ascending: from each time on the rate is so many times the usual; as measured
+    steps: tuple[tuple[float, float], ...] = ()
     # share by which the rate strays, up or down, evenly and anew in every `noise_s`
     noise: float = 0.0
     noise_s: float = 1.0  # how long one such deviation lasts
@@ -57,6 +59,10 @@ class Rate:
     def at(self, times_s: FloatArray) -> FloatArray:
         """Arrival rate at some times, without noise."""
         rate = np.full(len(times_s), self.rows_per_s, np.float64)
+        if self.steps:
+            since, factors = np.array(self.steps, np.float64).T
+            at = np.searchsorted(since, times_s, "right") - 1
+            rate *= np.where(at < 0, 1.0, factors[at.clip(min=0)])
         for surge in self.surges:
             rate[(times_s >= surge.start_s) & (times_s < surge.end_s)] *= surge.factor
         return rate
@@ -192,6 +198,29 @@ class KeySpread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredKeyGroups:
+    """Key groups of one component as a running stream showed them; vectors of shape ``(m,)``.
+
+    They stand in place of drawn keys: shares that stay, and the bytes that a row changes for keys.
+    """
+
+    share: FloatArray  # of the source's rows; sums up to 1
+    row_ms: FloatArray  # time of a lane for each of these rows
+    state_bytes: FloatArray
+    changed_bytes: float = 0.0  # changelog that a row adds
+
+    @property
+    def held(self) -> FloatArray:
+        """State that each key group has."""
+        return self.state_bytes
+
+    def phase(self, _number: int) -> Phase:
+        """Return the frequencies, which never shift."""
+        changed = np.broadcast_to(self.changed_bytes * _ROWS, (len(self.share), len(_ROWS)))
+        return Phase(share=self.share, distinct=changed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """Source rows of an epoch."""
 
@@ -230,7 +259,8 @@ class DrawnRows:
         rate: Rate,
         keys: Keys,
         duration_s: float,
-        spreads: Mapping[str, KeySpread],  # component that the source feeds → where its keys are
+        # component that the source feeds → where its keys are
+        spreads: Mapping[str, KeySpread | MeasuredKeyGroups],
         rng: np.random.Generator,  # draws the noise of the rate, then rows
     ) -> None:
         self._arrivals = RowArrivals(rate, duration_s, rng)

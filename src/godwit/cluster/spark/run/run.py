@@ -18,6 +18,7 @@ from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.policy import RESPECT_S
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
+from godwit.adapt.stream_record import STREAM, StreamRecorder
 from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.journal import JournalWriter, recollect
@@ -35,7 +36,12 @@ from godwit.cluster.spark.resident.job import SparkTasks, insist_on_plain_networ
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.cluster.spark.run.background_copies import BackgroundCopies
 from godwit.cluster.spark.run.cluster import LostExecutors, SinkSession, SparkCluster
-from godwit.cluster.spark.run.controller import ControllerThread, last_memory, past_decisions
+from godwit.cluster.spark.run.controller import (
+    ControllerThread,
+    last_memory,
+    past_decisions,
+    topology_of,
+)
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.source_loop import known_interval_s
 from godwit.cluster.spark.run.threads import DaemonPool, Guard, close_all
@@ -101,6 +107,7 @@ class SparkRun:
         gate: EpochGate,
         lease: CheckpointLease,
         spark: SparkSession,
+        trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
     ) -> None:
         self.epochs, self.cluster, self.conducting = epochs, cluster, conducting
         self.loop = EpochLoop(epochs, conducting, self)
@@ -113,6 +120,8 @@ class SparkRun:
         self._collected = epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
+        self._recorder, self._trigger_s = StreamRecorder(), trigger_s
+        self._topology = self.flow, topology_of(self.flow, trigger_s)
 
     @property
     def run_id(self) -> str:
@@ -242,22 +251,25 @@ class SparkRun:
             of_frames = self.cluster.source.of_frames(outcome.rows_in)
         if of_frames is not None:
             self.cluster.source.expect(of_frames)
+        observed = EpochObserved(
+            outcome=outcome,
+            assignments={name: plan.assignment for name, plan in plans.items()},
+            took_s=took_s,
+            committed_s=None if self.controller is None else self.controller.now_s(),
+        )
         if self.controller is not None:
-            self.controller.observe(
-                EpochObserved(
-                    outcome=outcome,
-                    assignments={name: plan.assignment for name, plan in plans.items()},
-                    took_s=took_s,
-                    committed_s=self.controller.now_s(),
-                ),
-                None if of_frames is None else batch,
-                of_frames or 0,
-            )
+            self.controller.observe(observed, None if of_frames is None else batch, of_frames or 0)
+        if self.flow is not self._topology[0]:
+            self._topology = self.flow, topology_of(self.flow, self._trigger_s)
+            self._recorder.forget()
+        self._recorder.observe(observed, self._topology[1], time.time())
         self.policies.observe(outcome, self.flow, plans)
         with self.conducting.locked() as conductor:
             load = conductor.recent_load.due_summary()
         if load is not None:
             self._note("load", load.to_dict)
+            if (stream := self._recorder.summary(self._topology[1])) is not None:
+                self._note(STREAM, stream.to_dict)
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
@@ -455,6 +467,7 @@ def _opened(
         gate=gate,
         lease=lease,
         spark=spark,
+        trigger_s=known_interval_s(options.trigger),
     )
 
 
