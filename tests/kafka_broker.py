@@ -1,5 +1,6 @@
 """A broker of Kafka's protocol for tests: ``noida-db`` in a process of its own, or any cluster.
 
+Clients reach ``noida-db`` by a relay, at which fetches wait (`tests.kafka_relay`).
 ``GODWIT_KAFKA=host:port`` runs the same tests against a cluster that is there; topics are made for
 each test and deleted after it.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -15,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -22,13 +25,68 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests import kafka_relay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["KafkaBroker", "KafkaServer", "kafka", "kafka_server", "running_broker"]
+__all__ = ["KafkaBroker", "KafkaRelay", "KafkaServer", "kafka", "kafka_server", "running_broker"]
 
 _START_TIMEOUT_S = 30.0
+
+
+class KafkaRelay:
+    """The relay's process (`tests.kafka_relay`)."""
+
+    def __init__(self, broker_port: int, log: Path) -> None:
+        self._lock = threading.Lock()
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-S", "-E", kafka_relay.__file__, str(broker_port)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                text=True,
+            )
+        self.port = int(self._line())
+
+    def cut(self, api: str, **cut: Any) -> None:
+        """Cut the connection by a request of Godwit's that is still to come, or by its answer.
+
+        See `kafka_relay._Cut` for what is cut, and how.
+        """
+        self._tell({"cut": {"api": kafka_relay.APIS[api], "client": "godwit", **cut}})
+
+    def forget_cuts(self) -> None:
+        """Make none of the cuts that were not made yet."""
+        self._tell({"cut": None})
+
+    @property
+    def num_cuts(self) -> int:
+        """Cuts that were made so far."""
+        return int(self._tell({})["cuts"])
+
+    def end(self) -> None:
+        """End it: its input does."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+    def _tell(self, told: dict[str, Any]) -> Any:
+        assert self.process.stdin is not None
+        with self._lock:
+            self.process.stdin.write(json.dumps(told) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the relay has ended"
+        return line
 
 
 @dataclass(slots=True)
@@ -37,7 +95,8 @@ class KafkaServer:
 
     command: list[str]
     directory: Path
-    port: int
+    port: int  # the broker's own
+    relay: KafkaRelay  # what clients reach it by, through all of its processes
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -54,7 +113,8 @@ class KafkaServer:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                with socket.create_connection(("127.0.0.1", self.port), 1):
+                # The relay listens once the broker does.
+                with socket.create_connection(("127.0.0.1", self.relay.port), 1):
                     return
             except OSError:
                 time.sleep(0.02)
@@ -151,6 +211,7 @@ class KafkaBroker:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "fetch.wait.max.ms": 10,  # what there is, not what comes
             }
         )
         try:
@@ -190,14 +251,17 @@ def running_broker() -> Iterator[KafkaBroker]:
     if command is None:
         pytest.skip("Kafka tests need a broker: pip install noida-db, or GODWIT_KAFKA=host:port.")
     directory = Path(tempfile.mkdtemp(prefix="godwit-kafka-"))
-    server = KafkaServer(command, directory, _free_port())
+    port = _free_port()
+    relay = KafkaRelay(port, directory / "log")
+    server = KafkaServer(command, directory, port, relay)
     try:
         server.start()
         try:
-            yield KafkaBroker(f"127.0.0.1:{server.port}", server=server)
+            yield KafkaBroker(f"127.0.0.1:{relay.port}", server=server)
         finally:
             server.end(signal.SIGTERM)
     finally:
+        relay.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 

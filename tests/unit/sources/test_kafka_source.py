@@ -48,6 +48,8 @@ def _fresh_readers() -> Iterator[None]:
 
 
 def source_of(broker: KafkaBroker, *topics: str, **options: Any) -> KafkaSource:
+    # Here a reader is often told other partitions, which wait until a fetch of nothing ends.
+    options.setdefault("config", {"fetch.wait.max.ms": 10})
     return gw.sources.kafka(broker.servers, topics, **options)
 
 
