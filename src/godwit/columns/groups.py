@@ -178,14 +178,22 @@ def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
     """Assign numbers to keys in order of first appearance; return each row's number."""
     numbers: npt.NDArray[np.int64] | None = None
     for column in columns:
-        of_column, distinct = _numbered(column)
-        if numbers is not None and distinct == 1:
+        if numbers is not None and _is_constant(column):
             continue  # such as the pane, of rows of one time: it distinguishes nothing
+        of_column, distinct = _numbered(column)
         if numbers is not None:
             of_column, _ = _dictionary(pa.array(numbers * distinct + of_column))
         numbers = of_column
     assert numbers is not None, "an operator has key columns"
     return numbers
+
+
+def _is_constant(column: pa.Array) -> bool:
+    """Return true if a look at the values of a column shows that all are the same."""
+    if column.null_count or not len(column) or numpy_type(column.type) is None:
+        return len(column) > 0 and column.null_count == len(column)
+    values = values_of(column)
+    return bool(values[0] == values[-1] and (values == values[0]).all())
 
 
 def _numbered(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
@@ -236,10 +244,16 @@ def _told_apart(
     num_key_groups: int,
 ) -> npt.NDArray[np.int64]:
     """Extend hashes by the columns not hashed yet; bits of the key group stay."""
-    if num_hashed is None or num_hashed == keys.num_columns:
+    others = [
+        number
+        for number in range(
+            keys.num_columns if num_hashed is None else num_hashed, keys.num_columns
+        )
+        if not _is_constant(keys.column(number))
+    ]
+    if not others:
         return hashes
-    others = hash_keys(keys.select(list(range(num_hashed, keys.num_columns))))
-    return hashes ^ (others << (num_key_groups - 1).bit_length())
+    return hashes ^ (hash_keys(keys.select(others)) << (num_key_groups - 1).bit_length())
 
 
 def _order_by_key_group_and_hash(

@@ -98,10 +98,19 @@ class ComputeOperator(KeyedOperator):
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
-        with _key_named(lambda: keys.select(self.keys.names)):
+        return self.partials(rows, groups.of_row, groups.count, lambda: keys)
+
+    def partials(
+        self,
+        rows: pa.RecordBatch,
+        of_row: IntArray,
+        count: int,
+        keys: Callable[[], pa.RecordBatch],  # asked for the keys of all states, to name one
+    ) -> pa.RecordBatch:
+        """Aggregate raw rows into `count` partial states; `of_row` is the number of each row's."""
+        with _key_named(lambda: keys().select(self.keys.names)):
             return self._joined(
-                result.update(result.create(groups.count), groups, rows, None)
-                for result in self._results
+                result.update(result.create(count), of_row, rows, None) for result in self._results
             )
 
     def combined(self, data: OperatorInput) -> StateRows:
@@ -192,7 +201,7 @@ class ComputeOperator(KeyedOperator):
         if are_partial:
             return self._merged(before, rows, keys)
         return self._joined(
-            result.update(result.of(before), groups, rows, keys) for result in self._results
+            result.update(result.of(before), groups.of_row, rows, keys) for result in self._results
         )
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
@@ -331,13 +340,13 @@ class _Result:
     def update(
         self,
         states: pa.RecordBatch,
-        groups: Groups,
+        of_row: IntArray,
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
         """Add rows to states; errors name one of the `keys`."""
         columns = [rows.column(name) for name in self.columns]
-        return self._call("update", groups.count, keys, states, groups.of_row, *columns)
+        return self._call("update", states.num_rows, keys, states, of_row, *columns)
 
     def merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None

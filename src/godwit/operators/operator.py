@@ -36,6 +36,7 @@ from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_rows
+from godwit.operators.ordering import order_by
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Due
 from godwit.store.regular import take_rows
 
@@ -165,14 +166,12 @@ def changed_by_key(
     """Sort n entries, each of the group `key`, by key group."""
     if not len(key):
         return {}
-    order = np.argsort(key, kind="stable")
-    taken, key = pa.array(order), key[order]
-    rows = StateRows(
-        hashes=groups.hashes[key],
-        keys=keys.take(taken),
-        values=values.take(taken),
-        removed=removed[order] if removed is not None and removed.any() else None,
-    )
+    removed = removed if removed is not None and removed.any() else None
+    if np.any(key[1:] < key[:-1]):
+        order = order_by(key)
+        keys, values, key = take_rows(keys, order), values.take(pa.array(order)), key[order]
+        removed = None if removed is None else removed[order]
+    rows = StateRows(hashes=groups.hashes[key], keys=keys, values=values, removed=removed)
     return {STATE: (rows, groups.key_groups[key])}
 
 

@@ -80,7 +80,7 @@ def pack(
     groups = group_repeating_rows(keys, num_key_groups, own)
     if groups is None:
         hashes = hash_keys(keys.select(list(range(own))))
-        if _combining_pays(hashes):
+        if _combining_pays(hashes, keys.select(list(range(own, keys.num_columns)))):
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:
         sample = groups.hashes[groups.of_row[sampled(len(groups.of_row))]]
@@ -110,17 +110,21 @@ def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> 
     )
 
 
-def _combining_pays(hashes: npt.NDArray[np.int64]) -> bool:
-    """Return whether keys repeat often enough that combining before the exchange saves work.
+def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bool:
+    """Return whether entries repeat often enough that combining before the exchange saves work.
 
-    Counts distinct hashes in a sixteenth of the hash space, which estimates without bias the
-    ratio of keys to rows.
+    Counts distinct entries in a sixteenth of the space of hashes of their keys, which estimates
+    without bias the ratio of entries to rows; `others` are the columns that tell entries of a key
+    apart.
     """
     if len(hashes) < 1024:
         return True
-    sample = hashes[(hashes >> 32) & _SAMPLED_HASHES == 0]
-    if len(sample) < 16:  # a few hot keys, none of them in the sample
-        sample = hashes[:1024]
+    which = np.flatnonzero((hashes >> 32) & _SAMPLED_HASHES == 0)
+    if len(which) < 16:  # a few hot keys, none of them in the sample
+        which = np.arange(1024)
+    sample = hashes[which]
+    if others.num_columns:
+        sample ^= hash_keys(others.take(pa.array(which)))
     distinct = 1 + np.count_nonzero(np.diff(np.sort(sample)))
     return bool(distinct < 0.7 * len(sample))
 

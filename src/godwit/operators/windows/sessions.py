@@ -1,10 +1,13 @@
 """``window(gw.session(...)).compute``: aggregates per key and session.
 
 A session is an entry of state: its first and last moment and its partials.  Sessions of one key
-are told apart by *slots* 0, 1, ... without gaps, so that all of them are found by looking for one
-slot after the other; a key rarely has more than two.  Rows become sessions where they are sent
-from, which are told apart by their beginnings, and meet those of the state in the lane: what lies
-at most a gap apart becomes one.
+are told apart by *slots* 0, 1, ... in order of time and without gaps: those that are over come out
+of one scan and have the lowest, and the others are found by looking for one slot after the other.
+
+Rows of a key within one interval of the gap's length are of one session.  So where rows are
+combined before they are sent, it is by key and interval, and nothing has to be ordered; where that
+would save little, rows come as they are.  In the lane they meet the sessions of the state: what
+lies at most a gap apart becomes one.
 
 Invariant: two sessions of a key lie more than a gap apart, so whatever order rows arrive in, as
 long as they are not late, the sessions are the same.
@@ -30,8 +33,8 @@ from godwit.operators.aggregates import max as greatest
 from godwit.operators.aggregates import min as least
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput, changed_by_key
-from godwit.operators.ordering import run_begins
-from godwit.operators.windows.grid import BEGINNING
+from godwit.operators.ordering import order_by, rows_by_group, run_begins
+from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
@@ -39,6 +42,7 @@ from godwit.operators.windows.operator import (
     window_bounds,
 )
 from godwit.store.changes import EntryRange
+from godwit.store.regular import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,14 +108,19 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return times + self.gap_us <= closed
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Return the beginning of each row's session among these rows."""
+        """Return what tells parts of sessions apart, so that rows of one are combined.
+
+        Where the order of rows counts, it is the beginning of each row's session among these rows.
+        """
+        if self.commutative:
+            return times // self.gap_us * self.gap_us
         keys = rows.select(self.keys.names)
         key = group_rows(hash_keys(keys), keys, 1).of_row
-        order = np.lexsort((times, key))
-        begins = self._begins(key[order], times[order], times[order])
+        order = order_by(key, times - times.min(initial=END))
+        times = times[order]
+        firsts = np.flatnonzero(self._begins(key[order], times, times))
         marks = np.empty(len(times), np.int64)
-        firsts = np.flatnonzero(begins)
-        marks[order] = np.repeat(times[order][firsts], np.diff(np.append(firsts, len(order))))
+        marks[order] = np.repeat(times[firsts], np.diff(np.append(firsts, len(order))))
         return marks
 
     def closes(self, time: EpochTime) -> bool:
@@ -133,42 +142,64 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         those are is found by one scan of one column.
         """
         time, names = data.time, self.keys.names
-        arrived = self.combined(data)
+        # Raw rows are combined when it is known which session each is of.
+        raw = not data.is_partial and self.commutative
+        arrived = data.rows if raw else self.combined(data)
+        over: StateRows | None = None
         hashes, keys = [arrived.hashes], [arrived.keys.select(names)]
         if self.closes(time):
-            over = EntryRange(column=self._last_position, end=self._last_before(time.until))
-            entries = data.state.scan(over)
-            hashes.append(entries.hashes)
-            keys.append(entries.keys.select(names))
+            end = self._last_before(time.until)
+            over = data.state.scan(EntryRange(column=self._last_position, end=end))
+            hashes.append(over.hashes)
+            keys.append(over.keys.select(names))
         every = pa.concat_batches(keys)
         if not every.num_rows:
             return OperatorOutput()
         groups = group_rows(np.concatenate(hashes), every, data.num_key_groups)
-        distinct = every.take(pa.array(groups.first_row))
-        stored, of_key, slots = self._stored(groups, distinct, data.state)
-        key = np.concatenate([of_key, groups.of_row[: len(arrived.hashes)]])
-        return self._merge_sessions(groups, stored.then(arrived), key, slots, time)
+        count = len(arrived.hashes)
+        stored, of_key, slots = self._stored(groups, every, data.state, over, count)
+        key = np.concatenate([of_key, groups.of_row[:count]])
+        return self._merge_sessions(
+            groups, stored=stored, arrived=arrived, key=key, slots=slots, time=time, raw=raw
+        )
 
     def _stored(
-        self, groups: Groups, keys: pa.RecordBatch, state: StateView
+        self,
+        groups: Groups,
+        keys: pa.RecordBatch,  # of arrived rows, `count` of them, and of `over`
+        state: StateView,
+        over: StateRows | None,  # sessions that are over
+        count: int,
     ) -> tuple[StateRows, IntArray, IntArray]:
-        """Return stored sessions of some keys, with the key and the slot of each."""
-        pending, first, width = np.arange(groups.count), 0, 1
+        """Return the stored sessions of all keys, with the key and the slot of each."""
         entries, values, of_key, slots = [], [], [], []
+        first = np.zeros(groups.count, np.int64)
+        if over is not None:
+            key, slot = groups.of_row[count:], values_of(over.keys.column(self.pane_position))
+            here, highest = np.bincount(key, minlength=groups.count), np.full(groups.count, -1)
+            np.maximum.at(highest, key, slot)
+            whole = highest + 1 == here  # they have the lowest slots
+            first[whole] = here[whole]
+            if not whole.all():  # of other keys all slots are looked up
+                which = np.flatnonzero(whole[key])
+                over, key, slot = over.take(which), key[which], slot[which]
+            entries, values, of_key, slots = [over.keys], [over.values], [key], [slot]
+        pending, width = np.arange(groups.count), 1
         while pending.size:
             # Slots of a key have no gaps: twice as many are looked for each time, until one is
             # free.
             key = np.repeat(pending, width)
-            slot = np.tile(np.arange(first, first + width), len(pending))
-            wanted = self._in_slots(keys.take(pa.array(key)), slot)
+            slot = np.repeat(first[pending], width) + np.tile(np.arange(width), len(pending))
+            wanted = self._in_slots(take_rows(keys, groups.first_row[key]), slot)
             known, prior = state.find(wanted, groups.key_groups[key])
-            there = pa.array(np.flatnonzero(known))
-            entries.append(wanted.take(there))
-            values.append(prior.take(there))
-            of_key.append(key[known])
-            slots.append(slot[known])
+            there = np.flatnonzero(known)
+            entries.append(take_rows(wanted, there))
+            values.append(prior.take(pa.array(there)))
+            of_key.append(key[there])
+            slots.append(slot[there])
             pending = pending[known[width - 1 :: width]]
-            first, width = first + width, 2 * width
+            first[pending] += width
+            width *= 2
         every = np.concatenate(of_key)
         rows = StateRows(
             hashes=groups.hashes[every],
@@ -178,18 +209,34 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return rows, every, np.concatenate(slots)
 
     def _merge_sessions(
-        self, groups: Groups, own: StateRows, key: IntArray, slots: IntArray, time: EpochTime
+        self,
+        groups: Groups,
+        *,
+        stored: StateRows,
+        arrived: StateRows,  # partial states, or rows where `raw`
+        key: IntArray,  # of each part: first of the stored ones
+        slots: IntArray,  # of those
+        time: EpochTime,
+        raw: bool,
     ) -> OperatorOutput:
-        """Merge sessions that touch, emit those that close, and write the others.
-
-        `key` is the key of each session, those of the state first, whose slots are `slots`.
-        """
-        firsts, lasts = (values_of(own.values.column(i)) for i in (0, 1))
-        order = np.lexsort((firsts, key))
-        begins = np.flatnonzero(self._begins(key[order], firsts[order], lasts[order]))
-        starts = np.append(begins, len(order))
-        merged = self.merge_in_order(own.values.take(pa.array(order)), starts)
-        of_key, some = key[order][begins], order[begins]
+        """Merge sessions that touch, emit those that close, and write the others."""
+        ends = [self.time.column] * 2 if raw else [_FIRST, _LAST]
+        firsts, lasts = (
+            np.concatenate([values_of(stored.values.column(i)), values_of(_named(arrived, name))])
+            for i, name in enumerate(ends)
+        )
+        order = order_by(key, firsts - firsts.min())
+        begins = self._begins(key[order], firsts[order], lasts[order])
+        starts = np.append(np.flatnonzero(begins), len(order))
+        of_key, some = key[order[starts[:-1]]], order[starts[:-1]]
+        if raw:
+            session = np.empty(len(order), np.int64)
+            session[order] = np.cumsum(begins) - 1
+            merged = self._with_rows(stored.values, arrived, session, len(some))
+        else:
+            parts = pa.concat_batches([stored.values, arrived.values])
+            merged = self.merge_in_order(parts.take(pa.array(order)), starts)
+        keys = pa.concat_batches([stored.keys, arrived.keys])
         over = self._ends(merged.column(1)) <= time.until
         open_ = np.flatnonzero(~over)
         # Slots of a key are numbered anew, so that there are no gaps among them.
@@ -203,18 +250,35 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
             changed=changed_by_key(
                 groups,
                 key=np.concatenate([of_key[open_], key[free]]),
-                keys=self._in_slots(
-                    own.keys.take(pa.array(which)), np.concatenate([slot, slots[free]])
-                ),
+                keys=self._in_slots(take_rows(keys, which), np.concatenate([slot, slots[free]])),
                 values=pa.concat_batches(
-                    [merged.take(pa.array(open_)), own.values.take(pa.array(free))]
+                    [merged.take(pa.array(open_)), stored.values.take(pa.array(free))]
                 ),
                 removed=np.arange(len(which)) >= len(open_),
             ),
             output=self.emitted(
-                own.keys.take(pa.array(some[over])), merged.take(pa.array(np.flatnonzero(over)))
+                take_rows(keys, some[over]), merged.take(pa.array(np.flatnonzero(over)))
             ),
         )
+
+    def _with_rows(
+        self, stored: pa.RecordBatch, rows: StateRows, session: IntArray, count: int
+    ) -> pa.RecordBatch:
+        """Return the states of all sessions; `session`: of stored parts, then of rows."""
+        of_stored, of_row = session[: stored.num_rows], session[stored.num_rows :]
+        with_rows = np.bincount(of_row, minlength=count) > 0
+        number = (np.cumsum(with_rows) - 1)[of_row]
+        fresh = self.partials(
+            rows.values,
+            number,
+            int(np.count_nonzero(with_rows)),
+            lambda: rows.keys.take(pa.array(np.unique(number, return_index=True)[1])),
+        )
+        if not len(of_stored):
+            return fresh
+        of_part = np.concatenate([of_stored, np.flatnonzero(with_rows)])
+        parts, starts = rows_by_group(of_part, count)
+        return self.merge_in_order(pa.concat_batches([stored, fresh]).take(pa.array(parts)), starts)
 
     def emitted(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the output of sessions that close."""
@@ -251,14 +315,16 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         count = len(key)
         begins = np.ones(count, np.bool_)
         if count > 1:
-            # The latest end so far within a key: ends are ranked, so that a key's ranks come after
-            # those of the keys before it.
-            rank = np.empty(count, np.int64)
-            by_last = np.argsort(last, kind="stable")
-            rank[by_last] = np.arange(count)
-            reached = np.maximum.accumulate(key * count + rank) % count
-            begins[1:] = key[1:] != key[:-1]
-            begins[1:] |= first[1:] > last[by_last[reached[:-1]]] + self.gap_us
+            np.not_equal(key[1:], key[:-1], out=begins[1:])
+            reached = last[:-1]
+            if np.any((last[1:] < reached) & ~begins[1:]):
+                # The latest end so far within a key: ends are ranked, so that a key's ranks come
+                # after those of the keys before it.
+                rank = np.empty(count, np.int64)
+                by_last = order_by(last - last.min())
+                rank[by_last] = np.arange(count)
+                reached = last[by_last[np.maximum.accumulate(key * count + rank)[:-1] % count]]
+            begins[1:] |= first[1:] > reached + self.gap_us
         return begins
 
     def _in_slots(self, keys: pa.RecordBatch, slots: IntArray) -> pa.RecordBatch:
@@ -268,3 +334,8 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return pa.RecordBatch.from_arrays(
             [*own, column_of(slots, None, moment)], schema=self.schema.keys
         )
+
+
+def _named(rows: StateRows, name: str) -> pa.Array:
+    """Return a column of rows by its name."""
+    return rows.values.column(rows.values.schema.get_field_index(name))
