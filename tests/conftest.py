@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from godwit.cluster.spark.platform.local_cluster import FRUGAL
 
@@ -41,18 +42,44 @@ os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{FRUGAL}" 
 use_archive()
 use_memory_for_files()
 
-_ON_SPARK = ("tests/spark/", "tests/contract/test_on_spark.py")
+# Nothing depends on chance or on how busy the machine is: the same examples everywhere, none of
+# them timed.  `@settings` of a test changes what it names and keeps the rest.
+settings.register_profile(
+    "godwit",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("godwit")
+
+# With the session of a process, and so in a process that has one.
+_ON_SPARK = (
+    "tests/spark/",
+    "tests/contract/test_on_spark.py",
+    "tests/streams/test_own_streams.py::test_a_drawn_flow_over_own_sources_on_spark",
+)
 _PROGRAMS = ("tests/chaos/", "tests/programs/")
-_LONGEST_FIRST = (*_ON_SPARK, *_PROGRAMS)
+# What one run has shown, on a cluster of its own, several tests of such a file look at.
+_ONE_RUN = tuple(
+    f"tests/{file}.py"
+    for file in (
+        "chaos/test_executor_loss",
+        "chaos/test_resident",
+        "programs/test_advise",
+        "programs/test_scale",
+    )
+)
+_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what shares a session or a cluster in one process, where tests are dealt out to several.
 
-    A test on the session waits for half of its time, so there are two sessions.  Of what starts
-    programs or clusters of its own a file goes to one process.  All of this is dealt out first, and
-    what takes milliseconds last, so that the processes end together.
+    A test on the session waits for half of its time, so there are two sessions.  What starts
+    programs or clusters goes test by test, but for files whose tests look at one run.  All of this
+    is dealt out first, and what takes milliseconds last, so that the processes end together.
     """
     config.option.loadscopereorder = False  # else the scopes of most tests come first
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
@@ -62,9 +89,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _scope(test: str) -> str:
     file = test.partition("::")[0]
-    if file.startswith(_PROGRAMS):
+    if file in _ONE_RUN:
         return file
-    if file.startswith(_ON_SPARK):
+    if test.startswith(_ON_SPARK):
         return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
     return test
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 import socket
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -127,6 +129,16 @@ class Story:
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.announced]
 
+    def failure(self) -> dict[str, Any]:
+        """Wait for the first announcement, which a thread of the job makes; return its values."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.announced:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        ((kind, values),) = self.announced
+        assert kind == events.ResidentLanesFailed.__name__
+        return values
+
 
 def row(level: int) -> bytes:
     """Make as much of a payload as the driver looks at: the level that it is for."""
@@ -186,9 +198,9 @@ def test_lanes_that_do_not_come_are_told_of_and_asked_for_again_after_a_pause() 
         s.lanes.patience_s = 0.05
         s.epoch(0)
         assert s.epoch(1) is None
-        ((kind, values),) = s.announced
-        assert kind == events.ResidentLanesFailed.__name__
-        assert "1 of 2 did not come within 0.05 s" in values["reason"]
+        values = s.failure()
+        # On a busy machine the other one was too late as well.
+        assert re.match(r"[12] of 2 did not come within 0.05 s", values["reason"])
         late.released.set()
         assert s.epoch(2) is None  # too early
         s.now_s += values["pause_s"]
@@ -200,7 +212,7 @@ def test_a_lane_that_spark_has_placed_elsewhere_is_not_taken() -> None:
     with story(Threads(answers=lambda _, w: answer(w), executor_of=lambda _: "local-0")) as s:
         s.epoch(0)
         assert s.epoch(1) is None
-        assert "placed a lane of executor local-1 on local-0" in s.announced[0][1]["reason"]
+        assert "placed a lane of executor local-1 on local-0" in s.failure()["reason"]
 
 
 def test_an_epoch_that_a_lane_refuses_is_done_again_and_so_are_some_after_it() -> None:
@@ -304,8 +316,9 @@ def test_lanes_that_do_not_end_are_killed() -> None:
         on_ready=lambda _: None,
         on_failed=lambda *_: pytest.fail("it was ended"),
     )
-    assert job.end(0.4)
+    job.end(0.4)
     assert stuck.cancelled
+    assert job.end(2 * PATIENCE_S)
 
 
 class Silent:
