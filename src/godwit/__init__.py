@@ -18,72 +18,68 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from godwit import sinks, sources
-from godwit.api.names import CALLS
-from godwit.api.streams import KeyedStream, Stream, WindowedStream
-from godwit.cluster.spark.query.flow import Flow
-from godwit.cluster.spark.query.settings import (
-    Adaptation,
-    Checkpointing,
-    Observability,
-    Sizing,
-    Trigger,
-)
-from godwit.engine.settings import Lanes
-from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
-from godwit.model import errors, events
-from godwit.model.assignment import Assignment, Move, even_assignment
-from godwit.model.errors import GodwitError
-from godwit.model.naming import no_such_name
-from godwit.operators.aggregates import (
-    Aggregator,
-    approx_distinct,
-    approx_median,
-    approx_percentile,
-    avg,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,  # noqa: A004  gw.max reads as Spark's F.max does
-    max_by,
-    mean,
-    min,  # noqa: A004
-    min_by,
-    stddev,
-    sum,  # noqa: A004
-    top_k,
-    variance,
-)
-from godwit.operators.asynchronous import Async
-from godwit.operators.calls import FiredTimer, TimedRows, Timers
-from godwit.operators.process import KeyRows
-from godwit.operators.states.declared import ListState, MapState, ValueState
-from godwit.operators.states.lists import ListOfKey
-from godwit.operators.states.maps import MapOfKey
-from godwit.operators.states.operator import States
-from godwit.operators.states.values import ValueOfKey
-from godwit.operators.windows.process import Window
-from godwit.operators.windows.rows import rows
-from godwit.operators.windows.spec import hopping, session, tumbling
-from godwit.values.codec import State
-
 if TYPE_CHECKING:
     from typing import Any
 
-    from godwit import testing
+    from godwit import sinks, sources, testing
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.load_range import load_range
     from godwit.adapt.scaling import fixed, latency, scripted, utilisation
     from godwit.adapt.settings import Budget, Cadence, Control, Means, Search, Worth
     from godwit.adapt.spreading import Spreading
     from godwit.adapt.windows import Splitting
+    from godwit.api.streams import KeyedStream, Stream, WindowedStream
+    from godwit.cluster.spark.query.flow import Flow
     from godwit.cluster.spark.query.placement import Migration
     from godwit.cluster.spark.query.query import Query
     from godwit.cluster.spark.query.read_state import read_state
+    from godwit.cluster.spark.query.settings import (
+        Adaptation,
+        Checkpointing,
+        Observability,
+        Sizing,
+        Trigger,
+    )
+    from godwit.engine.settings import Lanes
+    from godwit.migration.strategy import Bounds, CopiesFrom, LossPolicy, Policy, Strategy
+    from godwit.model import errors, events
+    from godwit.model.assignment import Assignment, Move, even_assignment
+    from godwit.model.errors import GodwitError
+    from godwit.operators.aggregates import (
+        Aggregator,
+        approx_distinct,
+        approx_median,
+        approx_percentile,
+        avg,
+        collect_list,
+        collect_set,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,  # noqa: A004  gw.max reads as Spark's F.max does
+        max_by,
+        mean,
+        min,  # noqa: A004
+        min_by,
+        stddev,
+        sum,  # noqa: A004
+        top_k,
+        variance,
+    )
+    from godwit.operators.asynchronous import Async
+    from godwit.operators.calls import FiredTimer, TimedRows, Timers
+    from godwit.operators.process import KeyRows
+    from godwit.operators.states.declared import ListState, MapState, ValueState
+    from godwit.operators.states.lists import ListOfKey
+    from godwit.operators.states.maps import MapOfKey
+    from godwit.operators.states.operator import States
+    from godwit.operators.states.values import ValueOfKey
+    from godwit.operators.windows.process import Window
+    from godwit.operators.windows.rows import rows
+    from godwit.operators.windows.spec import hopping, session, tumbling
     from godwit.sources import formats
+    from godwit.values.codec import State
 
 __all__ = [
     "Adaptation",
@@ -171,37 +167,86 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LOADED_LATER = {
-    "Budget": "godwit.adapt.settings",
-    "Cadence": "godwit.adapt.settings",
-    "Control": "godwit.adapt.settings",
-    "Fusion": "godwit.adapt.fusing",
-    "Means": "godwit.adapt.settings",
-    "Search": "godwit.adapt.settings",
-    "Splitting": "godwit.adapt.windows",
-    "Spreading": "godwit.adapt.spreading",
-    "Worth": "godwit.adapt.settings",
-    "fixed": "godwit.adapt.scaling",
-    "latency": "godwit.adapt.scaling",
-    "load_range": "godwit.adapt.load_range",
-    "scripted": "godwit.adapt.scaling",
-    "utilisation": "godwit.adapt.scaling",
-    "Migration": "godwit.cluster.spark.query.placement",
-    "Query": "godwit.cluster.spark.query.query",
-    "read_state": "godwit.cluster.spark.query.read_state",
+# A process imports what it uses: a lane's has no need of the calls that build a flow.
+_MODULES = {
+    "errors": "godwit.model.errors",
+    "events": "godwit.model.events",
+    "formats": "godwit.sources.formats",
+    "sinks": "godwit.sinks",
+    "sources": "godwit.sources",
+    "testing": "godwit.testing",
 }
+_HOMES = {
+    "godwit.adapt.fusing": ("Fusion",),
+    "godwit.adapt.load_range": ("load_range",),
+    "godwit.adapt.scaling": ("fixed", "latency", "scripted", "utilisation"),
+    "godwit.adapt.settings": ("Budget", "Cadence", "Control", "Means", "Search", "Worth"),
+    "godwit.adapt.spreading": ("Spreading",),
+    "godwit.adapt.windows": ("Splitting",),
+    "godwit.api.streams": ("KeyedStream", "Stream", "WindowedStream"),
+    "godwit.cluster.spark.query.flow": ("Flow",),
+    "godwit.cluster.spark.query.placement": ("Migration",),
+    "godwit.cluster.spark.query.query": ("Query",),
+    "godwit.cluster.spark.query.read_state": ("read_state",),
+    "godwit.cluster.spark.query.settings": (
+        "Adaptation",
+        "Checkpointing",
+        "Observability",
+        "Sizing",
+        "Trigger",
+    ),
+    "godwit.engine.settings": ("Lanes",),
+    "godwit.migration.strategy": ("Bounds", "CopiesFrom", "LossPolicy", "Policy", "Strategy"),
+    "godwit.model.assignment": ("Assignment", "Move", "even_assignment"),
+    "godwit.model.errors": ("GodwitError",),
+    "godwit.operators.aggregates": (
+        "Aggregator",
+        "approx_distinct",
+        "approx_median",
+        "approx_percentile",
+        "avg",
+        "collect_list",
+        "collect_set",
+        "count",
+        "count_distinct",
+        "first",
+        "last",
+        "max",
+        "max_by",
+        "mean",
+        "min",
+        "min_by",
+        "stddev",
+        "sum",
+        "top_k",
+        "variance",
+    ),
+    "godwit.operators.asynchronous": ("Async",),
+    "godwit.operators.calls": ("FiredTimer", "TimedRows", "Timers"),
+    "godwit.operators.process": ("KeyRows",),
+    "godwit.operators.states.declared": ("ListState", "MapState", "ValueState"),
+    "godwit.operators.states.lists": ("ListOfKey",),
+    "godwit.operators.states.maps": ("MapOfKey",),
+    "godwit.operators.states.operator": ("States",),
+    "godwit.operators.states.values": ("ValueOfKey",),
+    "godwit.operators.windows.process": ("Window",),
+    "godwit.operators.windows.rows": ("rows",),
+    "godwit.operators.windows.spec": ("hopping", "session", "tumbling"),
+    "godwit.values.codec": ("State",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Import at its first use what needs Spark, or what few flows need."""
-        if name == "testing":
-            return import_module("godwit.testing")
-        if name == "formats":
-            return import_module("godwit.sources.formats")
-        if name not in _LOADED_LATER:
-            raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], CALLS)
-        value = getattr(import_module(_LOADED_LATER[name]), name)
+        """Import a name at its first use."""
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        if name not in _HOME_OF:
+            naming, names = import_module("godwit.model.naming"), import_module("godwit.api.names")
+            known = [public for public in __all__ if public.islower()]
+            raise naming.no_such_name(__name__, name, known, names.CALLS)
+        value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value
 
