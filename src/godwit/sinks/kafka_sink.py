@@ -12,12 +12,14 @@ Nothing that is in a topic can be taken back, so such a target cannot be rolled 
 from __future__ import annotations
 
 import json
+import threading
 import time
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, libversion
 
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.durations import seconds
@@ -48,6 +50,8 @@ _DEFAULT_MAX_BYTES: Final = 1_048_588  # of a broker that does not tell
 _ROWS: Final = 10_000  # of which messages are made at a time
 _BYTES: Final = 16 * 2**20
 _ATTEMPTS: Final = 3
+_GRACE_S: Final = 5.0  # beyond its time, for the library to answer
+_KNOWS_RECOVERY: Final = libversion()[1] >= 0x020B0000  # `metadata.recovery.strategy`, since 2.11
 _FENCED: Final = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001  the library's names
@@ -248,7 +252,6 @@ class KafkaSink(TargetSink):
                 }
             ),
         )
-        timeout_s = self._settings.timeout_s
         for attempt in range(1, _ATTEMPTS + 1):
             start_s = time.monotonic()
             producer = self._connect()
@@ -260,7 +263,7 @@ class KafkaSink(TargetSink):
                 except BaseException:
                     self._abort(producer)
                     raise
-                producer.send_offsets_to_transaction([place], self._metadata_of_group(), timeout_s)
+                self._record(producer, place)
                 self._commit(producer)
             except KafkaException as error:
                 self._recover(error, start_s, last=attempt == _ATTEMPTS)
@@ -269,6 +272,34 @@ class KafkaSink(TargetSink):
                     return  # the answer to the commit was lost, the commit was not
             else:
                 return
+
+    def _record(self, producer: Producer, place: Place) -> None:
+        """Have the transaction commit the epoch's number, an offset of the group.
+
+        librdkafka waits here without end, whatever time it is given, for a coordinator of the group
+        that has left the cluster (its issues 5456 and 5511, as of version 2.16). So another thread
+        waits for it, and a producer that does not answer is given up for a new one, which fences
+        it.
+        """
+        metadata, timeout_s = self._metadata_of_group(), self._settings.timeout_s
+        answers: SimpleQueue[BaseException | None] = SimpleQueue()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction([place], metadata, timeout_s)
+            except BaseException as error:  # noqa: BLE001  raised where it is waited for
+                answers.put(error)
+            else:
+                answers.put(None)
+
+        threading.Thread(target=send, name="godwit-kafka-offsets", daemon=True).start()
+        try:
+            error = answers.get(timeout=timeout_s + _GRACE_S)
+        except Empty:
+            why = f"no answer to the transaction's offsets within {timeout_s:g} s"
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why)) from None  # noqa: SLF001
+        if error is not None:
+            raise error
 
     def _commit(self, producer: Producer) -> None:
         """Commit; what does not get an answer is asked again, which changes nothing."""
@@ -347,6 +378,9 @@ class KafkaSink(TargetSink):
         if self._exactly_once:
             ours["transactional_id"] = self._own_name
             ours["transaction_timeout_ms"] = round(self._transaction_s * 1000)
+            if _KNOWS_RECOVERY:
+                # Else it forgets all brokers whenever none can be reached: see `_record`.
+                chosen["metadata.recovery.strategy"] = "none"
         else:
             chosen["message.timeout.ms"] = round(self._settings.timeout_s * 1000)
         settings = {**chosen, **self._settings.client(self._log, **ours)}

@@ -128,6 +128,7 @@ class KafkaSettings:
         return {
             "client.id": "godwit",
             "logger": _LOGGER,
+            "reconnect.backoff.max.ms": 1_000,  # the library's 10 s are long for a restarted broker
             **self.config,
             "bootstrap.servers": self.servers,
             "error_cb": log,

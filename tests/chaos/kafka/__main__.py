@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.chaos.kafka.broker_losses import losses
 from tests.chaos.kafka.histories import TARGETS, draw_history
 from tests.chaos.kafka.rounds import Driver, LocalDriver, live
 from tests.chaos.kafka.spark_driver import SparkDriver
@@ -19,6 +20,8 @@ from tests.postgres_server import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.kafka_broker import KafkaBroker
 
 
 def main() -> int:
@@ -30,7 +33,14 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep what good histories left, too")
     parser.add_argument("--spark", action="store_true", help="drivers on Spark")
     parser.add_argument("--targets", nargs="+", default=[*TARGETS], help="of the sinks")
+    parser.add_argument(
+        "--broker-losses", action="store_true", help="say what the broker loses by itself, and end"
+    )
     args = parser.parse_args()
+    if args.broker_losses:
+        for line in losses():
+            print(line, flush=True)
+        return 0
     again = " --spark" if args.spark else ""
     base = Path(tempfile.mkdtemp(prefix="godwit-kafka-campaign-"))
     failed, lived, seed = 0, 0, args.seed
@@ -38,7 +48,7 @@ def main() -> int:
         while lived < args.rounds:
             directory = base / str(seed)
             directory.mkdir()
-            started = time.monotonic()
+            started, cuts_before = time.monotonic(), _cuts(broker)
             history = draw_history(
                 seed, args.length, targets=tuple(args.targets), on_spark=args.spark
             )
@@ -51,7 +61,8 @@ def main() -> int:
             outputs = ", ".join(f"{kind} to {target}" for kind, target in history.outputs.items())
             verdict = "; ".join(wrong) or "as it should be"
             took = time.monotonic() - started
-            print(f"history {seed} ({outputs}): {verdict} ({took:.0f} s)", flush=True)
+            cuts = _cuts(broker) - cuts_before
+            print(f"history {seed} ({outputs}), {cuts} cuts: {verdict} ({took:.0f} s)", flush=True)
             if wrong:
                 failed += 1
                 print(
@@ -61,8 +72,15 @@ def main() -> int:
             elif not args.keep:
                 shutil.rmtree(directory)
             seed += 1
-    print(f"{lived} rounds in {seed - args.seed} histories, {failed} of them wrong")
+        cuts = _cuts(broker)
+    print(f"{lived} rounds in {seed - args.seed} histories, {cuts} cuts, {failed} of them wrong")
     return 1 if failed else 0
+
+
+def _cuts(broker: KafkaBroker) -> int:
+    """Return how many connections were cut so far."""
+    assert broker.server is not None, "the relay before the tests' own broker cuts them"
+    return broker.server.relay.num_cuts
 
 
 def _driver(seed: int, *, spark: bool) -> Driver:

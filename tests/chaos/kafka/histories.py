@@ -14,6 +14,17 @@ __all__ = ["KINDS", "History", "draw_history"]
 KINDS = ("totals", "rows", "windows")
 TARGETS = ("kafka", "parquet", "delta", "postgres")
 STEPS = ("planned", "staged", "committed", "delivered", "delivering", "commit", "answered")
+CUTS = {  # requests of the driver's by which connections are cut → how many pass before, at most
+    "InitProducerId": 0,
+    "AddPartitionsToTxn": 3,
+    "Produce": 3,
+    "AddOffsetsToTxn": 3,
+    "TxnOffsetCommit": 3,
+    "EndTxn": 3,
+    "OffsetFetch": 0,
+    "ListOffsets": 3,
+    "Fetch": 20,
+}
 PUTS = ("plain", "plain", "committed", "committed", "aborted", "open", "end", "bad")
 
 
@@ -35,7 +46,8 @@ class History:
         Target of messages that cannot be read.
     rounds
         ``puts`` (kind and rows of each), ``deed`` and its details, ``migrations``, ``partitions``
-        that are added, ``executors`` (name → lanes), ``meddles`` (another member joins the group).
+        that are added, ``executors`` (name → lanes), ``meddles`` (another member joins the group),
+        ``cuts`` (requests by which, or by whose answer, the network or the broker fails).
     """
 
     seed: int
@@ -53,7 +65,8 @@ def draw_history(
     rng = random.Random(seed)
     kinds = rng.sample(KINDS, rng.randint(1, 3))
     told = [_round(rng, on_spark=on_spark) for _ in range(rounds - 1)]
-    last = {"deed": "finish", "migrations": 0, "partitions": 0, "meddles": False, "puts": []}
+    last = {"deed": "finish", "migrations": 0, "partitions": 0, "meddles": False}
+    last |= {"puts": [], "cuts": []}
     return History(
         seed=seed,
         partitions=rng.randint(1, 3),
@@ -71,7 +84,23 @@ def _round(rng: random.Random, *, on_spark: bool) -> dict[str, Any]:
         "migrations": rng.randint(0, 2),
         "meddles": rng.random() < 0.2,
         "executors": {str(n): rng.randint(1, 2) for n in range(1, rng.randint(1, 3) + 1)},
+        "cuts": [_cut(rng) for _ in range(rng.choice([0, 1, 1, 2, 4]))],
         **_deed(rng, on_spark=on_spark),
+    }
+
+
+def _cut(rng: random.Random) -> dict[str, Any]:
+    api = rng.choices([*CUTS], [1, 2, 3, 2, 3, 5, 1, 1, 1])[0]
+    way = {
+        "lost": {},
+        "down": {"down_s": rng.uniform(0.05, 1.2)},
+        "halted": {"halt_s": rng.uniform(0.05, 1.2)},
+    }
+    return {
+        "api": api,
+        "skip": rng.randint(0, CUTS[api]),
+        "answer": rng.random() < 0.6,
+        **way[rng.choices([*way], [4, 4, 2])[0]],
     }
 
 

@@ -201,6 +201,13 @@ def _round(told: dict[str, Any], messages: _Messages, driver: Driver) -> str | N
     if told["partitions"]:
         messages.partitions += told["partitions"]
         messages.broker.add_partitions(messages.topic, messages.partitions)
+    with _cutting(messages.broker, told["cuts"]):
+        return _driven(told, messages, driver, ready, finish)
+
+
+def _driven(
+    told: dict[str, Any], messages: _Messages, driver: Driver, ready: Path, finish: Path
+) -> str | None:
     driver.start(told)
     with _other_member(messages.broker, told["group"] if told["meddles"] else None):
         putting = threading.Thread(target=_put_all, args=(messages, told["puts"]))
@@ -262,12 +269,27 @@ def _killed(driver: Driver) -> str | None:
 
 
 @contextmanager
+def _cutting(broker: KafkaBroker, cuts: list[dict[str, Any]]) -> Iterator[None]:
+    """Have the connections of drivers cut."""
+    server = broker.server
+    assert server is not None, "the relay before the tests' own broker cuts them"
+    for cut in cuts:
+        server.relay.cut(**cut, broker_pid=broker.pid)
+    try:
+        yield
+    finally:
+        server.relay.forget_cuts()
+
+
+@contextmanager
 def _without(told: dict[str, Any], messages: _Messages) -> Iterator[None]:
     """Let the broker stand still, or be down, for a while.
 
-    The broker of the tests forgets all that it has where it is killed, and transactions that are
-    open where it is restarted, of which it takes the commit all the same. So it is restarted only
-    where nobody has one, and stands still otherwise.
+    The broker of the tests loses what it has acknowledged in the last second where it is killed,
+    and transactions that are open where it is ended, of which it takes the commit all the same
+    (`tests.chaos.kafka.broker_losses` shows it). So it is restarted only where nobody has one, and
+    stands still otherwise. That it seems to die at a request of a transaction, and comes back with
+    all that it has acknowledged, is the relay's doing (`_cutting`).
     """
     server = messages.broker.server
     assert server is not None, "a cluster that is not the tests' own is left alone"

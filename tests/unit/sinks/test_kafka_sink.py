@@ -7,11 +7,12 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -24,8 +25,9 @@ from godwit.sinks.continuity import Position, continue_delivery
 
 pytest.importorskip("confluent_kafka", reason="Kafka tests need confluent-kafka.")
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from godwit.sinks import kafka_sink
 from godwit.sinks.kafka_sink import KafkaSink
 
 if TYPE_CHECKING:
@@ -151,6 +153,53 @@ def test_a_transaction_that_fails_is_done_again(
     with opened(kafka, topic) as sink:
         for epoch in EPOCHS:
             sink.deliver(epoch)
+    assert totals(kafka, topic) == TOTALS
+
+
+@pytest.mark.parametrize("down_s", [0.0, 0.1])
+def test_requests_of_a_transaction_are_lost_or_their_answers(
+    kafka: KafkaBroker, down_s: float
+) -> None:
+    if kafka.server is None:
+        pytest.skip("A cluster that is not the tests' own has no relay that cuts connections.")
+    relay, topic = kafka.server.relay, kafka.topic(2)
+    cuts = [
+        ("EndTxn", True),
+        ("TxnOffsetCommit", False),
+        ("AddPartitionsToTxn", True),
+        ("Produce", True),
+        ("EndTxn", False),
+    ]
+    made = relay.num_cuts
+    with opened(kafka, topic, key="plane", config={"reconnect.backoff.max.ms": 100}) as sink:
+        for epoch, (api, answer) in enumerate(cuts):
+            relay.cut(api, answer=answer, down_s=down_s)
+            sink.deliver(epoch_rows(epoch))
+            assert sink.last_delivered() == point(epoch)
+    assert relay.num_cuts == made + len(cuts)
+    assert totals(kafka, topic) == [*range(len(cuts) * ROWS)]
+
+
+def test_a_producer_that_never_answers_is_given_up_for_another(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, answers = kafka.topic(), threading.Event()
+
+    class Hangs(Producer):
+        hangs: ClassVar = [True]
+
+        def send_offsets_to_transaction(self, *args: Any) -> None:
+            if self.hangs and self.hangs.pop():
+                answers.wait(60)
+            super().send_offsets_to_transaction(*args)
+
+    monkeypatch.setattr(kafka_sink, "Producer", Hangs)
+    monkeypatch.setattr(kafka_sink, "_GRACE_S", -29.8)  # of the sink's 30 s
+    with opened(kafka, topic) as sink:
+        for epoch in EPOCHS:
+            sink.deliver(epoch)
+    answers.set()
+    assert not Hangs.hangs
     assert totals(kafka, topic) == TOTALS
 
 
