@@ -5,12 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +26,36 @@ _PROGRAM = """
 import json, os, sys, time
 from godwit.cluster.spark.platform.executors import live_executors, wait_for
 from godwit.model.errors import ClusterError
-from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.cluster.spark.platform.local_cluster import LocalCluster, arguments_of
 
 told = {}
-with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
-    told["master"] = cluster.master_url
-    spark = cluster.session("test", {"spark.driver.memory": "512m"})
-    context = spark.sparkContext
-    application = context.applicationId
-    wait_for(context, 1)
-    told["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
-    cluster.add_worker()
-    told["executors"] = [e.name for e in wait_for(context, 2)]
-    told["pids"] = cluster.executor_pids(application)
-    told["strangers"] = cluster.executor_pids("app-of-somebody-else")
-    told["killed"] = cluster.kill_executor("0", application)
-    deadline = time.monotonic() + 60
-    while {e.name for e in live_executors(context)} != {"1", "2"}:
-        assert time.monotonic() < deadline, live_executors(context)
-        time.sleep(0.1)
-    told["replaced"] = cluster.executor_pids(application)
-    try:
-        cluster.kill_executor("0", application)
-    except ClusterError as error:
-        told["refusal"] = str(error)
+try:
+    with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
+        spark = cluster.session("test", {"spark.driver.memory": "512m"})
+        told["master"] = cluster.master_url
+        context = spark.sparkContext
+        application = context.applicationId
+        wait_for(context, 1)
+        told["python"] = context.parallelize([0], 1).map(lambda _: sys.executable).collect()[0]
+        cluster.add_worker()
+        told["executors"] = [e.name for e in wait_for(context, 2)]
+        told["pids"] = cluster.executor_pids(application)
+        told["strangers"] = cluster.executor_pids("app-of-somebody-else")
+        told["killed"] = cluster.kill_executor("0", application)
+        deadline = time.monotonic() + 60
+        while {e.name for e in live_executors(context)} != {"1", "2"}:
+            assert time.monotonic() < deadline, live_executors(context)
+            time.sleep(0.1)
+        told["replaced"] = cluster.executor_pids(application)
+        try:
+            cluster.kill_executor("0", application)
+        except ClusterError as error:
+            told["refusal"] = str(error)
+        raise ZeroDivisionError
+except ZeroDivisionError:
+    told["left"] = [pid for pid in told["replaced"].values() if arguments_of(pid)]
 print(json.dumps(told))
 """
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that has ended may wait for its parent to ask how."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def mentioning(text: str) -> list[str]:
@@ -83,16 +78,24 @@ def on_a_cluster(test: Any) -> Any:
     return pytest.mark.spark(pytest.mark.campaign(test))
 
 
-@on_a_cluster
-def test_executors_come_die_by_name_and_are_replaced_and_nothing_is_left(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path)],
+def run(program: str, work_dir: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that has a cluster in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program, str(work_dir)],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        cwd=tmp_path,
+        cwd=work_dir,
+        env=os.environ | environment,
     )
+
+
+@on_a_cluster
+def test_executors_come_die_by_name_and_are_replaced_and_none_survives_an_exception_in_the_block(
+    tmp_path: Path,
+) -> None:
+    done = run(_PROGRAM, tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["master"].startswith("spark://127.0.0.1:")
@@ -106,26 +109,8 @@ def test_executors_come_die_by_name_and_are_replaced_and_nothing_is_left(tmp_pat
     assert "Its executors are 1, 2." in told["refusal"]
     assert "WARN" not in done.stderr, "Spark's own log belongs in the work directory"
     assert (tmp_path / "driver.log").stat().st_size > 0
-    assert not any(map(alive, [*told["pids"].values(), *told["replaced"].values()]))
+    assert told["left"] == []
     assert mentioning(str(tmp_path)) == []
-
-
-@on_a_cluster
-def test_an_exception_in_the_block_stops_every_process(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def fail() -> None:
-        with LocalCluster(workers=1, memory="512m", work_dir=tmp_path) as cluster:
-            cluster.wait_for_workers()
-            seen.extend([cluster.master_url, *mentioning(str(tmp_path))])
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    master_url, *processes = seen
-    assert processes
-    assert mentioning(str(tmp_path)) == []
-    assert mentioning(master_url) == []
 
 
 _ORPHANING = """
@@ -142,14 +127,7 @@ with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1]) as cluster:
 
 @on_a_cluster
 def test_nothing_outlives_the_process_that_is_killed_in_the_block(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _ORPHANING, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=tmp_path,
-    )
+    done = run(_ORPHANING, tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == "there\n", done.stderr
     deadline = time.monotonic() + 60
@@ -175,35 +153,47 @@ def listening(pids: set[int]) -> list[int]:
     return ports
 
 
-def pids_mentioning(text: str) -> set[int]:
-    return {
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if text.encode() in path.read_bytes() and path.parent.name != str(os.getpid())
-    }
+_GUARDED = """
+import json, sys
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
+
+settings = {"spark.driver.memory": "512m"}
+with LocalCluster(workers=1, memory="512m", work_dir=sys.argv[1], conf=settings) as cluster:
+    cluster.wait_for_workers()
+    pid = cluster._jvm.java.lang.ProcessHandle.current().pid()
+    told = {"master": cluster.master_url, "jvm": pid, "secret": cluster._secret}
+    print(json.dumps(told), flush=True)
+    sys.stdin.read()
+"""
 
 
 @on_a_cluster
 def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
-    with LocalCluster(workers=1, memory="512m", work_dir=tmp_path / "work") as cluster:
-        cluster.wait_for_workers()
-        settings = tmp_path / "work" / "daemons.properties"
-        secret = re.search(r"spark\.authenticate\.secret (\w{64})", settings.read_text())
-        assert secret is not None
-        assert settings.stat().st_mode & 0o077 == 0
-        assert mentioning(secret[1]) == []
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _GUARDED, str(tmp_path / "work")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    try:
+        told = json.loads(owner.stdout.readline())
+        assert len(told["secret"]) == 64
+        assert mentioning(told["secret"]) == []
+        for file in (tmp_path / "work").rglob("*"):
+            assert not file.is_file() or told["secret"].encode() not in file.read_bytes(), file
 
-        ports = listening(pids_mentioning("deploy.master.Master"))
-        assert ports
+        ports = listening({told["jvm"]})
+        assert len(ports) >= 4, "master, worker and their pages"
         for port in ports:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            try:
+            with closing(connection), suppress(OSError, http.client.HTTPException):
+                # What does not speak this protocol does not answer.
                 connection.request("POST", "/v1/submissions/create", b"{}")
-                answer = connection.getresponse()
-            except (OSError, http.client.HTTPException):
-                continue  # it does not speak this protocol
-            assert answer.status in (403, 404, 405), (port, answer.status)
-            connection.close()
+                with connection.getresponse() as answer:
+                    assert answer.status in (403, 404, 405), (port, answer.status)
 
         log = tmp_path / "stranger.log"
         with log.open("wb") as output:
@@ -213,7 +203,7 @@ def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
                     "org.apache.spark.deploy.worker.Worker",
                     *("--host", "127.0.0.1", "--webui-port", "0"),
                     *("--work-dir", str(tmp_path / "stranger")),
-                    cluster.master_url,
+                    told["master"],
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -222,13 +212,16 @@ def test_strangers_can_neither_submit_programs_nor_join(tmp_path: Path) -> None:
             )
         try:
             deadline = time.monotonic() + 60
-            while "Failed to connect to master" not in (told := log.read_text()):
-                assert "Successfully registered" not in told
-                assert time.monotonic() < deadline, told
+            while "Failed to connect to master" not in (told_of := log.read_text()):
+                assert "Successfully registered" not in told_of
+                assert time.monotonic() < deadline, told_of
                 time.sleep(0.1)
         finally:
             stranger.kill()
             stranger.wait()
+    finally:
+        owner.communicate(timeout=60)  # its input ends, and so does it
+    assert owner.returncode == 0
 
 
 def test_a_cluster_without_java_says_what_to_install(
@@ -240,23 +233,28 @@ def test_a_cluster_without_java_says_what_to_install(
         pass
 
 
-def test_a_process_that_ends_at_once_is_reported_with_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+_BROKEN = """
+import sys
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
+
+with LocalCluster(work_dir=sys.argv[1]) as cluster:
+    cluster.master_url
+"""
+
+
+def test_a_jvm_that_ends_at_once_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     home = tmp_path / "spark"
     (home / "bin").mkdir(parents=True)
-    launcher = home / "bin" / "spark-class"
-    launcher.write_text("#!/bin/sh\necho UnsupportedClassVersionError\nexit 7\n")
+    launcher = home / "bin" / "spark-submit"
+    launcher.write_text("#!/bin/sh\necho UnsupportedClassVersionError >&2\nexit 7\n")
     launcher.chmod(0o755)
     (tmp_path / "java").write_text("#!/bin/sh\n")
     (tmp_path / "java").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("SPARK_HOME", str(home))
-    with (
-        pytest.raises(ClusterError, match=r"(?s)master ended with status 7.*UnsupportedClass"),
-        LocalCluster(work_dir=tmp_path / "work"),
-    ):
-        pass
+    paths = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(_BROKEN, tmp_path, PATH=paths, SPARK_HOME=str(home))
+    assert done.returncode == 1
+    assert "ClusterError: Spark's JVM ended before it was ready" in done.stderr
+    assert "UnsupportedClassVersionError" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
 """Grouping rows by key, exactly, in arrival order, without a Python loop over rows.
 
 Rows are sorted by the 64-bit hash of their key, then every row is compared with its group's first
-row, column by column, so two keys that share a hash are still two groups.  Where few keys repeat
-often, numbering them by a hash table (Arrow's dictionaries) is faster, and only the keys themselves
-are hashed and sorted.  Groups come out ordered by key group, then hash: the state of one key group
-is one slice.
+row, column by column, so two keys that share a hash are still two groups.  Where keys repeat often,
+numbering them is faster, and only the keys themselves are hashed and sorted: few by a hash table
+(Arrow's dictionaries), many by a sort of a cheaper hash.  Groups come out ordered by key group,
+then hash: the state of one key group is one slice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,13 @@ from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 from godwit.store.regular import differ, fixed_width, take_rows, word_at, words_in
 
-if TYPE_CHECKING:
-    from godwit.store.regular import FixedWidth
-
 _SAMPLE = 8192
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
 _LARGE_SAMPLE = 65_536
 _MANY_ROWS = 4 * _LARGE_SAMPLE
 _REPEATING_OF_MANY = 0.35  # distinct keys per row: above, a hash table of them is no help
+UInt64Array = npt.NDArray[np.uint64]
+
 _MIXING = np.uint64(0x9E3779B185EBCA87)
 _BLOCK = 8192  # keys compared at a time: their copies stay in the cache, three times as fast
 
@@ -132,10 +131,10 @@ def group_repeating_rows(
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
         return None
-    if not _seem_to_repeat(columns, keys.num_rows):
+    repeating, many = _seem_to_repeat(columns, keys.num_rows)
+    if not repeating:
         return None
-    numbers = _numbers(columns)
-    first_row = _first_rows(numbers)
+    numbers, first_row = _numbers(columns, many=many)
     distinct = take_rows(keys, first_row)
     hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
     search = _told_apart(hashes, distinct, num_hashed, num_key_groups)
@@ -152,21 +151,22 @@ def group_repeating_rows(
     )
 
 
-def _seem_to_repeat(columns: list[pa.Array], count: int) -> bool:
-    """Return whether keys repeat in a sample, so that a hash table pays.
+def _seem_to_repeat(columns: list[pa.Array], count: int) -> tuple[bool, bool]:
+    """Return whether keys repeat, as a sample shows, so that numbering pays; and if they are many.
 
     How many keys a sample does not show is estimated from those that it shows once and twice (Chao,
     Nonparametric Estimation of the Number of Classes in a Population, 1984): many of the one and
     few of the other are keys that do not come back, however often some others do.
     """
-    sample = _numbers([column.slice(0, _SAMPLE) for column in columns])
-    if len(sample) == 0 or sample.max() < _REPEATING * len(sample):
-        return len(sample) > 0
+    sample, shown = _numbers([column.slice(0, _SAMPLE) for column in columns])
+    if len(shown) < _REPEATING * len(sample) + 1 or not len(sample):
+        return len(sample) > 0, False
     if count < _MANY_ROWS:
-        return False
-    shown = np.bincount(_numbers([column.slice(0, _LARGE_SAMPLE) for column in columns]))
-    once, twice = int((shown == 1).sum()), int((shown == 2).sum())
-    return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count
+        return False, True
+    sample, shown = _numbers([column.slice(0, _LARGE_SAMPLE) for column in columns], many=True)
+    times = np.bincount(sample)
+    once, twice = int((times == 1).sum()), int((times == 2).sum())
+    return len(shown) + once**2 / (2 * max(twice, 1)) < _REPEATING_OF_MANY * count, True
 
 
 def _is_numbered(dtype: pa.DataType) -> bool:
@@ -174,18 +174,23 @@ def _is_numbered(dtype: pa.DataType) -> bool:
     return numpy_type(dtype) is not None or pa.types.is_string(dtype) or pa.types.is_binary(dtype)
 
 
-def _numbers(columns: list[pa.Array]) -> npt.NDArray[np.int64]:
-    """Assign numbers to keys in order of first appearance; return each row's number."""
-    numbers: npt.NDArray[np.int64] | None = None
+def _numbers(
+    columns: list[pa.Array], *, many: bool = False
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to keys; return each row's number, and the first row of each number.
+
+    `many`: distinct keys are so many that a sort takes less time than a hash table.
+    """
+    known: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
     for column in columns:
-        if numbers is not None and _is_constant(column):
+        if known is not None and _is_constant(column):
             continue  # such as the pane, of rows of one time: it distinguishes nothing
-        of_column, distinct = _numbered(column)
-        if numbers is not None:
-            of_column, _ = _dictionary(pa.array(numbers * distinct + of_column))
-        numbers = of_column
-    assert numbers is not None, "an operator has key columns"
-    return numbers
+        numbers, first_row = _numbered(column, many=many)
+        if known is not None:
+            numbers, first_row = _numbered(pa.array(known[0] * len(first_row) + numbers), many=many)
+        known = numbers, first_row
+    assert known is not None, "an operator has key columns"
+    return known
 
 
 def _is_constant(column: pa.Array) -> bool:
@@ -196,40 +201,74 @@ def _is_constant(column: pa.Array) -> bool:
     return bool(values[0] == values[-1] and (values == values[0]).all())
 
 
-def _numbered(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
-    """Assign numbers to values in order of first appearance; return how many there are, too."""
+def _numbered(
+    column: pa.Array, *, many: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to values, by a mix of their words where they are of fixed width.
+
+    Integers take less time than text, in a hash table and in a sort.  What has one number is then
+    compared with the first value that has it; two values of one mix are numbered as they are.
+    """
+    words = _words(column)
+    if words:
+        mixed = _mixed(words, evenly=many)
+        numbers, first_row = _by_sort(mixed) if many else _by_table(pa.array(mixed.view(np.int64)))
+        # Of a table's numbers one word follows from the mix and the others.
+        compared = words if many else words[:-1]
+        if not any((word.take(first_row).take(numbers) != word).any() for word in compared):
+            return numbers, first_row
+    return _by_table(column)
+
+
+def _words(column: pa.Array) -> list[UInt64Array]:
+    """Return words that make up the values of a column of fixed width; none of others."""
     values = fixed_width(column)
     if values is not None and values.dtype.itemsize >= 8:
-        numbered = _numbered_by_words(values)
-        if numbered is not None:
-            return numbered
-    return _dictionary(column)
+        # Read several times: copies that lie together and aligned are worth their price.
+        return [word_at(values, at, of).copy() for at, of in words_in(values.dtype.itemsize)]
+    if column.null_count or numpy_type(column.type) is None or column.type.bit_width != 64:
+        return []
+    return [values_of(column).view(np.uint64)]
 
 
-def _dictionary(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
-    """Assign numbers to values by Arrow's hash table; return how many there are, too."""
-    encoded = column.dictionary_encode(null_encoding="encode")
-    return values_of(encoded.indices).astype(np.int64), len(encoded.dictionary)
+def _mixed(words: list[UInt64Array], *, evenly: bool) -> UInt64Array:
+    """Mix the words of each value, so that different ones of the last differ if the others do not.
 
-
-def _numbered_by_words(values: FixedWidth) -> tuple[npt.NDArray[np.int64], int] | None:
-    """Assign numbers to values by a mix of their words; ``None`` if two values have the same mix.
-
-    A hash table of integers takes less time than one of text.  What has one number is then compared
-    with the first value that has it, in all words but the last: that follows from the others.
+    `evenly`: so that the upper half of the bits depends on all words.
     """
-    words = [word_at(values, at, dtype) for at, dtype in words_in(values.dtype.itemsize)]
     mixed = words[0].copy()
     for word in words[1:]:
         mixed *= _MIXING
         mixed ^= mixed >> np.uint64(29)
         mixed ^= word
-    numbers, distinct = _dictionary(pa.array(mixed.view(np.int64)))
-    if len(words) > 1:
-        first_row = _first_rows(numbers)
-        if any((word[first_row].take(numbers) != word).any() for word in words[:-1]):
-            return None
-    return numbers, distinct
+    if evenly:
+        mixed *= _MIXING
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= _MIXING
+    return mixed
+
+
+def _by_table(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to values by Arrow's hash table, in order of first appearance."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    numbers = values_of(encoded.indices).astype(np.int64)
+    return numbers, _first_rows(numbers)
+
+
+def _by_sort(mixed: UInt64Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Assign numbers to the upper bits of mixed values: as many as leave room for the row."""
+    row_bits = np.uint64(max(len(mixed) - 1, 0).bit_length())
+    row_mask = (np.uint64(1) << row_bits) - np.uint64(1)
+    packed = mixed & ~row_mask
+    packed |= np.arange(len(mixed), dtype=np.uint64)
+    packed.sort()
+    order = (packed & row_mask).view(np.int64)
+    packed >>= row_bits
+    begins = np.ones(len(packed), np.bool_)
+    np.not_equal(packed[1:], packed[:-1], out=begins[1:])
+    numbers = np.empty(len(packed), np.int64)
+    numbers[order] = np.cumsum(begins) - 1
+    return numbers, order[begins]
 
 
 def _first_rows(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

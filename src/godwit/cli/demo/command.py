@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import logging
 import shutil
 import signal
 import sys
@@ -203,6 +204,7 @@ def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Itera
     work_dir = _prepared(args.work_dir)
     temporary = args.work_dir is None and not args.keep
     before = signal.signal(signal.SIGTERM, stop)
+    logging.getLogger().addFilter(_is_no_interrupt)
     try:
         yield work_dir
     except BaseException as error:
@@ -215,10 +217,16 @@ def _stage(args: argparse.Namespace, console: Console, *, picture: str) -> Itera
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        logging.getLogger().removeFilter(_is_no_interrupt)
     if temporary:
         _remove_all_but(work_dir, picture)
     else:
         tell(console, f"everything else: {work_dir}")
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Return false for a record of Ctrl-C, whose stack py4j logs when a call of the JVM waits."""
+    return record.exc_info is None or record.exc_info[0] is not KeyboardInterrupt
 
 
 def _prepared(directory: Path | None) -> Path:

@@ -90,8 +90,7 @@ def play(settings: Settings, audience: Audience) -> Outcome:
     """Run the demo from start to end; processes always end."""
     folder = settings.work_dir
     archive = find_flights()
-    # Spark takes seconds to start: its programs start side by side, and the days are written
-    # meanwhile.
+    # Spark takes seconds to start: the days are written meanwhile.
     thread = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
     writing = thread.submit(
         lambda: write_days(load_flights(archive), folder / "days", days=settings.days)
@@ -102,10 +101,7 @@ def play(settings: Settings, audience: Audience) -> Outcome:
         work_dir=folder / "cluster",
         conf={"spark.sql.shuffle.partitions": "2"},
     ) as cluster:
-        audience.say(
-            f"Spark is starting: a master and {settings.executors - 1} executors at "
-            f"{cluster.master_url}"
-        )
+        audience.say(f"Spark is starting: a master and {settings.executors - 1} executors")
         spark = cluster.session("godwit-demo")
         spark.sparkContext.setLogLevel("ERROR")
         files = writing.result()

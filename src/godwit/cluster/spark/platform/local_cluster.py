@@ -1,12 +1,15 @@
 """A real Spark cluster on one machine: a standalone master, workers and executors, on loopback.
 
 ``local[n]`` has one process, so nothing can be lost but everything; moves and losses of executors
-need processes.  `LocalCluster` starts them from the pip package, each a JVM of its own with its log
-in the work directory.  Invariants: whatever way the ``with`` block ends, and if this process is
-killed in it, no process outlives it, and none is signalled that this cluster did not start; and
-nobody but their owner can use them: Spark's own port for submitting programs is shut, and who
-speaks to master, workers, driver or executors has to know a secret that only a private file and
-private environments hold.
+need processes.  `LocalCluster` gives each executor a JVM of its own.  Master and workers only start
+programs and wait, so they live in the JVM of this process, beside the driver, as in Spark's own
+``local-cluster``: a JVM each would be three more that read some 15,000 classes before anything
+runs.  But workers can join later here, and logs are in the work directory.
+
+Invariants: whatever way the ``with`` block ends, and if this process is killed in it, no executor
+outlives it, and none is signalled that this cluster did not start; and nobody but their owner can
+use them: Spark's own port for submitting programs is shut, and who speaks to master, workers,
+driver or executors has to know a secret that only private memory and private environments hold.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -38,10 +41,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 FRUGAL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of JVMs that share few cores: without the best compiler and the largest collector."""
-_MASTER = "org.apache.spark.deploy.master.Master"
-_WORKER = "org.apache.spark.deploy.worker.Worker"
-_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
-_REGISTERED = re.compile(r"Successfully registered with master")
+_MASTER_STATE = "DeployMessages$RequestMasterState$"
+_WORKER_URL = b"--worker-url"
 _GRACE_S = 10.0
 
 
@@ -64,10 +65,10 @@ class LocalCluster:
         Directory for logs and for what executors keep locally; by default a temporary one, which
         is removed at the end.
     conf
-        Spark settings of every session. Where they are given, the JVM of this process starts beside
-        the cluster's, and not only for the first session.
+        Spark settings of every session. Where they are given, the cluster starts in the background
+        as soon as the block is entered; else with the first session, whose settings it needs.
     timeout_s
-        Seconds that each process may take to be ready.
+        Seconds that workers may take to be ready.
 
     Raises
     ------
@@ -100,33 +101,28 @@ class LocalCluster:
             )
         self._initial, self._cores, self._memory = workers, cores, memory
         self._conf, self._timeout_s = conf, timeout_s
-        self._driver: Future[None] | None = None
         self._temporary = work_dir is None
         self._given = None if work_dir is None else Path(work_dir).absolute()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._starting: Future[None] | None = None
+        self._once = threading.Lock()  # held while the cluster starts
+        self._gateway: Any = None  # to the JVM of this process, once there is a master in it
+        self._daemons: list[Any] = []  # communication of the master, then of each worker
+        self._worker_urls: list[bytes] = []  # as executors are told them
         self._sessions: list[SparkSession] = []
         self._secret = secrets.token_hex(32)
+        self._master_url = ""
         self.work_dir: Path
-        self.master_url: str
 
     # -- life ---------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        _require_java()
         self.work_dir = self._given or Path(tempfile.mkdtemp(prefix="godwit-cluster-"))
         self.work_dir.mkdir(parents=True, exist_ok=True)
-        write_private(self._daemon_settings, _daemon_settings(self._secret))
         if self._conf is not None:
-            starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-driver-jvm")
-            self._driver = starter.submit(self._start_driver, {**self._settings(), **self._conf})
+            starter = ThreadPoolExecutor(1, thread_name_prefix="godwit-cluster")
+            self._starting = starter.submit(self._start, {**self._settings(), **self._conf})
             starter.shutdown(wait=False)
-        try:
-            log = self._spawn("master", _MASTER)
-            self.master_url = self._wait_for("master", log, _MASTER_URL).group(1)
-            for _ in range(self._initial):
-                self._begin_worker()
-        except BaseException:
-            self.close()
-            raise
         return self
 
     def __exit__(
@@ -140,31 +136,31 @@ class LocalCluster:
     def close(self) -> None:
         """Stop sessions, executors, workers and the master; idempotent."""
         with undisturbed():
+            if self._starting is not None:
+                with suppress(Exception):  # told to whoever waited for it
+                    self._starting.result()
             for session in self._sessions:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
-            executors = [pid for name in self._processes for pid in self._executors_of(name)]
+            executors = self._executors()
             # The workers before the master, so that none of them looks for it in vain.
-            processes = list(reversed(self._processes.values()))
-            for process in processes:
-                process.terminate()
-            deadline = time.monotonic() + _GRACE_S
-            for process in processes:
-                try:
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                if process.stdin is not None:
-                    process.stdin.close()
-            _kill_executors(executors)
-            self._processes.clear()
-            self._daemon_settings.unlink(missing_ok=True)
+            for daemon in reversed(self._daemons):
+                with suppress(Exception):  # the JVM may be gone, and all of them with it
+                    daemon.shutdown()
+                    daemon.awaitTermination()
+            self._daemons.clear()
+            self._kill(executors)
             if self._temporary:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
 
     # -- use ----------------------------------------------------------------------------------
+
+    @property
+    def master_url(self) -> str:
+        """URL of the master, once the cluster has started; it starts now if it has not."""
+        self._started()
+        return self._master_url
 
     def session(self, app_name: str, conf: Mapping[str, str] | None = None) -> SparkSession:
         """Start a Spark session whose executors are on this cluster.
@@ -185,39 +181,23 @@ class LocalCluster:
             If a session of another cluster is active in this process.
         """
         # Slow, and pointless without Java.
-        from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+        from pyspark import SparkConf  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         active = SparkSession.getActiveSession()
-        if active is not None and active.sparkContext.master != self.master_url:
+        if active is not None and active.sparkContext.master != self._master_url:
             raise ClusterError(
                 f"A Spark session on {active.sparkContext.master} is active in this process.",
                 remedy="Stop it first: a process has one Spark context.",
             )
-        if self._driver is not None:
-            self._driver.result()
         given = {**self._settings(), **(self._conf or {}), **(conf or {})}
-        self._start_driver(given)
+        self._started(given)
         settings = SparkConf(loadDefaults=False)
         settings.setMaster(self.master_url).setAppName(app_name).setAll([*given.items()])
-        with standard_error_to(self.work_dir / "driver.log"):
-            jvm: Any = SparkContext._jvm  # noqa: SLF001  no public way
-            jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
-            session = SparkSession.builder.config(conf=settings).getOrCreate()
+        self._jvm.java.lang.System.setProperty("spark.authenticate.secret", self._secret)
+        session = SparkSession.builder.config(conf=settings).getOrCreate()
         self._sessions.append(session)
-        self.wait_for_workers()
         return session
-
-    def _start_driver(self, conf: Mapping[str, str]) -> None:
-        """Start the JVM of this process unless there is one."""
-        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
-
-        os.environ |= _environment()
-        settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
-        with standard_error_to(self.work_dir / "driver.log"):
-            # What is in `settings` stands on the JVM's command line, for everybody to read; so the
-            # secret follows once the JVM is there.
-            SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
 
     def wait_for_workers(self) -> None:
         """Wait until every Spark worker has registered with the master.
@@ -225,11 +205,19 @@ class LocalCluster:
         Raises
         ------
         ClusterError
-            If one has ended, or is not ready in time.
+            If one is not ready in time.
         """
-        for name in self._processes:
-            if name != "master":
-                self._wait_for(name, self._log(name), _REGISTERED)
+        self._started()
+        deadline = time.monotonic() + self._timeout_s
+        while (registered := self._registered()) < len(self._worker_urls):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{registered} of {len(self._worker_urls)} Spark workers have registered with "
+                    f"the master after {self._timeout_s:.0f} s.",
+                    remedy=f"The log may say why: {self._log}",
+                    log=str(self._log),
+                )
+            time.sleep(0.02)
 
     def add_worker(self, *, wait: bool = True) -> str:
         """Start one more Spark worker and return its name; running applications get an executor.
@@ -239,6 +227,7 @@ class LocalCluster:
         wait
             Whether to return only when it has registered with the master.
         """
+        self._started()
         name = self._begin_worker()
         if wait:
             self.wait_for_workers()
@@ -253,11 +242,10 @@ class LocalCluster:
             ``spark.sparkContext.applicationId``.
         """
         pids: dict[str, int] = {}
-        for name in self._processes:
-            for pid in self._executors_of(name):
-                arguments = arguments_of(pid)
-                if option_in(arguments, b"--app-id") == application_id:
-                    pids[option_in(arguments, b"--executor-id")] = pid
+        for pid in self._executors():
+            arguments = arguments_of(pid)
+            if option_in(arguments, b"--app-id") == application_id:
+                pids[option_in(arguments, b"--executor-id")] = pid
         return dict(sorted(pids.items(), key=lambda item: (len(item[0]), item[0])))
 
     def kill_executor(self, name: str, application_id: str) -> int:
@@ -306,104 +294,150 @@ class LocalCluster:
             "spark.local.dir": str(self.work_dir / "local"),
         }
 
-    def _begin_worker(self) -> str:
-        """Start a worker; return its name."""
-        name = f"worker-{len(self._processes)}"
-        self._spawn(
-            name,
-            _WORKER,
-            *("--cores", str(self._cores), "--memory", self._memory),
-            *("--work-dir", str(self.work_dir / name)),
-            self.master_url,
-        )
-        return name
+    def _started(self, conf: Mapping[str, str] | None = None) -> None:
+        """Start the cluster unless it has started, or wait until it has."""
+        if self._starting is not None:
+            self._starting.result()
+        else:
+            self._start(self._settings() if conf is None else conf)
 
-    def _log(self, name: str) -> Path:
-        """Path of a daemon's log."""
-        return self.work_dir / f"{name}.log"
+    def _start(self, conf: Mapping[str, str]) -> None:
+        """Start the JVM of this process unless there is one, and master and workers in it."""
+        with self._once:
+            if self._gateway is not None:
+                return
+            self._gateway = self._start_driver(conf)
+            master = self._jvm.org.apache.spark.deploy.master.Master
+            started = master.startRpcEnvAndEndpoint(HOST, 0, 0, self._daemon_conf())
+            rpc = started.productElement(0)
+            self._daemons.append(rpc)
+            self._master_url = f"spark://{HOST}:{rpc.address().port()}"
+            for _ in range(self._initial):
+                self._begin_worker()
+
+    def _start_driver(self, conf: Mapping[str, str]) -> Any:
+        """Start the JVM of this process unless there is one; return the gateway to it."""
+        from pyspark import SparkConf, SparkContext  # noqa: PLC0415  as in `session`
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+
+        os.environ |= _environment()
+        settings = SparkConf(loadDefaults=False).setAll([*conf.items()])
+        try:
+            with standard_error_to(self._log):
+                # What is in `settings` stands on the JVM's command line, for everybody to read; so
+                # the secret follows once the JVM is there.
+                SparkContext._ensure_initialized(conf=settings)  # noqa: SLF001  no public way
+        except PySparkRuntimeError as error:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            raise ClusterError(
+                f"Spark's JVM ended before it was ready. The end of its log:\n{tail}\n",
+                remedy="Spark 4.3 needs Java 17 or newer (on Debian and Ubuntu: apt install "
+                "openjdk-17-jre-headless).",
+                log=str(self._log),
+            ) from error
+        return SparkContext._gateway  # noqa: SLF001  no public way
 
     @property
-    def _daemon_settings(self) -> Path:
-        """Path of the daemons' properties file."""
-        return self.work_dir / "daemons.properties"
+    def _jvm(self) -> Any:
+        return self._gateway.jvm
 
-    def _spawn(self, name: str, daemon: str, *arguments: str) -> Path:
-        """Start a daemon that dies with this process; return the path of its log."""
-        _require_java()
-        environment = os.environ | _environment()
-        environment["SPARK_LOCAL_DIRS"] = str(self.work_dir / "local")
-        log = self._log(name)
-        with log.open("wb") as output:
-            self._processes[name] = subprocess.Popen(  # noqa: S603  Spark's own launcher
-                [
-                    *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guarded.py"))),
-                    *(f"{environment['SPARK_HOME']}/bin/spark-class", daemon),
-                    *("--host", HOST, "--port", "0", "--webui-port", "0"),
-                    *("--properties-file", str(self._daemon_settings)),
-                    *arguments,
-                ],
-                stdin=subprocess.PIPE,  # its end tells the process that we are gone
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C in the terminal is for this process, which then stops the others in order.
-                start_new_session=True,
-            )
-        return log
+    def _daemon_conf(self) -> Any:
+        """Spark settings of master and workers."""
+        conf = self._jvm.org.apache.spark.SparkConf(False)
+        settings = {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": self._secret,
+            "spark.local.dir": str(self.work_dir / "local"),
+            # Whoever reaches this port may run programs as us, and it does not ask for the secret.
+            "spark.master.rest.enabled": "false",
+            # Nor do the pages of master and workers, which therefore only show.
+            "spark.ui.killEnabled": "false",
+            "spark.master.ui.decommission.allow.mode": "DENY",
+        }
+        for name, value in settings.items():
+            conf.set(name, value)
+        return conf
 
-    def _wait_for(self, name: str, log: Path, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until a daemon's log matches a pattern; raise if it exits or time is up."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            exited = self._processes[name].poll()
-            text = log.read_text(errors="replace")
-            if found := pattern.search(text):
-                return found
-            if exited is not None or time.monotonic() > deadline:
-                why = (
-                    f"was not ready after {self._timeout_s:.0f} s"
-                    if exited is None
-                    else f"ended with status {exited}"
-                )
-                tail = "\n".join(text.splitlines()[-15:])
-                raise ClusterError(
-                    f"Spark's {name} {why}. The end of its log:\n{tail}\n",
-                    remedy="Spark 4.3 needs Java 17 or newer (on Debian and Ubuntu: apt install "
-                    "openjdk-17-jre-headless).",
-                    log=str(log),
-                )
-            time.sleep(0.05)
+    def _begin_worker(self) -> str:
+        """Start a worker; return its name."""
+        jvm, number = self._jvm, len(self._daemons)
+        name = f"worker-{number}"
+        masters = self._gateway.new_array(jvm.java.lang.String, 1)
+        masters[0] = self._master_url
+        rpc = jvm.org.apache.spark.deploy.worker.Worker.startRpcEnvAndEndpoint(
+            HOST,
+            0,
+            0,
+            self._cores,
+            _mebibytes(self._memory),
+            masters,
+            str(self.work_dir / name),
+            jvm.scala.Option.apply(number),
+            self._daemon_conf(),
+            jvm.scala.Option.empty(),
+        )
+        self._daemons.append(rpc)
+        self._worker_urls.append(f"spark://Worker@{HOST}:{rpc.address().port()}".encode())
+        return name
 
-    def _executors_of(self, name: str) -> list[int]:
-        """Process ids of the executors that a worker runs."""
-        return [
-            child
-            for daemon in children_of(self._processes[name].pid)
-            for child in children_of(daemon)
-        ]
+    def _registered(self) -> int:
+        """Return how many workers the master knows to be alive."""
+        jvm, master = self._jvm, self._daemons[0]
+        messages = jvm.org.apache.spark.deploy
+        ask = getattr(getattr(messages, _MASTER_STATE), "MODULE$")
+        answer = getattr(messages, "DeployMessages$MasterStateResponse")
+        to = master.setupEndpointRef(master.address(), "Master")
+        state = to.askSync(ask, jvm.scala.reflect.ClassTag.apply(_class_of(jvm, answer)))
+        return sum(worker.isAlive() for worker in state.workers())
+
+    @property
+    def _log(self) -> Path:
+        """Path of the log of driver, master and workers."""
+        return self.work_dir / "driver.log"
+
+    def _executors(self) -> list[int]:
+        """Process ids of the executors that the workers run."""
+        if self._gateway is None:
+            return []
+        try:
+            jvm = self._jvm.java.lang.ProcessHandle.current().pid()
+        except Exception:  # noqa: BLE001  the JVM is gone, and executors end without their driver
+            return []
+        return [pid for pid in children_of(jvm) if self._is_ours(arguments_of(pid))]
+
+    def _kill(self, pids: list[int]) -> None:
+        """Kill the executors that run still, and wait until none does."""
+        deadline = time.monotonic() + _GRACE_S
+        # A process that is still an executor of ours is still the same.
+        while left := [pid for pid in pids if self._is_ours(arguments_of(pid))]:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                return  # a process that the kernel does not end is nothing to wait for
+            time.sleep(0.01)
+
+    def _is_ours(self, arguments: list[bytes]) -> bool:
+        """Return whether this is the command line of an executor of this cluster."""
+        return option_in(arguments, _WORKER_URL).encode() in self._worker_urls
 
 
-def _daemon_settings(secret: str) -> dict[str, str]:
-    """Spark settings of master and workers."""
-    return {
-        "spark.authenticate": "true",
-        "spark.authenticate.secret": secret,
-        # Whoever reaches this port may run programs as us, and it does not ask for the secret.
-        "spark.master.rest.enabled": "false",
-        # Nor do the pages of master and workers, which therefore only show.
-        "spark.ui.killEnabled": "false",
-        "spark.master.ui.decommission.allow.mode": "DENY",
-    }
+def _class_of(jvm: Any, of: Any) -> Any:
+    """Class object of a class of the JVM."""
+    return jvm.java.lang.Class.forName(of._fqn)  # noqa: SLF001  py4j has no other name for it
+
+
+def _mebibytes(memory: str) -> int:
+    """Mebibytes of a size such as 512m or 1g."""
+    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
 def _environment() -> dict[str, str]:
-    """Environment variables of master and workers."""
+    """Environment variables of the JVM of this process."""
     return {
         "SPARK_HOME": _spark_home(),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_PUBLIC_DNS": HOST,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": FRUGAL,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
@@ -429,19 +463,6 @@ def _require_java() -> None:
         )
 
 
-def _kill_executors(pids: list[int]) -> None:
-    """Kill the executors that run still, and wait until none does."""
-    deadline = time.monotonic() + _GRACE_S
-    # A process that is still an executor is still the same: orphans keep their pid.
-    while left := [pid for pid in pids if b"--executor-id" in arguments_of(pid)]:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            return  # a process that the kernel does not end is nothing to wait for
-        time.sleep(0.01)
-
-
 def children_of(pid: int) -> list[int]:
     """List the process ids of a process's children."""
     try:
@@ -450,13 +471,6 @@ def children_of(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(child) for text in listed for child in text.split()]
-
-
-def write_private(path: Path, settings: Mapping[str, str]) -> None:
-    """Write settings to a file that only its owner may read."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.writelines(f"{key} {value}\n" for key, value in settings.items())
 
 
 def arguments_of(pid: int) -> list[bytes]:
