@@ -70,7 +70,15 @@ _ONE_RUN = tuple(
         "programs/test_scale",
     )
 )
-_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS)
+# With the server that the first of them starts.
+_ON_A_SERVER = {
+    "tests/unit/sinks/test_kafka_": "broker",
+    "tests/unit/sources/test_kafka_": "broker",
+    "tests/unit/test_kafka_": "broker",
+    "tests/unit/sinks/test_postgres": "database",
+    "tests/unit/sinks/test_time_zones": "database",
+}
+_LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_A_SERVER)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -78,8 +86,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep what shares a session or a cluster in one process, where tests are dealt out to several.
 
     A test on the session waits for half of its time, so there are two sessions.  What starts
-    programs or clusters goes test by test, but for files whose tests look at one run.  All of this
-    is dealt out first, and what takes milliseconds last, so that the processes end together.
+    programs or clusters goes test by test, but for files whose tests look at one run; what needs a
+    broker or a database goes together, since each process would start its own.  All of this is
+    dealt out first, and what takes milliseconds last, so that the processes end together.
     """
     config.option.loadscopereorder = False  # else the scopes of most tests come first
     scheduler: Any = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
@@ -93,7 +102,8 @@ def _scope(test: str) -> str:
         return file
     if test.startswith(_ON_SPARK):
         return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
-    return test
+    servers = (server for place, server in _ON_A_SERVER.items() if test.startswith(place))
+    return next(servers, test)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

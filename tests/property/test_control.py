@@ -82,8 +82,8 @@ def test_a_step_in_the_rate_needs_two_scaling_decisions_at_most_and_none_is_take
 
 @given(
     seed=seeds,
-    executors=st.integers(2, 5),
-    moves=st.integers(1, 6),
+    executors=st.integers(2, 4),
+    moves=st.integers(2, 6),
     planner=st.sampled_from(["flux", "universal_hashing", "clb"]),
 )
 @settings(derandomize=True, deadline=None, max_examples=5)

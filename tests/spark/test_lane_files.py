@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-KEYS = 150_000
+KEYS = 10_000
+LANE_BYTES = 10_000  # lanes have several times as much
 deltalake = pytest.importorskip("deltalake", reason="Delta tests need deltalake.")
 
 
@@ -48,12 +49,19 @@ def test_lanes_write_the_files_and_the_checkpoint_holds_their_names(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     out, table, checkpoint = tmp_path / "out", tmp_path / "table", tmp_path / "checkpoint"
+
+    def files(directory: Path) -> Any:
+        return gw.sinks.parquet(directory, lane_bytes=LANE_BYTES)
+
+    def delta() -> Any:
+        return gw.sinks.delta(table, lane_bytes=LANE_BYTES)
+
     inbox = tmp_path / "in"
     put(inbox, 0, 0)
     frame = stream(spark, inbox)
-    run(frame, checkpoint, {"files": gw.sinks.parquet(out), "table": gw.sinks.delta(table)})
+    run(frame, checkpoint, {"files": files(out), "table": delta()})
     put(inbox, 1, 1)
-    run(frame, checkpoint, {"files": gw.sinks.parquet(out), "table": gw.sinks.delta(table)})
+    run(frame, checkpoint, {"files": files(out), "table": delta()})
 
     log = CommitLog.open_read_only(CheckpointStorage.open(str(checkpoint)))
     assert {ref.kind for epoch in (0, 1) for ref in log.record(epoch).outputs} == {"files"}
@@ -66,7 +74,7 @@ def test_lanes_write_the_files_and_the_checkpoint_holds_their_names(
 
     # The last epoch is delivered again, to targets that its files were not written for.
     results = gw.sinks.memory()
-    run(frame, checkpoint, {"files": gw.sinks.parquet(tmp_path / "new"), "table": results})
+    run(frame, checkpoint, {"files": files(tmp_path / "new"), "table": results})
     assert spark.read.parquet(str(tmp_path / "new/epoch=1")).count() == KEYS
     assert results.table().num_rows == KEYS
     assert deltalake.DeltaTable(table).count() == 2 * KEYS

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from godwit.migration import KeyGroupLoad
     from godwit.model.assignment import Assignment
@@ -160,7 +160,7 @@ class LoadWindow:
         blocks = self._blocks
         if sum(block.epochs for block in blocks) < _BEFORE + _PARTS[0]:
             return
-        standard = [block.busy_s * _speed(block, speeds) for block in blocks]
+        standard = _standard_s(blocks, speeds)
         # noise as it was before what may be a change
         _, _, dispersion, together = self._noise(blocks[: -_PARTS[1]], speeds)
         rows, busy_s, _ = self._sums(blocks, speeds)
@@ -179,7 +179,8 @@ class LoadWindow:
                 break
             if epochs not in _PARTS and 1 < epochs < _PARTS[-1]:
                 continue
-            late, early = float(late_s.sum()), total_s - float(late_s.sum())
+            late = float(late_s.sum())
+            early = total_s - late
             if min(late, early) <= 0:
                 continue
             differs = late_s / late - (busy_s - late_s) / early
@@ -187,7 +188,6 @@ class LoadWindow:
             sums = np.bincount(owner, differs, num_executors)
             errors = np.sqrt(np.bincount(owner, variance, num_executors)) + 1e-12
             by_executor = np.abs(sums) / errors
-            moved = (by_executor > _CHANGED) & (np.abs(sums) * num_executors > _MATERIAL)
             score = float(by_executor.max())
             seen = late_rows >= _ROWS
             if seen.any():
@@ -195,6 +195,7 @@ class LoadWindow:
                 score = max(score, float(alone.max()))
             scores[epochs] = score
             if epochs > 1 and score > worst:
+                moved = (by_executor > _CHANGED) & (np.abs(sums) * num_executors > _MATERIAL)
                 worst, cut, shifts = score, at, bool(moved.any())
                 half = next(s for e, s in scores.items() if 2 * e >= epochs)
         # What the last epoch alone shows may pass, or go on: the next one will tell. What the
@@ -270,18 +271,19 @@ class LoadWindow:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Rows, seconds of a standard executor, and their squared strays, over some blocks."""
         rows, busy_s, squares = np.zeros((3, self._size))
-        for block in blocks:
-            speed = _speed(block, speeds)
+        for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
             rows += block.rows
-            busy_s += block.busy_s * speed
+            busy_s += standard_s
             squares += block.squares
         return rows, busy_s, squares
 
 
-def _speed(block: _Block, speeds: Mapping[str, float]) -> FloatArray:
-    """Shape ``(G,)``: speed of the executor that each key group was on."""
-    if not any(speed != 1.0 for speed in speeds.values()):
-        return np.ones(1)
-    of = np.array([speeds.get(name, 1.0) for name in block.executors])
-    speed: FloatArray = of[block.executor_of]
-    return speed
+def _standard_s(blocks: Sequence[_Block], speeds: Mapping[str, float]) -> list[FloatArray]:
+    """Return each block's seconds of a standard executor, shape ``(G,)``."""
+    if all(speed == 1.0 for speed in speeds.values()):
+        return [block.busy_s for block in blocks]
+    return [
+        block.busy_s
+        * np.array([speeds.get(name, 1.0) for name in block.executors])[block.executor_of]
+        for block in blocks
+    ]
