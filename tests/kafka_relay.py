@@ -363,7 +363,8 @@ class Relay:
             await lost.wait()
 
     def _bound(self, port: int) -> socket.socket:
-        bound = socket.socket()
+        # asyncio switches Nagle's algorithm off where the protocol is named.
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((_HOST, port))
         return bound

@@ -14,7 +14,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -299,6 +305,10 @@ class ClusterAdmin:
                         raise
                     stale = error
                 else:
+                    if answer.offset == OFFSET_INVALID:  # the library's, where an answer was lost
+                        lost = f"no answer about {place.topic} [{place.partition}]"
+                        stale = KafkaFailedError(lost, code=KafkaError._TRANSPORT)  # noqa: SLF001
+                        continue
                     found[place.topic, place.partition] = answer.offset
             if stale is not None:
                 if self._is_over(start_s):

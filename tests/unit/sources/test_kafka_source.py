@@ -324,6 +324,22 @@ def test_a_query_begins_where_it_is_told(kafka: KafkaBroker) -> None:
         source_of(kafka, topic, other, start={0: 1})
 
 
+@pytest.mark.parametrize("down_s", [0.0, 0.2])
+def test_an_answer_about_offsets_that_is_lost_is_asked_for_again(
+    kafka: KafkaBroker, down_s: float
+) -> None:
+    if kafka.server is None:
+        pytest.skip("A cluster that is not the tests' own has no relay that cuts connections.")
+    topic, relay = kafka.topic(2), kafka.server.relay
+    kafka.put(topic, b"a", b"b")
+    source = opened(kafka, topic, start="earliest")
+    made = relay.num_cuts
+    relay.cut("ListOffsets", answer=True, down_s=down_s)
+    assert offsets(source.start()) == [0, 0]  # the library says -1001 of what it did not hear
+    assert relay.num_cuts == made + 1
+    source.close()
+
+
 def test_a_limit_is_shared_among_partitions_and_an_end_holds(kafka: KafkaBroker) -> None:
     topic = kafka.topic(3)
     kafka.put(topic, *json_rows(range(1)), partition=0)
