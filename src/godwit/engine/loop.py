@@ -104,6 +104,7 @@ class EpochLoop(Generic[BatchT]):
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
                 waiting_key_groups=waiting,
                 latency_ms=merged_latency(latencies).figures_ms(),
+                watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
             )
             for kind, values in epochs.remarks(outcome):
                 conductor.announce(kind, **values)

@@ -145,7 +145,8 @@ class EpochCommitted(Event):
     rows_in: int = 0
     rows_out: int = 0
     duration_ms: float = 0.0  # from the start of the epoch to its commit, in milliseconds
-    # source → watermark, in milliseconds of event time
+    # source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as the
+    # epoch left it, in milliseconds since 1970-01-01 UTC
     watermarks: Mapping[str, int] = field(default_factory=dict)
     # number of key groups whose rows went to a wait buffer in this epoch
     waiting_key_groups: int = 0

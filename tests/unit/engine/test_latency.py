@@ -65,6 +65,17 @@ def test_rows_count_from_the_time_that_their_source_says(
     assert told[0]["p50"] == pytest.approx(9.5 * HOUR_S * 1e3, rel=0.02)
 
 
+def test_an_epochs_event_says_where_watermarks_stand() -> None:
+    flow = gw.Flow("timed", num_key_groups=8)
+    numbers = flow.source("numbers", Stamped(600, most=300), event_time="ts", slack="1 minute")
+    hourly = numbers.key_by("key").window(gw.tumbling("1 hour")).compute(total=gw.sum("number"))
+    flow.sink("hourly", hourly, gw.sinks.noop())
+    run = gw.testing.run(flow, now=NOON)
+    told = [e.watermarks for e in run.events if isinstance(e, EpochCommitted)]
+    # Two epochs with rows, whose last numbers are 299 and 599; windows close in others.
+    assert [told[0], told[-1]] == [{"numbers": 298 * 60_000}, {"numbers": 598 * 60_000}]
+
+
 def test_rows_from_the_future_are_counted_and_take_no_time(
     measured: list[Mapping[str, SourceLatency]],
 ) -> None:

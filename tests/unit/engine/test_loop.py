@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ class Outcome:
     """As much of an outcome as the loop reads."""
 
     rows_in, rows_out = 3, 2
+    watermarks = MappingProxyType({"rows": -1, "rows/sum": 2_500})
 
 
 class Story:
