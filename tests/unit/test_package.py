@@ -30,6 +30,19 @@ def test_importing_the_package_and_building_a_flow_loads_no_spark_and_little_els
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_a_lane_imports_neither_what_builds_flows_nor_what_adapts_them() -> None:
+    program = (
+        "import sys, godwit\n"
+        "print([name for name in sys.modules if name.startswith('godwit.')])\n"
+        "import godwit.engine.lane.lane\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('godwit.')}\n"
+        "print(sorted({'api', 'sinks', 'cluster', 'adapt', 'testing', 'cli'} & rooms))\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
+
+
 def test_the_package_lists_its_public_names_and_has_all_of_them() -> None:
     assert dir(godwit) == sorted(godwit.__all__)
     for name in godwit.__all__:
