@@ -59,10 +59,12 @@ class Homes:
         elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
         numbers, of = np.unique(elastic, return_inverse=True)
         names = [
-            (measured.components[int(n) // problem.num_executors],
-             problem.executors[int(n) % problem.num_executors])
+            (
+                measured.components[int(n) // problem.num_executors],
+                problem.executors[int(n) % problem.num_executors],
+            )
             for n in numbers
-        ]  # fmt: skip
+        ]
         machine_cores = np.where(problem.draining, 0, problem.cores).astype(np.int64)
         slots = max(1, -(-_SLOTS * len(numbers) // max(1, int(machine_cores.sum()))))
         machine_slots = machine_cores * slots

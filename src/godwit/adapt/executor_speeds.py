@@ -104,7 +104,7 @@ class Speeds:
                 differs.add(e)
                 if abs(apart) < _SIGMA_SPEED and e not in self._differed:
                     speed = 1.0  # what is less than usual must be seen twice
-            estimates[e] = _settled(speed, self._latest.get(e))
+            estimates[e] = _smoothed(speed, self._latest.get(e))
         self._differed = frozenset(differs)
         self._latest = estimates
         return estimates
@@ -181,8 +181,8 @@ def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
     return middle, variance + 2 * _SIGMA_MACHINE**2
 
 
-def _settled(speed: float, before: float | None) -> float:
-    """Average a speed with the last estimate, unless it has changed for good."""
+def _smoothed(speed: float, before: float | None) -> float:
+    """Mean of a measured speed and its last estimate, or the measurement if it jumped."""
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed
     return float(np.sqrt(speed * before))

@@ -111,9 +111,12 @@ class LoadWindow:
         self.shifted = False  # the last epoch showed a change by which executors' loads differ
 
     def observe(
-        self, assignment: Assignment, load: KeyGroupLoad | None, now_s: float,
+        self,
+        assignment: Assignment,
+        load: KeyGroupLoad | None,
+        now_s: float,
         speeds: Mapping[str, float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add an epoch with input, and forget what was before a change."""
         self.shifted = False
         if load is None or not len(load.key_groups):

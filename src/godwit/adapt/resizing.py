@@ -300,7 +300,7 @@ class Resizing:
         elif step.kind == "in" and trial is None:
             self._refuse(have, step.executors, "key groups are on the move", numbers)
         elif step.kind == "in" and trial is not None:
-            leaving = _cheapest(view, planned)[: have - step.executors]
+            leaving = _cheapest_to_drain(view, planned)[: have - step.executors]
             # One fewer may still be had where several are too many.
             while leaving and (fault := self._fault(trial(frozenset(leaving)), situation)):
                 leaving = leaving[:-1]
@@ -321,10 +321,10 @@ class Resizing:
 
     def act(self, change: Resize) -> bool:
         """Request executors, or drain some."""
-        return self._in(change) if change.leaving else self._out(change)
+        return self._scale_in(change) if change.leaving else self._scale_out(change)
 
-    def _out(self, change: Resize) -> bool:
-        """Let draining executors stay, and ask for the rest; return whether any stays or comes."""
+    def _scale_out(self, change: Resize) -> bool:
+        """Cancel the draining of executors, and request the rest; ``False`` if neither worked."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.decided(
@@ -351,7 +351,7 @@ class Resizing:
         )
         return True
 
-    def _in(self, change: Resize) -> bool:
+    def _scale_in(self, change: Resize) -> bool:
         """Drain the executors that leave, and announce it."""
         for name in change.leaving:
             self._migrations.drain(name)
@@ -469,8 +469,8 @@ def _key_groups(view: ProtocolView, executor: str) -> int:
     )
 
 
-def _cheapest(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
-    """Executors that stay, ordered by state: the cheapest to drain first; ties: the newest."""
+def _cheapest_to_drain(view: ProtocolView, planned: list[Planned]) -> tuple[str, ...]:
+    """Executors that are not draining, by state to move: least first, of equals the newest."""
     held_bytes = dict.fromkeys(view.executors.keys() - view.draining, 0.0)
     for plan in planned:
         problem = plan.measured.problem

@@ -154,7 +154,7 @@ class Stream:
 
     @user_call
     def union(self, *others: Stream) -> Stream:
-        """Take the rows of this stream and of others with the same columns for one stream.
+        """Merge this stream with others of the same columns.
 
         An operator on it has one state, whichever stream a row came by. Rows of one key keep the
         order that they have within each source; between sources there is none. By event time, the
@@ -200,7 +200,7 @@ class Stream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Let the first row of each key through, as it arrives, and drop its duplicates.
+        """Keep the first row of each key, in order of arrival, and drop its duplicates.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class Stream:
 
     @user_call
     def key_by(self, *columns: str) -> KeyedStream:
-        """Say which columns make the key of the next operator.
+        """Key the stream by columns, for the next operator.
 
         Nulls are values like any other: rows whose key is null have one key.
 
@@ -500,7 +500,7 @@ class KeyedStream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
-        """Say which windows of event time the next operator works on.
+        """Assign rows to windows of event time, for the next operator.
 
         Parameters
         ----------
@@ -762,7 +762,7 @@ class KeyedStream:
         return f"{action} by {listing(self.keys)} on {describe(self.node)}"
 
     def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
-        """See `operator_fields`."""
+        """Fields that nodes of all operators have: name, former names, key."""
         return operator_fields(self.node, self.keys, name, action, formerly)
 
 

@@ -252,7 +252,7 @@ def _not_hexadecimal(record: object, *fields: str) -> Iterator[str]:
 
 
 def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
-    """Yield the fields of a record that are out of bounds."""
+    """Yield a message for each field outside its inclusive bounds."""
     for name, (minimum, maximum) in bounds.items():
         value = getattr(record, name)
         if not minimum <= value <= maximum:

@@ -25,10 +25,12 @@ def preview_figure(preview: PlanPreview) -> Figure:
     figure = Figure(figsize=(max(6.0, 0.35 * len(preview.executors)), 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     place = np.arange(len(preview.executors))
-    above.bar(place - 0.2, [e.load_before for e in preview.executors], 0.4, color=_PALE,
-              label="before")  # fmt: skip
-    above.bar(place + 0.2, [e.load_after for e in preview.executors], 0.4, color=_BLUE,
-              label="after")  # fmt: skip
+    above.bar(
+        place - 0.2, [e.load_before for e in preview.executors], 0.4, color=_PALE, label="before"
+    )
+    above.bar(
+        place + 0.2, [e.load_after for e in preview.executors], 0.4, color=_BLUE, label="after"
+    )
     above.axhline(preview.mean_index, color="black", linewidth=0.8, linestyle="--", label="mean")
     above.set_ylabel("load index")
     above.set_title(
@@ -288,8 +290,9 @@ def scenario_figure(runs: Sequence[ScenarioRun], *, title: str) -> Figure:
             strict=True,
         ):
             colour = _BLUE if run.controlled else _RED
-            axes.plot(at_s, values, color=colour, label=label, linewidth=1.3, marker=".",
-                      markersize=3)  # fmt: skip
+            axes.plot(
+                at_s, values, color=colour, label=label, linewidth=1.3, marker=".", markersize=3
+            )
     for axes, name in zip(
         rows,
         ("epoch time (s)", "rows behind", "busiest / mean", "executors", "MiB of state moved"),

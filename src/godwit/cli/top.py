@@ -125,8 +125,9 @@ class Viewer:
         """Read the present content."""
         figures = figures_of(self._reader.tail(_ENTRIES))
         state, why = self._life(figures)
-        return Sight(flow=printable(self._flow).replace("\n", " "), state=state, why=why,
-                     figures=figures)  # fmt: skip
+        return Sight(
+            flow=printable(self._flow).replace("\n", " "), state=state, why=why, figures=figures
+        )
 
     def _life(self, figures: RunFigures) -> tuple[str, str]:
         """Return whether the query runs, and the evidence."""

@@ -89,8 +89,11 @@ def add_what_if_command(subparsers: Any) -> None:
         metavar="SHARE",
         help="share of the rows that are to meet it (default: %(default)s)",
     )
-    parser.add_argument("--planner", metavar="NAME", help="where key groups go (default: milp for "
-                        "small problems, flux for large ones)")  # fmt: skip
+    parser.add_argument(
+        "--planner",
+        metavar="NAME",
+        help="where key groups go (default: milp for small problems, flux for large ones)",
+    )
     parser.add_argument("--trigger", metavar="TIME", help="another interval of the trigger")
     parser.add_argument("--cores", metavar="N", help="lanes of every executor, if others are tried")
     parser.add_argument(
@@ -318,10 +321,12 @@ def _verdict(question: Question, found: Sequence[Answer]) -> str:
         )
     sure = [answer.executors for answer in found if answer.met == "yes"]
     beyond = (
-        "" if best.met == "yes"
-        else f"; {min(sure)} do with the whole error bar" if sure
+        ""
+        if best.met == "yes"
+        else f"; {min(sure)} do with the whole error bar"
+        if sure
         else "; none with the whole error bar"
-    )  # fmt: skip
+    )
     return f"The fewest that meet the target ({target}): {best.executors}{beyond}."
 
 

@@ -148,9 +148,11 @@ def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accura
     time = stream.steady
     if not time.parts:
         return Accuracy(
-            ratio={}, replayed=predicted, predicted=predicted,
+            ratio={},
+            replayed=predicted,
+            predicted=predicted,
             source=f"{source}; latency was not measured",
-        )  # fmt: skip
+        )
     history = Simulation(_as_it_was(stream, time), seed=seed).run(settle_s=_settling_s(stream))
     measured, simulated = time.latency, history.delays()
     ratio = {

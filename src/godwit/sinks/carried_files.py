@@ -89,7 +89,7 @@ class CarriedFiles:
         return self._storage.read(_path(target, file)) if self.has(target, file) else None
 
     def has(self, target: str, file: WrittenFile) -> bool:
-        """Return whether a file that was written for a target was carried."""
+        """Return whether a data file was copied here with the checkpoint, for a target."""
         return _path(target, file) in self._paths
 
     def forget(self) -> None:

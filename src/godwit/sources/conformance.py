@@ -144,7 +144,7 @@ class _Check:
             self._broken("arrival time", f"{arrival!r} is no column of type timestamp")
 
     def _can_be_copied(self) -> None:
-        """Check that it can be pickled: executors get copies."""
+        """Check that the source can be pickled, since executors get copies."""
         try:
             self._unopened = pickle.dumps(self._source)
             copy = pickle.loads(self._unopened)  # noqa: S301  pickled a line above
@@ -178,6 +178,7 @@ class _Check:
             self._broken("splits", "between a position and itself there are rows")
 
     def _is_split(self, split: Split) -> None:
+        """Check the name, the number of rows and the size that a split states."""
         if not split.what:
             self._broken("splits", "a split has no name (what=) for errors and plans")
         if split.rows is not None:
@@ -409,6 +410,7 @@ class _Check:
         return stored
 
     def _cut(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Cut rows into splits; refuse anything but `Split` values."""
         splits = self._call("splits", self._source.splits, begin, end, parallelism)
         for split in splits:
             if not isinstance(split, Split):
@@ -435,9 +437,9 @@ class _Check:
                 seen = pa.schema([(field.name, field.type) for field in batch.schema])
                 if seen != expected:
                     self._broken(
-                        "columns", f"asked for {expected.names}, read gives\n{seen}\nin place of\n"
-                        f"{expected}"
-                    )  # fmt: skip
+                        "columns",
+                        f"asked for {expected.names}, read gives\n{seen}\nin place of\n{expected}",
+                    )
                 batches.append(pa.RecordBatch.from_arrays(batch.columns, schema=expected))
         return pa.Table.from_batches(batches, schema=expected)
 
@@ -469,9 +471,11 @@ class _Check:
             ) from error
 
     def _broken(self, rule: str, what: str, remedy: str = "") -> None:
+        """Raise the error of a broken rule."""
         raise self._error(rule, what, remedy)
 
     def _error(self, rule: str, what: str, remedy: str = "") -> SourceError:
+        """Make the error of a broken rule."""
         return SourceError(
             f"{type(self._source).__name__} breaks the contract of sources ({rule}): {what}.",
             remedy=remedy or "godwit.sources.source states the contract.",

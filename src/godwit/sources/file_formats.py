@@ -126,18 +126,18 @@ class _RowFormat(FileFormat):
 
     @abstractmethod
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """See `FileFormat.layout`."""
+        """Rows at which the row groups or record batches of a file begin, and their end."""
 
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """See `FileFormat.advance`."""
+        """Return the row `rows` rows on, or the last, and the number of rows between."""
         layout = layout or self.layout(directory, file)
         stop = min(start + rows, layout.rows)
         return stop, stop - start
 
     def end(self, file: File, layout: FileLayout | None) -> int:
-        """See `FileFormat.end`."""
+        """Return the number of rows in a file."""
         del file
         assert layout is not None, "asked for files whose layout is known"
         return layout.rows
@@ -145,7 +145,7 @@ class _RowFormat(FileFormat):
     def cuts(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
-        """See `FileFormat.cuts`."""
+        """Return edges of row groups that cut a range into parts of about `num_bytes` bytes."""
         assert layout is not None, "asked for files whose layout is known"
         part = num_bytes * layout.rows / max(file.size, 1)
         inner = layout.edges[(layout.edges > start) & (layout.edges < stop)]
@@ -181,7 +181,7 @@ class ParquetFormat(_RowFormat):
         )
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """See `FileFormat.schema`."""
+        """Read the schema in the footer of a Parquet file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
 
@@ -191,7 +191,7 @@ class ParquetFormat(_RowFormat):
         return {c.path for c in columns if c.physical_type == "INT96"}
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """See `FileFormat.layout`."""
+        """Rows at which the row groups begin, and their end, by the footer."""
         with self._open(directory, file) as opened:
             return self._layout(opened.metadata)
 
@@ -202,7 +202,7 @@ class ParquetFormat(_RowFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
-        """See `FileFormat.read`."""
+        """Yield the rows of a range of a Parquet file."""
         with self._open(directory, part.file) as opened:
             edges = self._layout(opened.metadata).edges
             start, stop = part.start, int(edges[-1]) if part.stop is None else part.stop
@@ -244,12 +244,12 @@ class ArrowFormat(_RowFormat):
         return pa.ipc.open_file(stream, options=options)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """See `FileFormat.schema`."""
+        """Read the schema in the footer of an Arrow IPC file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema)
 
     def layout(self, directory: Directory, file: File) -> FileLayout:
-        """See `FileFormat.layout`; reads one column, a narrow one if there is one."""
+        """Rows at which the record batches begin, found by reading one column, a narrow one."""
         with self._open(directory, file) as opened:
             schema = opened.schema
         widths = [_width(field.type) for field in schema]
@@ -261,7 +261,7 @@ class ArrowFormat(_RowFormat):
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch]:
-        """See `FileFormat.read`."""
+        """Yield the rows of a range of an Arrow IPC file."""
         file = part.file
         with self._open(directory, file) as opened:
             schema = opened.schema
@@ -329,6 +329,7 @@ def _has(schema: pa.Schema, name: str) -> bool:
 
 
 def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
+    """Cast columns of instants, named in `instants`, to timestamps in UTC."""
     columns = [
         column.cast(_UTC) if name in instants else column
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -337,6 +338,7 @@ def _with_instants(rows: pa.RecordBatch, instants: set[str]) -> pa.RecordBatch:
 
 
 def _width(dtype: pa.DataType) -> int:
+    """Bits of one value of a type; large for types without a fixed width."""
     try:
         return int(dtype.bit_width)
     except ValueError:  # it has no fixed width

@@ -110,7 +110,7 @@ class FileSource(Source):
 
     @property
     def identity(self) -> str:
-        """See `Source.identity`."""
+        """Directory and format, without credentials; the same over restarts."""
         of = "" if self._pattern is None else f", {self._pattern}"
         return f"{self._format.name} files in {self._directory.shown}{of}"
 
@@ -139,13 +139,13 @@ class FileSource(Source):
     # -- what there is to read --------------------------------------------------------------------
 
     def open(self, position: Position | None) -> None:
-        """See `Source.open`."""
+        """List the directory; refuse it if files have changed that were read before `position`."""
         self._listing = self._list(
             FilePosition.beginning() if position is None else FilePosition.of(position)
         )
 
     def start(self) -> Position:
-        """See `Source.start`."""
+        """Position before the first file of a new query."""
         return FilePosition.beginning().encoded()
 
     def _list(self, read: FilePosition) -> Listing:
@@ -174,7 +174,7 @@ class FileSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """See `Source.latest`."""
+        """Position up to which an epoch may read: whole files and parts, within the limits."""
         idle = until is None and self._idle_at is not None and self._idle_at == position
         if idle:
             known, self._listing = self._listing, self._directory.list()
@@ -225,7 +225,7 @@ class FileSource(Source):
             yield FileRange(file=file, stop=stop)
 
     def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
-        """Take pieces of so many rows together; return where the last one is cut, if it is."""
+        """Take files up to `rows` rows; also return where the last one is cut, if it is."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
             layouts = self._layouts_of([piece.file for piece in ahead])
@@ -415,7 +415,7 @@ class FileSource(Source):
     # -- rows -------------------------------------------------------------------------------------
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Unreadable]:
-        """See `Source.read`."""
+        """Yield the rows of a split's files, in columns and types of the schema."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for piece in split.payload:
             with _naming(self._directory, piece.file):
@@ -482,7 +482,7 @@ class FileSource(Source):
         )
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """See `Source.describe`."""
+        """Count the files read, and name the one that is partly read, for people."""
         return FilePosition.of(position).described()
 
 
@@ -510,7 +510,7 @@ def _type_of_values(texts: Sequence[str | None]) -> pa.DataType:
 
 
 def _repeated(text: str | None, field: pa.Field, rows: int, file: str) -> pa.Array:
-    """Return the value of a partition for all rows of a file."""
+    """Repeat a partition's value, as text of the path, over all rows of a file."""
     if text is None:
         return pa.nulls(rows, field.type)
     value = pa.array([text])

@@ -100,7 +100,7 @@ class GeneratedSource(Source):
     # -- the contract -----------------------------------------------------------------------------
 
     def start(self) -> Position:
-        """See `Source.start`."""
+        """Position before the first row; holds the start time, by which rows are generated."""
         return {
             "start_us": self._now_us() if self._start_us is None else self._start_us,
             "rows": 0,
@@ -115,7 +115,7 @@ class GeneratedSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """See `Source.latest`."""
+        """Position after the last row that is due, within the limits of an epoch."""
         rows = position["rows"]
         ends = [self._there(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
@@ -131,7 +131,7 @@ class GeneratedSource(Source):
         return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """See `Source.splits`."""
+        """Cut the row numbers between two positions into ranges of like size."""
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
@@ -148,7 +148,7 @@ class GeneratedSource(Source):
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `Source.read`."""
+        """Generate the rows of a range of numbers."""
         first, stop, start_us = split.payload
         schema = pa.schema([self.schema.field(name) for name in columns])
         for at in range(first, stop, _BATCH_ROWS):
@@ -157,7 +157,7 @@ class GeneratedSource(Source):
             yield pa.RecordBatch.from_arrays([made[name] for name in columns], schema=schema)
 
     def lag(self, position: Position) -> Lag:
-        """See `Source.lag`."""
+        """Rows that are due and not read, and the age of the oldest of them."""
         if not self._paced and self._num_rows is None:
             return Lag()
         rows = max(0, self._there(position["start_us"]) - position["rows"])
@@ -165,7 +165,7 @@ class GeneratedSource(Source):
         return Lag(rows=rows, oldest_us=oldest_us if rows and self._paced else None)
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """See `Source.describe`."""
+        """Return the number of rows read, and the start time, for people."""
         return {"rows": position["rows"], "start": _iso(position["start_us"])}
 
 
@@ -183,19 +183,19 @@ class RateSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Source.schema`."""
+        """Columns ``timestamp`` and ``value``, and ``key`` if keys were asked for."""
         return self._schema
 
     @property
     def identity(self) -> str:
-        """See `Source.identity`."""
+        """Name of the source with the options that decide about its rows."""
         keys = "" if self._num_keys is None else f", num_keys={self._num_keys}"
         return f"rate({self.options()}{keys})"
 
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """See `GeneratedSource.generate`."""
+        """Generate the rows of these numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
             made["timestamp"] = moments_of(numbers, start_us, self._rows_per_s)

@@ -166,7 +166,7 @@ class KafkaSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Source.schema`."""
+        """Columns of the messages: those of the format, and the metadata asked for."""
         return self._schema
 
     @property
@@ -187,18 +187,18 @@ class KafkaSource(Source):
             self._look(position)
 
     def start(self) -> Position:
-        """Look up where a new query begins."""
+        """Offsets of all partitions at which a new query begins."""
         with self._explaining("cannot tell where it begins"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
-        """Look up where the partitions end now."""
+        """Offsets at which the partitions end now."""
         return self._next_position(position, None, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Look up how far messages are here, or partitions reach, and share the limit."""
+        """Offsets up to which an epoch may read, within its limit of rows."""
         limits = [most for most in (limit, self._max_rows) if most is not None]
         return self._next_position(position, min(limits, default=None), until, fetched=True)
 
@@ -441,7 +441,7 @@ class KafkaSource(Source):
         return ends
 
     def _look(self, position: Position | None) -> None:
-        """Look at the topics, now and then: partitions are added, topics deleted and made anew."""
+        """Refresh the topics now and then: partitions are added, topics deleted and recreated."""
         now_s = time.monotonic()
         assert self._admin is not None
         if not self._states or now_s - self._looked_s >= _TOPICS_S:

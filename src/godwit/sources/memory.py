@@ -62,12 +62,12 @@ class MemorySource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Source.schema`."""
+        """Schema of the rows in memory."""
         return self._schema
 
     @property
     def identity(self) -> str:
-        """See `Source.identity`."""
+        """Name of the source, as users gave it."""
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
@@ -82,25 +82,25 @@ class MemorySource(Source):
             )
 
     def start(self) -> Position:
-        """See `Source.start`."""
+        """Position before the first row."""
         return 0
 
     def end(self, position: Position) -> Position:
-        """See `Source.end`."""
+        """Position after the last row that was added."""
         del position
         return self._count
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """See `Source.latest`."""
+        """Position after the rows of the next epoch, within its limit."""
         ends = [self._count]
         ends += [position + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """See `Source.splits`."""
+        """Cut the rows between two positions into ranges of like size."""
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
@@ -127,11 +127,11 @@ class MemorySource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """See `Source.read`."""
+        """Yield the rows of a range."""
         with pa.ipc.open_stream(split.payload) as reader:
             for batch in reader:
                 yield batch.select(list(columns))
 
     def lag(self, position: Position) -> Lag:
-        """See `Source.lag`."""
+        """Count the rows that are not read."""
         return Lag(rows=self._count - position)

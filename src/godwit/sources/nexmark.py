@@ -116,12 +116,12 @@ class NexmarkSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Source.schema`."""
+        """Columns of a stream of NEXMark: persons, auctions or bids."""
         return SCHEMAS[self._kind]
 
     @property
     def identity(self) -> str:
-        """See `Source.identity`."""
+        """Name of the stream with the options that decide about its rows."""
         options = self.options().partition(", ")[2]
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
@@ -146,7 +146,7 @@ class NexmarkSource(GeneratedSource):
     def generate(
         self, numbers: Numbers, start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """See `GeneratedSource.generate`."""
+        """Generate the events of these numbers."""
         events = _Events(
             _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
         )
@@ -169,6 +169,7 @@ class _Events:
         self._start_us, self._events_per_s = start_us, events_per_s
 
     def draw(self, what: str) -> npt.NDArray[np.uint64]:
+        """Draw a 64-bit random number per event, seeded by event number and column name."""
         return draw(self.events, self._seed, f"{self.kind}.{what}")
 
     def below(self, what: str, limit: Numbers | int) -> Numbers:
@@ -231,6 +232,7 @@ class _Events:
         return self.word("extra", mean - mean // 5, mean + mean // 5)
 
     def one_of(self, what: str, names: tuple[str, ...]) -> pa.Array:
+        """Draw one of some names per event."""
         return pa.array(names).take(pa.array(self.below(what, len(names))))
 
     def channel(self) -> tuple[Numbers, Numbers]:
@@ -240,6 +242,7 @@ class _Events:
         return np.where(is_hot, hot, -1), self.below("channel.any", _CHANNELS)
 
     def channel_name(self) -> pa.Array:
+        """Names of the channels that bids come by."""
         hot, other = self.channel()
         others = _joined("channel-", pa.array(other).cast(pa.string()))
         names = pa.array(_HOT_NAMES).take(pa.array(np.maximum(hot, 0)))
@@ -254,6 +257,7 @@ class _Events:
         return pc.if_else(pa.array(hot >= 0), base, others)
 
     def credit_card(self) -> pa.Array:
+        """Draw credit card numbers: four groups of four digits."""
         parts = [pa.array(1000 + self.below(f"card.{n}", 9000)).cast(pa.string()) for n in range(4)]
         return pc.binary_join_element_wise(*parts, " ")
 

@@ -59,7 +59,7 @@ class _TextFormat(FileFormat):
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
-        """See `FileFormat.end`."""
+        """Size of the file in bytes: offsets are bytes of the file."""
         del layout
         return file.size
 
@@ -86,7 +86,7 @@ class _TextFormat(FileFormat):
     def cuts(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
-        """See `FileFormat.cuts`."""
+        """Return byte offsets that cut a range into parts of about `num_bytes` bytes."""
         del layout
         if not self._is_cut(file):
             return []
@@ -209,13 +209,13 @@ class JsonFormat(_TextFormat):
     name = "JSON"
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """See `_TextFormat._infer`."""
+        """Infer a schema from lines of JSON."""
         return _parsed_json(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """See `FileFormat.read`."""
+        """Yield the rows of the lines of a byte range."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(
@@ -329,13 +329,13 @@ class CsvFormat(_TextFormat):
         return line.partition(b"\n")[0] + b"\n" if b"\n" in line else line
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """See `_TextFormat._infer`."""
+        """Infer a schema from lines of CSV; the names come from the header, if it has one."""
         return self._parsed(block, self._columns, {}, None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """See `FileFormat.read`."""
+        """Yield the rows of the lines of a byte range; the header is skipped."""
         file, names = part.file, self._columns
         if names is not None:
             of_directories = partitions_of(file)

@@ -75,41 +75,59 @@ def add_demo_command(subparsers: Any) -> None:
         "--keep", action="store_true", help="keep everything in the temporary directory"
     )
     parser.add_argument(
-        "--workers", type=_at_least(3), default=3, metavar="N",
+        "--workers",
+        type=_at_least(3),
+        default=3,
+        metavar="N",
         help="Spark workers, with one executor process of one core each (default 3, at least 3: "
         "two that begin and one that joins them)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--days", type=_at_least(8), default=365, metavar="N",
+        "--days",
+        type=_at_least(8),
+        default=365,
+        metavar="N",
         help="days of the year to stream (default 365, at least 8)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--days-per-epoch", type=_at_least(1), metavar="N",
+        "--days-per-epoch",
+        type=_at_least(1),
+        metavar="N",
         help="days that make one epoch (default: a week of the whole year, less of less)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--key-groups", type=_at_least(6), default=96, metavar="N",
+        "--key-groups",
+        type=_at_least(6),
+        default=96,
+        metavar="N",
         help="key groups of each operator (default 96)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--scenario", choices=("skew", "surge", "straggler"),
+        "--scenario",
+        choices=("skew", "surge", "straggler"),
         help="in place of the flights, a stream that shifts, without the controller and with it: "
         "hot keys that jump, a rate that rises fourfold, an executor that becomes three times "
         "slower (needs also: pip install 'godwit-streams[planning]')",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--seconds", type=_at_least(15), default=60, metavar="N",
+        "--seconds",
+        type=_at_least(15),
+        default=60,
+        metavar="N",
         help="of a scenario: for how long rows come in (default 60, at least 15)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--controller", choices=("off", "on", "both"), default="both",
+        "--controller",
+        choices=("off", "on", "both"),
+        default="both",
         help="of a scenario: without the controller, with it, or one after the other (default)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--local", action="store_true",
+        "--local",
+        action="store_true",
         help="executors in this process, without Spark and Java: the same flow, moves and loss, "
         "in seconds",
-    )  # fmt: skip
+    )
     parser.add_argument("--no-kill", action="store_true", help="kill no executor")
     parser.add_argument(
         "--plain", action="store_true", help="lines instead of a live page, as when not a terminal"

@@ -414,17 +414,19 @@ def _tell(runs: Sequence[ScenarioRun]) -> None:
     rows = []
     for run in runs:
         figures = _figures(run)
-        rows.append((
-            "on" if run.controlled else "off",
-            f"{figures['rows_per_s']:,.0f}",
-            f"{figures['epoch_s_median']:.2f} s",
-            f"{figures['epoch_s_99th']:.2f} s",
-            f"{figures['rows_behind_at_most']:,.0f}",
-            f"{figures['busiest_over_mean_median']:.2f}",
-            f"{figures['executors_at_most']:.0f}",
-            human_bytes(figures["moved_bytes"]),
-            f"{figures['decisions']:.0f}",
-        ))  # fmt: skip
+        rows.append(
+            (
+                "on" if run.controlled else "off",
+                f"{figures['rows_per_s']:,.0f}",
+                f"{figures['epoch_s_median']:.2f} s",
+                f"{figures['epoch_s_99th']:.2f} s",
+                f"{figures['rows_behind_at_most']:,.0f}",
+                f"{figures['busiest_over_mean_median']:.2f}",
+                f"{figures['executors_at_most']:.0f}",
+                human_bytes(figures["moved_bytes"]),
+                f"{figures['decisions']:.0f}",
+            )
+        )
     console.print(figures_table(head, rows))
     for run in runs:
         if run.comparison is not None:

@@ -421,12 +421,14 @@ def load_flights(archive: Path) -> pa.Table:
                 file,
                 convert_options=pyarrow.csv.ConvertOptions(
                     include_columns=COLUMNS.names,
-                    column_types={**dict(zip(COLUMNS.names, COLUMNS.types, strict=True)),
-                                  "arr_delay": pa.float64()},
+                    column_types={
+                        **dict(zip(COLUMNS.names, COLUMNS.types, strict=True)),
+                        "arr_delay": pa.float64(),
+                    },
                     null_values=["", "NA"],
                     strings_can_be_null=True,
                 ),
-            )  # fmt: skip
+            )
     except (OSError, zipfile.BadZipFile, pa.ArrowException, IndexError) as error:
         raise DemoDataError(
             f"The flights in {archive} cannot be read: {error}.",

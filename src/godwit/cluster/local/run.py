@@ -261,28 +261,28 @@ class LocalRun:
         return reports
 
     def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
-        """Say what lanes stage output for; here no sink is opened, and checkpoints keep it."""
+        """Sinks that lanes stage output for; none here, output stays in the checkpoint."""
         return _staged_sinks(flow)
 
     def deliver(self, record: CommitRecord) -> None:
-        """Give out what a record names; nothing here, where sinks are not open."""
+        """Do nothing: no sink is open."""
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
         """Sinks are not open, so there is nothing to say of them."""
         return {}
 
     def wait_while_held(self) -> bool:
-        """Carry out what epochs may wait for; without any order nobody will release them."""
+        """Run pending copies; return whether the epoch may have waited for one."""
         waits = bool(self._orders) and not self.copies_held
         self.run_background_copies()
         return waits
 
     def warm(self, order: StartWarming) -> None:
-        """Note an order."""
+        """Queue an order to warm copies."""
         self._orders.append(order)
 
     def drop(self, order: DropCopies) -> None:
-        """Note an order."""
+        """Queue an order to drop copies."""
         self._orders.append(order)
 
     def now_us(self) -> int:
@@ -296,17 +296,17 @@ class LocalRun:
     def committed(
         self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
     ) -> None:
-        """Take note of a committed epoch; nothing here."""
+        """Do nothing after a commit."""
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
-        """Take note of a delivered epoch; nothing here."""
+        """Do nothing after a delivery."""
 
     # -- executors and their copies ---------------------------------------------------------------
 
     def see(self, executors: Mapping[str, int]) -> None:
-        """Let there be these executors (name → lanes); those that are gone lose their copies."""
+        """Set the executors (name → lanes); those that are gone lose their copies."""
         for name in self.executors.keys() - executors.keys():
             self.forget_store(name)
         self.executors = _executors(executors)
@@ -318,7 +318,7 @@ class LocalRun:
         shutil.rmtree(root, ignore_errors=True)
 
     def run_background_copies(self) -> None:
-        """Carry out what the conductor has ordered: warm copies, drop copies."""
+        """Run the conductor's orders: warm copies, drop copies."""
         if self.copies_held:
             return
         orders, self._orders = self._orders, []
@@ -336,6 +336,8 @@ class LocalRun:
                     self.conductor.warming_failed(order, str(error))
 
     def _warm(self, order: StartWarming) -> None:
+        """Warm the copies of an order, and report them to the conductor."""
+
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
             return warm_copies(
                 self._store(order.executor),
@@ -365,7 +367,7 @@ class LocalRun:
         self.conductor.warmed(order, warmed)
 
     def fetch(self, order: StartWarming, asked: PeerCopies) -> dict[StateId, dict[int, int]]:
-        """Carry copies from one executor's directory to another's."""
+        """Copy key groups from one executor's directory to another's."""
         received = {}
         for state in order.states:
             whose: dict[str, Any] = {
@@ -382,6 +384,7 @@ class LocalRun:
         return received
 
     def _drop(self, order: DropCopies) -> None:
+        """Delete the copies of an order."""
         for state in order.states:
             drop_copies(
                 self._store(order.executor),
@@ -392,6 +395,7 @@ class LocalRun:
             )
 
     def _store(self, executor: str) -> Any:
+        """Local store of an executor."""
         return local_store(local_store_root(self._settings.local_path, self.run_id, executor))
 
 
@@ -406,6 +410,7 @@ def rows_of(record: CommitRecord, storage: CheckpointStorage) -> dict[str, list[
 
 
 def _executors(lanes: Mapping[str, int]) -> dict[str, Executor]:
+    """Make executors of name → lanes."""
     return {name: Executor(name=name, location=None, lanes=n) for name, n in lanes.items()}
 
 

@@ -87,10 +87,12 @@ def lane_inputs(
 
 
 def _length(given: Any) -> int:
+    """Count the rows of a table or a list."""
     return int(given.num_rows) if isinstance(given, pa.Table | pa.RecordBatch) else len(given)
 
 
 def _slice(given: Any, start: int, stop: int) -> Any:
+    """Rows `start` to `stop` of a table or a list."""
     if isinstance(given, pa.Table | pa.RecordBatch):
         return given.slice(start, stop - start)
     return given.iloc[start:stop] if is_table(given) else given[start:stop]

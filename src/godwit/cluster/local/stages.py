@@ -39,7 +39,7 @@ def ship_rows(
     # has it
     newest: Mapping[int, int] | None = None,
 ) -> Boxes:
-    """Do what the source side does to rows that are here: combine, split by lane."""
+    """Run the source side on rows in memory: combine per key, split by lane."""
     boxes: Boxes = [[] for _ in instruction.places]
     shipped = shipments(flow, instruction)
     for lane_input, batches in rows.items():
@@ -63,7 +63,7 @@ def add_splits(
     sources: Mapping[str, Source],
     splits: Sequence[NumberedSplit],
 ) -> None:
-    """Do what the source side does to splits of own sources: read them, combine, split by lane."""
+    """Run the source side on splits of own sources: read, combine, split by lane."""
     routes = shipments(flow, instruction)
     for place, payload in ship_splits(side, routes, sources, splits, places=len(boxes)):
         boxes[place].append(payload)

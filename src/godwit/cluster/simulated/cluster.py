@@ -169,6 +169,6 @@ class Executors:
             self._plan(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Give executors back that own no key group."""
+        """Remove executors that own no key group."""
         for name in executors:
             self._plan(self.now_s, "dies", name)

@@ -347,7 +347,7 @@ class SimulatedFlow:
         return self._spread
 
     def have_run(self, assignments: Mapping[str, Assignment]) -> None:
-        """Give every key state, and executors copies of the key groups that they own."""
+        """Start as if epochs had run: every key has state, and executors hold their copies."""
         for name, assignment in assignments.items():
             self.holdings[name].fill(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):
@@ -464,6 +464,7 @@ class SimulatedFlow:
         )
 
     def _phase(self, name: str, number: int) -> Phase:
+        """Return one phase of the load of a component's keys, by its number."""
         return self._spread[name].phase(number)
 
     def _lane_ms(

@@ -296,7 +296,7 @@ class Simulation:
         stopwatch: Stopwatch,  # noqa: ARG002
         latencies: Mapping[str, SourceLatency],
     ) -> None:
-        """Let the controller observe how long the rows took."""
+        """Report the rows' latency to the controller."""
         if self._controller is not None and latencies:
             self._controller.delivered(merged_latency(latencies))
         if self._note is not None and latencies:

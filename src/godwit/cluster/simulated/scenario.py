@@ -116,7 +116,7 @@ def skew(size: Size) -> Scenario:
 
 
 def surge(size: Size) -> Scenario:
-    """Let the rate rise fourfold for the middle third, and fall again; executors can be had."""
+    """Quadruple the rate in the middle third, with executors to be had."""
     third = size.duration_s / 3
     return Scenario(
         cluster=SimulatedCluster(
@@ -146,7 +146,7 @@ def straggler(size: Size) -> Scenario:
 
 
 def loss(size: Size) -> Scenario:
-    """Let an executor die after a quarter of the time; another can be had, and comes late."""
+    """Lose an executor after a quarter of the time; a replacement comes late."""
     death = Death(executor="0", at_s=size.duration_s / 4)
     return Scenario(
         cluster=SimulatedCluster(

@@ -195,7 +195,7 @@ class Warming:
         self._orders[executor] = deque()
 
     def leave(self, executor: str) -> None:
-        """Remove an executor: its orders are never answered, transfers from it have failed."""
+        """Remove a lost executor: its orders go unanswered, transfers from it fail."""
         job = self._jobs.pop(executor, None)
         ordered = self._orders.pop(executor, ())
         for order in (*ordered, *([] if job is None else [job.order])):

@@ -211,8 +211,10 @@ def _shortest_path(
         cuts = np.array([0, *(y for _, y, _ in last)], np.int32)
         kept_now = kept_bytes(present_cuts(problem)[None], cuts[None], now.kept)[0, 0]
         return [cuts], [everything - float(kept_now)]
-    ends = [best_cuts(lay_out(_no_repeats(row), reach=reaches[-1], kept=state_before), targets[-1])
-            for row in layers[-1]]  # fmt: skip
+    ends = [
+        best_cuts(lay_out(_no_repeats(row), reach=reaches[-1], kept=state_before), targets[-1])
+        for row in layers[-1]
+    ]
     if ends[0] is None:  # the bound does not depend on where one comes from
         return None
     final = [np.array([0, *(y for _, y, _ in end or ())], np.int32) for end in ends]

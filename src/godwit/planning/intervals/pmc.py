@@ -139,11 +139,11 @@ class Sample:
             self._add(size, self._step(now, size))
         if len(self._visited) < len(self._transitions.sizes):
             return
-        self._tighter(now)
+        self._sample_tighter_bounds(now)
         self._ways(count)
 
-    def _tighter(self, now: IntArray) -> None:
-        """Add SSM's steps under tighter loads than τ asks for."""
+    def _sample_tighter_bounds(self, now: IntArray) -> None:
+        """Add partitionings by SSM from `now` under bounds tighter than τ."""
         weight, sizes = self._problem.weight, self._transitions.sizes
         lowest, highest = least_bound(self._problem), float(weight.sum())
         for limit in np.geomspace(lowest, highest, 4 * len(sizes)).tolist():

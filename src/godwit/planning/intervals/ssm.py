@@ -140,7 +140,10 @@ def line_of(problem: Problem, limit: float, *, use: bool = True) -> Line:
 
 
 def reach_within(problem: Problem, limit: float) -> IntArray:
-    """Shape ``(m + 1,)``: reach of each cut within a bound on load and ``limits.max_usage``."""
+    """Furthest cut that an interval from each cut may reach, shape ``(m + 1,)``.
+
+    An interval's load is at most `limit`, and its usage at most ``limits.max_usage``.
+    """
     reach = reach_of(problem.weight, limit)
     if problem.limits.max_usage is not None:
         capacity = problem.capacity[problem.available[0]] * (1 + RELATIVE_TOLERANCE)

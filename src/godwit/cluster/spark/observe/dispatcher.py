@@ -94,6 +94,7 @@ class _Hearing:
                 self._failed(item, error)
 
     def _next(self) -> Event | threading.Event | None:
+        """Next event to hear, or the mark that `flush` waits for; ``None`` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending)
             return self._pending.popleft()

@@ -151,7 +151,7 @@ class _Latencies(Collector):
             self._of[labels] = LatencyHistogram.merged((before, more))
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector.collect`."""
+        """Yield the latency histograms for a scrape."""
         _, meaning, labels = METRICS[_LATENCY]
         family = HistogramMetricFamily(_LATENCY, meaning, labels=labels)
         for key, histogram in sorted(self._of.items()):

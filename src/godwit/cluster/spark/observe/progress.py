@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
-    """Say how far behind the sources a query is, as plain values; ``None`` before Spark knows.
+    """Lag of a query behind its sources, as plain values; ``None`` before Spark knows.
 
     Returns: ``batchId`` (the micro-batch that Spark noted last), ``sources`` (`source_figures`).
     """

@@ -99,13 +99,16 @@ class SparkScheduler:
 
     @property
     def _jsc(self) -> Any:
+        """The JVM's Spark context."""
         return self._spark._jsc.sc()  # noqa: SLF001
 
     @property
     def _master(self) -> str:
+        """URL of the master, such as ``local[4]`` or ``spark://host:7077``."""
         return self._spark.master or ""
 
     def _setting(self, name: str, default: str) -> str:
+        """Read a setting of the Spark context."""
         return str(self._spark.getConf().get(name, default) or default)
 
 
@@ -202,7 +205,7 @@ class SparkExecutorPool:
         self._conducting.announce(events.ExecutorsRequested, count=count, total=total)
 
     def remove(self, executors: Sequence[str]) -> None:
-        """Give empty executors back, between the next two epochs.
+        """Remove empty executors, between the next two epochs.
 
         Raises `InvalidPlanError` if one of them is not there, or owns key groups; `ScalingError` if
         executors cannot be removed here, or none would be left.
@@ -284,7 +287,7 @@ class SparkExecutorPool:
     # -- on its own thread --------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Look at the executors periodically until the pool is closed; runs on a thread."""
+        """Check the executors periodically until the pool is closed; the body of a thread."""
         guard = Guard("adding and giving back executors", self._conducting.background_failed)
         while self._goes_on():
             try:

@@ -228,7 +228,7 @@ class ExecutorWatch:
         self._thread.join(timeout=5)
 
     def look(self) -> None:
-        """Look now."""
+        """Compare the executors with those known, now."""
         live = live_executors(self._spark.sparkContext, spare_slots=self._spare_slots)
         found = {e.name: e for e in live}
         self._rehearsed &= found.keys()  # those that are gone never come back by their names
@@ -266,7 +266,7 @@ class ExecutorWatch:
         self._rehearsed.add(executor.name)
 
     def _look_if_changed(self) -> None:
-        """Look if those that are registered are not those that are known."""
+        """Compare the executors if Spark's registrations have changed."""
         spark = self._spark.sparkContext
         if self._is_one_process is None:
             self._is_one_process = _is_one_process(spark)
@@ -275,7 +275,7 @@ class ExecutorWatch:
             self.look()
 
     def _work(self) -> None:
-        """Look for new and lost executors periodically; runs on a thread."""
+        """Detect new and lost executors periodically; the body of a thread."""
         while not self._stopping.wait(_LOOK_S):
             try:
                 self._look_if_changed()

@@ -444,6 +444,7 @@ def _environment() -> dict[str, str]:
 
 
 def _spark_home() -> str:
+    """Directory of the Spark installation that PySpark uses."""
     if named := os.environ.get("SPARK_HOME"):
         return named
     found = find_spec("pyspark")

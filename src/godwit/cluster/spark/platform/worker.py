@@ -43,7 +43,7 @@ def freeze_loaded_objects(program: str) -> None:
 
 @lru_cache(maxsize=1)
 def retain_freed_memory() -> bool:
-    """Let this process keep freed memory for its next task; return whether it does.
+    """Make malloc keep freed memory for the next task; return whether it does.
 
     An epoch of a million rows takes and frees some hundred MiB of arrays in each worker.  As a rule
     large ones go back to the operating system at once, which clears every page anew in the next

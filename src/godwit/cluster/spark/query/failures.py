@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 _STACK = re.compile(r"\n\s+at [\w.$/]+\(")
 _PREAMBLES = (
     # Of the driver, around what the executor said.
-    re.compile(r"^.*?most recent failure: (?:Lost|Killed) task \S+ in stage \S+ \(.*?\)"
-               r"(?: \(.*?\))?: ", re.DOTALL),
+    re.compile(
+        r"^.*?most recent failure: (?:Lost|Killed) task \S+ in stage \S+ \(.*?\)"
+        r"(?: \(.*?\))?: ",
+        re.DOTALL,
+    ),
     re.compile(r"^An error occurred while calling \S+\n: "),
     re.compile(r"^\[STREAM_FAILED\].*?terminated with exception: ", re.DOTALL),
     re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): "),
-)  # fmt: skip
+)
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = "\ngodwit.model.errors."
 """What the last line of a traceback begins with, where the error is one of ours."""
@@ -132,7 +135,7 @@ _filters: list[Any] = []
 
 @contextmanager
 def without_credentials(uri: str) -> Iterator[None]:
-    """Tell what Spark raises in words of ours where it repeats what is confidential."""
+    """Replace errors of Spark's that repeat credentials of a URI."""
     try:
         yield
     except Exception as error:

@@ -92,7 +92,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
     @user_call
     def gather(self, join: str, key: Any) -> None:
-        """Let all rows of a key go to one lane again, from the next epoch on.
+        """Bring all rows of a key back to one lane, from the next epoch on.
 
         Parameters
         ----------
@@ -111,6 +111,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
     @property
     def _orders(self) -> Mapping[str, SpreadOrders]:
+        """Grids ordered so far, by join."""
         return self._run.spreading
 
     def _join(self, name: str) -> SpreadOrders:

@@ -159,7 +159,7 @@ class Pending(ABC, Generic[End]):
 
     @abstractmethod
     def _end(self, timeout_s: float | None) -> End | None:
-        """Its end, once it has come; ``None`` if it has not by then."""
+        """Wait for the end; ``None`` if it has not come in time."""
 
     @property
     def done(self) -> bool:
@@ -209,9 +209,11 @@ class Migration(Pending["EndMigration"]):
 
     @property
     def _description(self) -> str:
+        """Name of the migration in messages."""
         return f"Migration {self.id} of {self.component!r}"
 
     def _end(self, timeout_s: float | None) -> EndMigration | None:
+        """Wait for the migration's end; ``None`` if it has not come in time."""
         ends = [self._conducting.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
         known = [end for end in ends if end is not None]
         if len(known) < len(ends):
@@ -519,7 +521,7 @@ class QueryPlacement:
         )
 
     def _solved(self, plan: AnyPlan, component: str | None) -> Solution:
-        """Take a plan that somebody made as the solution of the problem there is now."""
+        """Make a solution of a plan made by hand, for the present problem."""
         name = self._component(component)
         problem, places = self.problem(name), self._places(name)
         target, _ = target_of(plan, places)

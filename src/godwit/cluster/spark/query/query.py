@@ -376,7 +376,7 @@ class Query:
         bounds: Bounds | None = None,
         timeout_s: float | None = None,
     ) -> Scaling:
-        """Go on with another number of executors, while the stream flows.
+        """Change the number of executors, while the stream runs.
 
         See `QueryScaling.scale`, which takes the same.
         """

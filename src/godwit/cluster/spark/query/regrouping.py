@@ -39,9 +39,11 @@ class PendingRegrouping(Pending["EndRegrouping"]):
 
     @property
     def _description(self) -> str:
+        """Name of the regrouping in messages."""
         return f"Regrouping {self.id}"
 
     def _end(self, timeout_s: float | None) -> EndRegrouping | None:
+        """Wait for the regrouping's end; ``None`` if it has not come in time."""
         return self._conducting.ended_regrouping(self.id, timeout_s)
 
 
@@ -88,7 +90,7 @@ class QueryComponents(Collection[str]):
 
     @user_call
     def plan_regrouping(self, components: Mapping[str, Sequence[str]]) -> RegroupingPlan:
-        """Say what it would take to regroup components; nothing happens.
+        """Plan a regrouping of operators; changes nothing.
 
         Parameters
         ----------
@@ -112,7 +114,7 @@ class QueryComponents(Collection[str]):
     def regroup(
         self, components: Mapping[str, Sequence[str]], *, bounds: Bounds | None = None
     ) -> PendingRegrouping:
-        """Let other operators share a component from some epoch on, while the stream flows.
+        """Change which operators share a component, while the stream runs.
 
         Operators that are to share one are brought to the same places first, by live migrations;
         those that are to part stay where they are. Then the plan changes between two epochs.
@@ -160,6 +162,7 @@ class QueryComponents(Collection[str]):
         return PendingRegrouping(regrouping.id, plan, self._run.conducting)
 
     def _planned(self, components: Mapping[str, tuple[str, ...]]) -> RegroupingPlan:
+        """Plan a regrouping from the present components."""
         run, names = self._run, self._run.names
         plan = planned_regrouping(run.flow, components, conducting=run.conducting, log=run.log)
         moving = [replace(part, component=names[part.component]) for part in plan.moving]

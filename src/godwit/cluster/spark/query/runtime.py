@@ -149,7 +149,7 @@ class _Driven:
 
 
 def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Let Spark's micro-batches be the epochs."""
+    """Drive epochs by Spark's micro-batches."""
     rows, offsets = _micro_batches(flow, compiled, options)
 
     def driver(run: SparkRun) -> EpochDriver:
@@ -169,7 +169,7 @@ def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _D
 
 
 def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Driven:
-    """Let micro-batches be epochs that read own sources too, which have their own beside them."""
+    """Drive epochs by micro-batches, which read own sources too, and by a loop between them."""
     interval_s(options.trigger)  # refused while nothing is touched, as what Spark refuses
     rows, offsets = _micro_batches(flow, compiled, options)
     trigger = options.trigger
@@ -197,7 +197,7 @@ def _micro_batches(
 
 
 def _by_a_loop(options: Options) -> _Driven:
-    """Let a loop of ours call for epochs, with rows of Godwit's own sources."""
+    """Drive epochs by a loop that reads Godwit's own sources."""
     interval_s(options.trigger)  # refused while nothing is touched
 
     def driver(run: SparkRun) -> EpochDriver:

@@ -122,7 +122,7 @@ class Scaling:
     # -- on its own thread --------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Carry out the scaling, and announce its end; runs on a thread."""
+        """Scale, and announce the end; the body of a thread."""
         try:
             self._carry_out()
         except Exception as error:  # noqa: BLE001  told to whoever waits
@@ -173,7 +173,7 @@ class Scaling:
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
     def _grow(self, short: int) -> str:
-        """Have more executors; return why there are not as many as there are to be."""
+        """Request more executors; return why fewer came than asked for, or an empty text."""
         back = sorted(self._drained & {*self._there()})[:short]
         for name in back:
             self._stay(name)
@@ -246,7 +246,7 @@ class Scaling:
         return {*sorted(newest_first, key=state.__getitem__)[:count]}
 
     def _spread(self) -> None:
-        """Give executors that are new their share."""
+        """Move key groups onto the new executors."""
         self._stage = "giving new executors their share"
         for _ in range(_ROUNDS):
             if self._migrate(self._evened) == 0:
@@ -326,7 +326,7 @@ class Scaling:
             self._stay(name)
 
     def _stay(self, name: str) -> None:
-        """Let an executor stay that was to leave."""
+        """Cancel the draining of an executor."""
         self._drained.discard(name)
         self._pool.keep(name)
         self._conducting.stay(name)
@@ -385,7 +385,7 @@ class QueryScaling:
         bounds: Bounds | None = None,
         timeout_s: float | None = None,
     ) -> Scaling:
-        """Go on with another number of executors, while the stream flows.
+        """Change the number of executors, while the stream runs.
 
         More: the cluster is asked for them, and once they have come they are given their share.
         Fewer: those with the least state (draining ones first) are emptied, and given back to the

@@ -258,6 +258,7 @@ _EXAMPLES: Mapping[str, str] = {
 
 
 def _insist_on_kind(what: str, value: object, kind: type) -> None:
+    """Refuse a setting that is not a value of its kind."""
     if not isinstance(value, kind):
         raise InvalidFlowError(
             f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind.__name__]}."

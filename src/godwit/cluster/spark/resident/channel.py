@@ -178,7 +178,7 @@ def _tag(key: bytes, number: int, frame: bytes) -> bytes:
 
 
 def _prepared(connection: socket.socket) -> socket.socket:
-    """Let frames leave at once, and let a machine that has vanished be noticed."""
+    """Send frames without delay, and detect a peer that has vanished."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
@@ -189,6 +189,7 @@ def _prepared(connection: socket.socket) -> socket.socket:
 
 
 def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
+    """Write all of some bytes before a deadline; raise `ChannelError` if that fails."""
     try:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.sendall(data)
@@ -216,4 +217,5 @@ def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes
 
 
 def _said(error: OSError) -> str:
+    """Describe an error of a socket for a message."""
     return "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)

@@ -149,6 +149,7 @@ class LaneJob:
                     yield lane, answer
 
     def _lost(self, lane: int, error: Exception) -> LaneLostError:
+        """Make the error of a lane whose connection failed."""
         place = self.places[lane]
         return LaneLostError(f"lane {place.lane} of executor {place.executor}: {error}")
 
@@ -164,7 +165,7 @@ class LaneJob:
             channel.close()
 
     def end(self, patience_s: float = 10.0) -> bool:
-        """Let the lanes go and wait for the end of Spark's job; return whether it has ended.
+        """Stop the lanes and wait for the end of Spark's job; return whether it has ended.
 
         Lanes that do not end by themselves in half of that time are killed, by Spark.
         """
@@ -180,7 +181,7 @@ class LaneJob:
     # -- on threads of its own --------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Run Spark's job to its end."""
+        """Run the Spark job of the lanes to its end; the body of a thread."""
         endpoint, places, flow = self._endpoint, self.places, self._flow
 
         def lane(number: int) -> Iterator[bytes]:
@@ -194,7 +195,7 @@ class LaneJob:
             self._failed("Spark's job has ended")
 
     def _gather(self) -> None:
-        """Take the lanes' connections until all are there."""
+        """Accept the lanes' connections until all are there, or time is up."""
         deadline = self._began_s + self._patience_s
         try:
             while len(self._channels) < len(self.places) and not self._ended.is_set():
@@ -229,7 +230,7 @@ class LaneJob:
         self._ready.set()
 
     def _take(self, connection: socket.socket) -> None:
-        """Take one lane, if it is one and is where it was placed."""
+        """Accept one connection, if it is a lane's and the lane is where it was placed."""
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )
@@ -309,23 +310,25 @@ class SparkTasks:
         return listener
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
-        """See `Tasks.run`; each task prefers the executor of its place."""
+        """Run `lane` in a Spark task at every place, which prefers the place's executor."""
         self._spark.setLocalProperty("spark.scheduler.pool", _POOL)
         self._spark.setJobGroup(self._group, self._description)
         stage = on_executors([place.location for place in places], lane, self._spark)
         fetch(python_rdd(stage, self._spark), self._spark)
 
     def cancel(self) -> None:
-        """See `Tasks.cancel`."""
+        """Cancel the Spark job of the tasks."""
         # A context that has ended has ended the job too.
         with suppress(Exception):
             self._spark.cancelJobGroup(self._group)
 
 
 def _host(setting: str | None) -> str:
+    """Name or address of a host, without the brackets of IPv6; empty if it is not set."""
     return (setting or "").strip("[]")
 
 
 def _first_line(error: Exception) -> str:
+    """First line of an error's text."""
     told: Any = str(error).strip() or repr(error)
     return str(told).partition("\n")[0]

@@ -120,6 +120,8 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
 
 def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
+    """Run one lane's part of an epoch; return its report, or its refusal."""
+
     def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
         return Answer(
             attempt=work.attempt,

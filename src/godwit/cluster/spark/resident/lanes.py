@@ -100,7 +100,7 @@ class ResidentLanes:
     def run(
         self, instruction: EpochInstruction, arrived: Mapping[int, Sequence[bytes]]
     ) -> list[LaneReport] | None:
-        """Have resident lanes work an epoch whose rows are here: place → payloads.
+        """Run an epoch on the resident lanes, from payloads by place (small epochs only).
 
         Returns their reports, or ``None`` if it is to go as Spark jobs.  Raises `AttemptLostError`
         if a lane was lost meanwhile.
@@ -130,7 +130,7 @@ class ResidentLanes:
         return reports
 
     def large_epoch(self) -> None:
-        """Let an epoch with many rows have the cores that resident lanes hold."""
+        """End the resident lanes, so that an epoch with many rows has their cores."""
         self._small = 0
         self.end("an epoch has many rows")
 
@@ -217,7 +217,7 @@ class ResidentLanes:
             return None
 
     def _forget(self, job: LaneJob) -> bool:
-        """Take a job for over; return whether it was the one that counts."""
+        """Drop a job that is over; return whether it was the current one."""
         with self._lock:
             mine = job is self._job
             if mine:
@@ -225,6 +225,7 @@ class ResidentLanes:
             return mine
 
     def _is_ready(self, job: LaneJob) -> None:
+        """Announce that the lanes of a job are ready; called by the job's thread."""
         with self._lock:  # a job may be ready before `_start` has noted it
             mine = job is self._job
         if mine:
@@ -235,12 +236,12 @@ class ResidentLanes:
             )
 
     def _has_failed(self, job: LaneJob, reason: str) -> None:
-        """Note that a job has ended by itself, on a thread of its own."""
+        """Pause after a job that has ended by itself; called by the job's thread."""
         if self._forget(job):
             self._pause(reason)
 
     def _give_up(self, job: LaneJob, reason: str, *, failed: bool) -> None:
-        """Let the lanes of a job go; nobody waits until they have ended."""
+        """End a job's lanes in the background, without waiting for them."""
         mine = self._forget(job)
         job.let_go()
         threading.Thread(target=job.end, name="godwit-resident-end", daemon=True).start()

@@ -63,7 +63,7 @@ class BackgroundCopies:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more orders; what runs may finish by itself."""
+        """Accept no more orders; those in progress may finish."""
         self._stopping.set()
         self._orders.put(None)
         self._thread.join(timeout=5)
@@ -71,7 +71,7 @@ class BackgroundCopies:
             pool.close()
 
     def _hand_out(self) -> None:
-        """Take orders one by one until the end; runs on a thread."""
+        """Run orders in sequence until closed; the body of a thread."""
         while (order := self._orders.get()) is not None:
             self._guard(self._hand, order)
 
@@ -93,7 +93,7 @@ class BackgroundCopies:
         pool.submit(self._guard, inheritable_thread_target(self._spark)(work), order)
 
     def _warm(self, order: StartWarming) -> None:
-        """Carry out an order to warm copies, and report it to the conductor."""
+        """Warm the copies of an order, and report the result to the conductor."""
         started = time.perf_counter()
         try:
             warmed = self._warmed(order)
@@ -158,7 +158,7 @@ class BackgroundCopies:
         )
 
     def _transfers(self, order: StartWarming) -> Iterator[PeerCopies]:
-        """Give what peers are to send for an order, each as soon as the links are free."""
+        """Yield the peer transfers of an order, each once its links are free."""
         while True:
             with self._link_is_free:
                 self._links.ended(order)
@@ -170,7 +170,7 @@ class BackgroundCopies:
             yield begun
 
     def _drop(self, order: DropCopies) -> None:
-        """Carry out an order to drop copies; failures only cost room."""
+        """Delete the copies of an order; a failure leaves files behind, nothing worse."""
         if order.executor not in self._cluster.executors:
             return
         for state in order.states:

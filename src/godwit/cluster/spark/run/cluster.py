@@ -70,13 +70,13 @@ class BatchRows(Protocol[_RowsT_contra]):
         """Make durable what else says which rows a batch has. Called beside the stages."""
 
     def of_frames(self, rows: int) -> int | None:
-        """Say how many of the last batch's rows a micro-batch had; ``None``: there was none."""
+        """Count the last batch's rows that came by a micro-batch; ``None`` if it had none."""
 
     def expect(self, rows: int) -> None:
         """Expect the next micro-batch to have about as many rows as the last one had."""
 
     def close(self) -> None:
-        """Let go of what was opened for the run."""
+        """Close what `open` has opened."""
 
 
 class SparkCluster(Generic[RowsT]):
@@ -106,7 +106,10 @@ class SparkCluster(Generic[RowsT]):
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[RowsT] | None
     ) -> list[LaneReport]:
-        """See `Cluster.run_stages`; what says which rows the batch has is durable afterwards."""
+        """Run an epoch's stages as Spark jobs, or its lanes on resident lanes.
+
+        Afterwards the entries of Spark's log are durable that say which rows the batch has.
+        """
         secured = None
         if batch is not None and self.source.has_log:
             secured = self.beside.submit(self.source.secure, batch.ref)
@@ -138,12 +141,12 @@ class SparkCluster(Generic[RowsT]):
         return reports
 
     def end_resident(self, reason: str) -> None:
-        """Let lanes that stay go, if there are some."""
+        """End the resident lanes, if there are some."""
         if self.resident is not None:
             self.resident.end(reason)
 
     def given_up(self) -> str:
-        """Say why nobody waits for the lanes of the epoch any longer; nothing if somebody does.
+        """Reason why the epoch's lanes are no longer waited for; empty while they are.
 
         Raises `GateClosedError` if the epoch is broken off.
         """
@@ -152,7 +155,7 @@ class SparkCluster(Generic[RowsT]):
         return "an executor was lost" if self.lost.has_lost else ""
 
     def deliver(self, record: CommitRecord) -> None:
-        """See `Cluster.deliver`; again where its jobs are cancelled, since sinks know epochs."""
+        """Deliver a committed epoch to every sink; repeated if its Spark jobs are cancelled."""
         while True:
             try:
                 self.sinks.deliver(record)
@@ -167,7 +170,7 @@ class SparkCluster(Generic[RowsT]):
         return self.sinks.records()
 
     def wait_while_held(self) -> bool:
-        """See `Cluster.wait_while_held`; ends the query once its gate closes."""
+        """Wait a moment while epochs are held; raises once the query's gate closes."""
         self._gate.pause(_HELD_PAUSE_S)
         return True
 
@@ -234,7 +237,7 @@ class LostExecutors:
             self._spark.removeJobTag(self._tag)
 
     def lost(self, executor: str) -> None:
-        """Note a loss."""
+        """Record the loss of an executor."""
         with self._lock:
             if executor not in self._used:
                 return

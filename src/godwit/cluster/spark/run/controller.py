@@ -43,7 +43,7 @@ _MEMORY = "controller"
 
 
 def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
-    """Say what of a flow a controller has to know: components of a level run together."""
+    """Topology of a flow for the controller: components of one level run together."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     pairs = {
         (of_operator[stream.upstream], of_operator[stream.operator])
@@ -140,11 +140,11 @@ class ControllerThread:
         batch: BatchRef | None = None,  # the epoch's micro-batch
         rows: int = 0,  # that this has
     ) -> None:
-        """Hand over what an epoch did, and with which micro-batch; returns at once."""
+        """Queue what an epoch did for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Hand over how long the rows of a delivered epoch took; returns at once."""
+        """Queue the latency of a delivered epoch's rows for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.delivered(latency))
 
     def _with_backlog(
@@ -170,12 +170,12 @@ class ControllerThread:
             conductor.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Let the controller know that the components are others."""
+        """Tell the controller that the components have changed."""
         topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_by_hand(self) -> None:
-        """Let the controller know that somebody set the number of executors."""
+        """Tell the controller that the number of executors was set by hand."""
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:

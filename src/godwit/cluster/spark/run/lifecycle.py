@@ -54,7 +54,7 @@ class EpochDriver(Protocol):
         """Call for epochs from now on; once no more are to come, the query is to end."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the query has ended altogether, failed or not; say whether it has."""
+        """Wait until the query has ended, failed or not; return whether it has."""
 
     def process_all_available(self) -> None:
         """Wait until the rows that are there now are processed, and nothing waits, or it failed."""
@@ -63,7 +63,7 @@ class EpochDriver(Protocol):
         """Offer no more rows. Called once no epoch begins any more; waits for what goes on."""
 
     def sources(self) -> dict[str, Any] | None:
-        """Say how far behind the sources the query is; see `godwit.cluster.spark.observe`."""
+        """Lag of the sources behind their ends, as plain values; ``None`` before it is known."""
 
     def rows_held_back(self) -> int | None:
         """Count the rows that the sources hold back; ``None`` where that is not known."""
@@ -92,12 +92,12 @@ class LoopThread:
         self._thread = threading.Thread(target=self._work, name="godwit-epochs", daemon=True)
 
     def begin(self, ending: Ending) -> None:
-        """See `EpochDriver.begin`."""
+        """Start the thread of the loop; `ending` runs once it returns."""
         self._ending = ending
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `EpochDriver.wait`; refuses what is no number of seconds."""
+        """Wait until the query has ended, failed or not; return whether it has."""
         if timeout_s is not None:
             insist_on_number(
                 "The timeout of awaitTermination",
@@ -116,6 +116,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def _work(self) -> None:
+        """Run the loop, close its sources, end the query; the body of the thread."""
         try:
             self._run.use_this_thread()
             self._loop()

@@ -175,14 +175,14 @@ class _LogPlan:
             self._check_source(name, content.splitlines()[1:])
 
     def _relined(self, batch: BatchRef) -> bytes:
-        """Give the offsets of a record in the lines that the log has now."""
+        """Rearrange the offsets of a record into the lines that the log has now."""
         if self.layout is None:
             return batch.offsets
         lines = batch.lines or lines_of(batch.offsets, self.layout)
         return (lines and relined(batch.offsets, lines, self.layout.lines)) or batch.offsets
 
     def _counted(self) -> dict[str, int]:
-        """Give directory of a source's log → the last entry that is committed."""
+        """Last committed entry of each source's log, by its directory."""
         counted: dict[str, int] = {}
         for _, batch in sorted(self.batches.items()):
             lines = offsets_in(batch.offsets)
@@ -271,7 +271,7 @@ class _LogPlan:
         }
 
     def _numbered(self, directory: str) -> dict[int, str]:
-        """Give number → path of the entries of one of Spark's logs."""
+        """Paths of the entries of one of Spark's logs, by their number."""
         return entries_in(self.storage, directory)
 
     def _read(self, path: str) -> bytes | None:
@@ -318,7 +318,7 @@ class _LogPlan:
         self.steps.append(RepairStep(path=path, problem=problem, action="set aside"))
 
     def _cannot(self, path: str, problem: str) -> None:
-        """Note damage that cannot be repaired."""
+        """Record damage that cannot be repaired."""
         self.steps.append(RepairStep(path=path, problem=problem, action="none"))
 
 
@@ -331,6 +331,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def _json(line: bytes) -> Any:
+    """Parse a line of JSON; ``None`` if it is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

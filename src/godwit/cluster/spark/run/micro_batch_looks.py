@@ -54,11 +54,11 @@ class MicroBatchLooks:
         self._last: tuple[int, int] | None = None  # its number, and when Spark looked for it
 
     def committed(self, rows: int) -> None:
-        """Note that the micro-batch of the last look is committed, and how many rows it had."""
+        """Record that the last micro-batch looked at is committed, and its number of rows."""
         self._committed_us, self._rows = self._now_us(), rows
 
     def look(self, batch: BatchRef, query: StreamingQuery | None) -> SourceLook:
-        """Say when Spark looked for a micro-batch, and what is known of its rows' arrival."""
+        """Arrival times of a micro-batch's rows, as far as Spark and its sources know them."""
         at_us, arrived_us = self._now_us(), {}
         with suppress(ValueError, KeyError, TypeError, IndexError):  # in a form of another version
             at_us = 1000 * int(json.loads(batch.offsets.splitlines()[1])["batchTimestampMs"])

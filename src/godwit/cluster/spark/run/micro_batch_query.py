@@ -73,11 +73,11 @@ class MicroBatchRows:
 
     @property
     def latest(self) -> Any:
-        """See `BatchRows.latest`."""
+        """RDD of the JVM that was last read; new executors rehearse with it."""
         return self._rows.latest
 
     def open(self) -> None:
-        """See `BatchRows.open`: Spark is to find its log as this plan needs it."""
+        """Check Spark's offset log against the checkpoint, and lay it out as this plan needs it."""
         log = self._log
         self._batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(log.storage, self._offsets, committed=log.latest is not None)
@@ -94,7 +94,7 @@ class MicroBatchRows:
         return SourceBatch(ref=ref, rows=rows, look=self.look(ref, rows.sparkSession))
 
     def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
-        """Say what is known of the arrival of a micro-batch's rows, on the thread that runs it."""
+        """Arrival times of a micro-batch's rows, as far as known; call it on Spark's thread."""
         return self._looks.look(ref, query_of(spark))
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
@@ -109,7 +109,7 @@ class MicroBatchRows:
         return msgspec.structs.replace(ref, positions=last.positions, identities=last.identities)
 
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
-        """See `BatchRows.read`."""
+        """Read a micro-batch's rows: few to the driver, many as an RDD of the JVM."""
         del instruction
         return self.read_rows(batch.rows, batch.ref.number)
 
@@ -119,23 +119,23 @@ class MicroBatchRows:
         return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
 
     def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
-        """See `BatchRows.check`: Spark reads its sources by its own log."""
+        """Do nothing: Spark reads the same rows for the same micro-batch, by its own log."""
 
     def secure(self, ref: BatchRef) -> None:
-        """See `BatchRows.secure`: Spark's own entries."""
+        """Force Spark's own log entries of a micro-batch to the disk."""
         self._batches.force(ref)
 
     def of_frames(self, rows: int) -> int:
-        """See `BatchRows.of_frames`: all of them."""
+        """Return `rows`: all of a batch's rows are the micro-batch's."""
         return rows
 
     def expect(self, rows: int) -> None:
-        """See `BatchRows.expect`."""
+        """Expect about `rows` rows in the next micro-batch, as there were in this committed one."""
         self._rows.expect(rows)
         self._looks.committed(rows)
 
     def close(self) -> None:
-        """See `BatchRows.close`: the query of Spark's that reads them is stopped by the ending."""
+        """Do nothing: Spark's query that reads the rows is stopped at the end of ours."""
 
 
 class MicroBatchQuery:
@@ -156,29 +156,29 @@ class MicroBatchQuery:
 
     @property
     def id(self) -> str:
-        """See `EpochDriver.id`."""
+        """Identifier of Spark's query, the same over restarts from one checkpoint."""
         return str(self.spark_query.id)
 
     @property
     def is_active(self) -> bool:
-        """See `EpochDriver.is_active`."""
+        """True until the query has ended altogether."""
         try:
             return self.spark_query.isActive
         except Exception:  # noqa: BLE001  whatever Py4J raises when its JVM is gone
             return False
 
     def failure(self) -> BaseException | None:
-        """See `EpochDriver.failure`."""
+        """Error that ended Spark's query, if it was the error of no epoch."""
         with suppress(Exception):  # a JVM that is gone says nothing any more
             return self.spark_query.exception()
         return None
 
     def status(self) -> dict[str, Any]:
-        """See `EpochDriver.status`."""
+        """Status of Spark's query: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
         return dict(self.spark_query.status)
 
     def begin(self, ending: Ending) -> None:
-        """See `EpochDriver.begin`; micro-batches have begun already."""
+        """Start the thread for epochs without input; micro-batches have begun already."""
         self._ending = ending
         self._quiet = QuietEpochs(
             run=self._run,
@@ -189,7 +189,7 @@ class MicroBatchQuery:
         )
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `EpochDriver.wait`."""
+        """Wait until the query has ended, failed or not; return whether it has."""
         began = time.monotonic()
         try:
             if timeout_s is None:
@@ -205,7 +205,7 @@ class MicroBatchQuery:
         return self._quiet.join(_left(began, timeout_s))
 
     def process_all_available(self) -> None:
-        """See `EpochDriver.process_all_available`."""
+        """Wait until all rows that are there now are processed, or the query has failed."""
         if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
             self.spark_query.awaitTermination()
         else:
@@ -213,19 +213,19 @@ class MicroBatchQuery:
         self._quiet.wait_until_nothing_waits()
 
     def stop(self) -> None:
-        """See `EpochDriver.stop`."""
+        """Stop Spark's query, and wait for the micro-batch that runs."""
         self.spark_query.stop()
 
     def sources(self) -> dict[str, Any] | None:
-        """See `EpochDriver.sources`."""
+        """Lag of the sources behind their ends, as plain values; ``None`` before Spark knows."""
         return sources_of(self.spark_query)
 
     def rows_held_back(self) -> int | None:
-        """See `EpochDriver.rows_held_back`."""
+        """Count the rows in the sources beyond the last micro-batch; ``None`` if not known."""
         return rows_held_back(self.spark_query)
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """See `EpochDriver.with_sources`: once Spark has noted the end of a micro-batch."""
+        """Add the figures of their sources to epochs' progress, as Spark reports micro-batches."""
         return with_sources(progress, self.spark_query)
 
 
@@ -329,7 +329,7 @@ class QuietEpochs:
 
     def wait_until_nothing_waits(self) -> None:
         """Return once nothing is to be done without rows, or the query has failed or is to stop."""
-        while self._ended_well() and self._is_busy():
+        while self._can_run() and self._is_busy():
             time.sleep(_LOOK_S)
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -342,7 +342,7 @@ class QuietEpochs:
         """Return whether an epoch runs or is about to."""
         return self._gate.busy or self._run.pending
 
-    def _ended_well(self) -> bool:
+    def _can_run(self) -> bool:
         """Return whether epochs can still run."""
         return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
 
@@ -356,7 +356,7 @@ class QuietEpochs:
         self._ending.finish()
 
     def _watch(self) -> None:
-        """Look periodically, and run an epoch when one is due and Spark is quiet."""
+        """Run epochs without input when they are due and Spark is quiet, until the query ends."""
         quiet = 0
         while self._goes_on():
             due = self._run.due
@@ -373,6 +373,7 @@ class QuietEpochs:
                 self._gate.wait_for_close(_LOOK_S)
 
     def _goes_on(self) -> bool:
+        """Return whether to go on: neither closed nor failed, and Spark's query or work is left."""
         if self._gate.closed or self._gate.failure is not None:
             return False
         if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
@@ -387,7 +388,7 @@ class QuietEpochs:
         return self._run.pending
 
     def _tick(self) -> None:
-        """Let time pass for the protocol, so that what fell silent is tried again."""
+        """Tell the migration protocol that time has passed, so that it retries what fell silent."""
         if time.monotonic() - self._ticked_s >= _TICK_S:
             self._ticked_s = time.monotonic()
             self._run.let_time_pass()

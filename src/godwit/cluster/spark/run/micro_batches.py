@@ -151,12 +151,12 @@ class MicroBatches:
         )
 
     def _begins(self, number: int) -> dict[int, bytes]:
-        """Give where the sources stood after a micro-batch; nowhere before the first one."""
+        """Offsets of the sources before a micro-batch, by number of the source."""
         entry = read_entry(self._storage, f"offsets/{number}")
         return {} if entry is None else self._of_sources(number, entry)
 
     def _of_sources(self, number: int, entry: bytes) -> dict[int, bytes]:
-        """Give number of a source → its offset."""
+        """Parse an entry of the offset log: number of a source → its offset."""
         if relined(entry, self._lines, self._lines) is None:
             raise CheckpointError(
                 f"Spark's log in {self._storage.uri!r} has {len(offsets_in(entry))} offsets of "
@@ -198,6 +198,7 @@ class MicroBatches:
 
 
 def _fsync(path: Path) -> None:
+    """Force a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -215,7 +216,7 @@ _LEFT_OVER = re.compile(r"\.{1,2}\d+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\
 
 @contextmanager
 def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
-    """Let queries that start inside write their logs the quick way, if `uri` is on a local disk.
+    """Let queries started inside write their logs by Hadoop's FileSystem on a local disk.
 
     What the user has set stays.
     """
@@ -230,7 +231,7 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
 
 
 def give_id(storage: CheckpointStorage, query_id: str) -> None:
-    """Let Spark's query have the id that the checkpoint has, if it has none yet."""
+    """Give Spark's query the id of the checkpoint, if it has none yet."""
     path = "spark/metadata"
     if query_id and all(entry.path != path for entry in storage.list("spark")):
         storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())

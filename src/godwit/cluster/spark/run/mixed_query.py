@@ -70,22 +70,22 @@ class MixedQuery:
 
     @property
     def id(self) -> str:
-        """See `EpochDriver.id`."""
+        """Identifier of Spark's query, the same over restarts from one checkpoint."""
         return str(self.spark_query.id)
 
     @property
     def is_active(self) -> bool:
-        """See `EpochDriver.is_active`."""
+        """True until no more epochs can run, of either kind of source."""
         return not self._over.is_set()
 
     def failure(self) -> BaseException | None:
-        """See `EpochDriver.failure`."""
+        """Error that ended Spark's query or the loop, if it was the error of no epoch."""
         with suppress(Exception):  # a JVM that is gone says nothing any more
             return self.spark_query.exception()
         return None
 
     def status(self) -> dict[str, Any]:
-        """See `EpochDriver.status`: Spark's, and whether own sources have rows."""
+        """Status of Spark's query, in which rows of own sources count as available data."""
         status = dict(self.spark_query.status)
         if self._over.is_set():
             return status
@@ -96,7 +96,7 @@ class MixedQuery:
         return status
 
     def process_all_available(self) -> None:
-        """See `EpochDriver.process_all_available`."""
+        """Wait until all rows that either kind of source has now are processed."""
         if self._bounded:
             self._over.wait()
             return
@@ -106,7 +106,7 @@ class MixedQuery:
             self._over.wait(_LOOK_S)
 
     def stop(self) -> None:
-        """See `EpochDriver.stop`."""
+        """Stop Spark's query and the loop of own sources, and wait for the epoch that runs."""
         self.spark_query.stop()
         if self._thread.is_mine or self._over.wait(2 * _STOP_S):
             return
@@ -116,7 +116,7 @@ class MixedQuery:
         )
 
     def sources(self) -> dict[str, Any] | None:
-        """See `EpochDriver.sources`."""
+        """Lag of the sources of both kinds, as plain values; ``None`` before Spark knows."""
         of_spark, own = sources_of(self.spark_query), self._figures.sources()
         if of_spark is None and not own:
             return None
@@ -124,13 +124,13 @@ class MixedQuery:
         return {"batchId": batch, "sources": [*frames, *own]}
 
     def rows_held_back(self) -> int | None:
-        """See `EpochDriver.rows_held_back`."""
+        """Count the rows in sources of both kinds that are not read; ``None`` if not known."""
         counts = (rows_held_back(self.spark_query), self._figures.rows_held_back())
         known = [count for count in counts if count is not None]
         return sum(known) if known else None
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """See `EpochDriver.with_sources`: those of a micro-batch once Spark has noted its end."""
+        """Add the figures of sources of both kinds to epochs' progress."""
         noted, filled = self._figures.noted(), []
         for made in progress:
             of_both = made
@@ -145,6 +145,7 @@ class MixedQuery:
     # -- the thread -------------------------------------------------------------------------------
 
     def _close(self) -> None:
+        """Close the own sources; report it if one does not answer in time."""
         if not self._epochs.thread.end(self._epochs.positions.close, _STOP_S):
             self._run.conducting.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
@@ -152,6 +153,7 @@ class MixedQuery:
         self._has_own = False
 
     def _loop(self) -> None:
+        """Run epochs of own rows and epochs without input between micro-batches, until the end."""
         while not self._gate.closed:
             self._insist_on_lease()
             if self._stream_has_gone():
@@ -174,7 +176,7 @@ class MixedQuery:
             self._gate.wait_for_close(self._pause_s())
 
     def _stream_has_gone(self) -> bool:
-        """Note the end of Spark's query; return whether it was another than that of its input."""
+        """Record the end of Spark's query; return whether it ended before its input did."""
         if self._stream_ended or self._stream.is_active:
             return False
         if self._stream.has_failed or not self._stream.input_has_ended():
@@ -183,7 +185,7 @@ class MixedQuery:
         return False
 
     def _read(self) -> bool:
-        """Carry out an epoch of own rows, if it is time and there are any; say whether it was."""
+        """Run an epoch of own rows if trigger and sources allow one; return whether it ran."""
         # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
         waits = self._once and not self._stream_ended
         if self._own_ended or waits or self._pace.left_s > 0:
@@ -202,7 +204,7 @@ class MixedQuery:
         return True
 
     def _without_rows(self) -> bool:
-        """Carry out an epoch without input, if one is due; else let time pass."""
+        """Run an epoch without input if one is due, else pass time; return whether it ran."""
         if self._run.due:
             with suppress(GateClosedError):
                 self._run.without_input(self._is_stopped)
@@ -221,6 +223,7 @@ class MixedQuery:
         return _LOOK_S if self._own_ended else min(max(self._pace.left_s, 0.001), _LOOK_S)
 
     def _insist_on_lease(self) -> None:
+        """Raise if another query has taken the checkpoint's lease; asked now and then."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._run.insist_on_lease()

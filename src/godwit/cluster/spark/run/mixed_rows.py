@@ -89,18 +89,18 @@ class MixedRows:
 
     @property
     def latest(self) -> Any:
-        """See `BatchRows.latest`."""
+        """RDD of the JVM that was last read; new executors rehearse with it."""
         return self.frames.latest
 
     def open(self) -> None:
-        """See `BatchRows.open`; a bounded query ends with what own sources have now."""
+        """Open both kinds of sources; a bounded query ends with what own sources have now."""
         self.frames.open()
         self.own.open()
         if self._ends:
             self.own.positions.end_with_what_is_there()
 
     def read(self, batch: SourceBatch[MixedBatch], instruction: EpochInstruction) -> EpochRows:
-        """See `BatchRows.read`."""
+        """Read a batch: the micro-batch's rows, if there is one, and the splits of own sources."""
         self._now = rows = batch.rows
         own = planned_tasks(rows.planned, len(instruction.places))
         if rows.frames is None:
@@ -108,28 +108,28 @@ class MixedRows:
         return self.frames.read_rows(rows.frames, batch.ref.number).with_others(own)
 
     def check(self, batch: SourceBatch[MixedBatch], reports: Sequence[LaneReport]) -> None:
-        """See `BatchRows.check`: a split may have been read several times."""
+        """Refuse lanes whose reports differ on the rows of a split, which tasks may read twice."""
         insist_on_same_rows(reports, batch.rows.planned.splits)
 
     def secure(self, ref: BatchRef) -> None:
-        """See `BatchRows.secure`: Spark's own entries, once for each micro-batch."""
+        """Force Spark's own log entries to the disk, once for each micro-batch."""
         if ref.of_spark and ref.number != self._secured:
             self.frames.secure(ref)
             self._secured = ref.number
 
     def of_frames(self, rows: int) -> int | None:
-        """See `BatchRows.of_frames`: those that own sources did not have."""
+        """Count the last batch's rows that came by a micro-batch; ``None`` if it had none."""
         batch = self._now
         if batch is None or batch.frames is None:
             return None
         return max(0, rows - (batch.planned.rows or 0))
 
     def expect(self, rows: int) -> None:
-        """See `BatchRows.expect`: splits say how many rows they have."""
+        """Expect about `rows` rows in the next micro-batch; splits count their own."""
         self.frames.expect(rows)
 
     def close(self) -> None:
-        """See `BatchRows.close`."""
+        """Close the own sources."""
         self.own.close()
 
 
@@ -152,7 +152,7 @@ class SourceThread:
         return result
 
     def tell(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have a function called there, after those before it."""
+        """Queue a call to run on the thread, after those queued before; do not wait for it."""
         self._pool.submit(function, *args, **kwargs)
 
     def end(self, function: Callable[[], object], timeout_s: float) -> bool:
@@ -187,7 +187,7 @@ class MixedEpochs:
     def with_frames(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]
     ) -> dict[str, float]:
-        """Carry out the epoch of a micro-batch, and of what own sources have; see `SparkRun`."""
+        """Run one epoch of a micro-batch and of what own sources have; return its durations."""
         offer = partial(self._offer_frames, rows, number)
         return self._carried_out(offer, stopped, broken_off=stopped)
 
@@ -202,7 +202,7 @@ class MixedEpochs:
         return planned is not None
 
     def with_own(self, stopped: Callable[[], bool]) -> None:
-        """Carry out an epoch of what own sources have, if that is still to be read."""
+        """Run an epoch of what own sources have, unless it has been read meanwhile."""
         self._carried_out(self._offer_own, stopped)
 
     def has_frames(self, epoch: int) -> bool:
@@ -210,6 +210,7 @@ class MixedEpochs:
         return epoch not in self._without_frames
 
     def _plan(self) -> PlannedRows | None:
+        """Ask own sources for their next rows, on their thread; ``None`` if there are none."""
         return self.thread.ask(self._planned, num_tasks(self._run))
 
     def _planned(self, parallelism: int) -> PlannedRows | None:
@@ -223,7 +224,7 @@ class MixedEpochs:
         return self.positions.standing()
 
     def _note_commit(self) -> None:
-        """Tell own sources of the last epoch that was offered, once it is committed."""
+        """Report the last epoch offered to own sources, once it is committed."""
         if self._offered is not None and self._run.log.latest_epoch >= self._offered[0]:
             self.positions.committed(self._offered[1].ref)
             self._offered = None
@@ -254,6 +255,7 @@ class MixedEpochs:
         return _batch(ref, None, planned, self._look(planned))
 
     def _look(self, planned: PlannedRows) -> SourceLook:
+        """Arrival times of planned own rows, for the latency of their epoch."""
         return self.figures.look(planned, time.time_ns() // 1000)
 
     def _carried_out(
@@ -262,7 +264,7 @@ class MixedEpochs:
         stopped: Callable[[], bool],
         **broken_off: Callable[[], bool],
     ) -> dict[str, float]:
-        """Carry out an epoch, tell own sources, and keep its figures."""
+        """Run an epoch, and record its figures on the thread of own sources."""
         began_s, run = time.monotonic(), self._run
         epochs: list[tuple[int, SourceBatch[MixedBatch]]] = []
 

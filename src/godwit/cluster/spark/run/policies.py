@@ -41,7 +41,7 @@ def planned_regrouping(
     conducting: SharedConductor,
     log: CommitLog,
 ) -> RegroupingPlan:
-    """Say what it would take to regroup components, as things stand."""
+    """Plan a regrouping from the present components; changes nothing."""
     with conducting.locked() as conductor:
         flow = flow.under(conductor.plan)
         standing = conductor.view.components
@@ -105,7 +105,7 @@ class OperatorPolicies:
 
     @contextmanager
     def by_hand(self, operators: Iterable[str]) -> Iterator[Callable[[str], None]]:
-        """Give way to somebody who regroups operators; takes the id of what is asked for."""
+        """Record a manual regrouping of these operators; call the yielded function with its id."""
         with self._lock:
             with self._conducting.locked() as conductor:
                 if self._own and conductor.ended_regrouping(self._own) is None:
@@ -117,13 +117,13 @@ class OperatorPolicies:
             yield self._asked_by_hand
 
     def _asked_by_hand(self, regrouping: str) -> None:
-        """Note a regrouping by hand, which policies respect."""
+        """Record a manual regrouping, which policies respect."""
         self._by_hand = regrouping
 
     def observe(
         self, outcome: EpochOutcome, flow: CompiledFlow, plans: Mapping[str, EpochPlan]
     ) -> None:
-        """Take a committed epoch, the flow and the plans that it ran under; do what is due.
+        """Feed a committed epoch to the policies, with the flow and plans that it ran under.
 
         What a policy raises is told: the epoch is committed, and still to be delivered.
         """
@@ -153,7 +153,7 @@ class OperatorPolicies:
             self._loop.step(now_s)
 
     def spread_by_hand(self, change: SpreadKeyOver) -> bool:
-        """Give a key of a join other parts, which policies respect; false if it cannot be now."""
+        """Change the grid of a join's key by hand; ``False`` if it cannot be changed now."""
         with self._lock:
             if not self._spread(change, "asked for", {}):
                 return False

@@ -167,7 +167,7 @@ class SparkRun:
         return close_all(self._closing)
 
     def release(self) -> None:
-        """Let the next query have the checkpoint."""
+        """Release the checkpoint's lease for the next query."""
         self._lease.release()
 
     def insist_on_lease(self) -> None:
@@ -185,7 +185,7 @@ class SparkRun:
         # what stops the query also breaks off its epoch in the middle: see `EpochGate.epoch`
         broken_off: Callable[[], bool] = lambda: False,
     ) -> dict[str, float]:
-        """Carry out the epoch of a batch of source rows, which may be offered again after a crash.
+        """Run the epoch of a batch of source rows, which may be offered again after a crash.
 
         `stopped` says whether the query was told to stop by others. Raises if the epoch was not
         carried out.
@@ -203,7 +203,7 @@ class SparkRun:
         return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
 
     def without_input(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Carry out an epoch without input, unless nothing is due any more.
+        """Run an epoch without input, unless nothing is due any more.
 
         `stopped` is asked while the epoch is held.  Raises `GateClosedError` if the query is to
         stop.
@@ -224,11 +224,11 @@ class SparkRun:
         return self.epochs.is_pending(self.view)
 
     def end_input(self) -> None:
-        """Take note that no rows will come any more: windows that are open are over."""
+        """Mark the input as ended, so that open windows close."""
         self.epochs.end_input()
 
     def let_time_pass(self) -> None:
-        """Tell the conductor that nothing runs, and yet time passes."""
+        """Tell the conductor that time passes without epochs, so that it retries lost messages."""
         with self.conducting.locked() as conductor:
             conductor.let_time_pass()
 
@@ -286,6 +286,7 @@ class SparkRun:
             self._note("latency", lambda: latency_entry(outcome.epoch, latencies))
 
     def _collect_if_due(self, epoch: int) -> None:
+        """Queue the deletion of files that nothing refers to any more, now and then."""
         last, last_s = self._collected
         now_s = time.monotonic()
         if epoch - last >= _COLLECT_EVERY and now_s - last_s >= _COLLECT_EVERY_S:

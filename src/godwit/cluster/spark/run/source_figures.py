@@ -82,11 +82,11 @@ class SourceProgress:
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
     def found_nothing(self) -> None:
-        """Note that the sources have no rows now."""
+        """Record that the sources have no rows now."""
         self._nothing_us = now_us()
 
     def look(self, planned: PlannedRows, asked_us: int) -> SourceLook:
-        """Say when the sources were asked for a batch, and what they had before."""
+        """Arrival times of a batch's rows, from when its sources were asked before."""
         at_us, names = self._lags_us, self._positions.sources
         return SourceLook(
             at_us=asked_us,
@@ -131,6 +131,7 @@ class SourceProgress:
 
 
 def _lag_metrics(lag: Lag | None) -> dict[str, str]:
+    """Lag of a source as text, in the fields of Spark's progress."""
     if lag is None:
         return {}
     found = {"lagRows": lag.rows, "lagBytes": lag.size_bytes, "oldestUs": lag.oldest_us}

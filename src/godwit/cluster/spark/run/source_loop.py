@@ -111,34 +111,34 @@ class OwnRows:
         self.stage = SplitStage(side=side, sources=copies)
 
     def _failed(self, what: str, error: str) -> None:
-        """Tell of a failure, once."""
+        """Report a source's failure, each one once."""
         if (what, error) not in self._told and len(self._told) < _MAX_TOLD:
             self._told.add((what, error))
             self.on_failure(what, error)
 
     def open(self) -> None:
-        """See `BatchRows.open`."""
+        """Open the sources at the positions of the last commit record."""
         self.positions.open()
 
     def read(self, batch: SourceBatch[PlannedRows], instruction: EpochInstruction) -> EpochRows:
-        """See `BatchRows.read`."""
+        """Assign the batch's splits to the driver, or to tasks that read them."""
         return planned_tasks(batch.rows, len(instruction.places))
 
     def check(self, batch: SourceBatch[PlannedRows], reports: Sequence[LaneReport]) -> None:
-        """See `BatchRows.check`: a split may have been read several times."""
+        """Refuse lanes whose reports differ on the rows of a split, which tasks may read twice."""
         insist_on_same_rows(reports, batch.rows.splits)
 
     def secure(self, ref: BatchRef) -> None:
-        """See `BatchRows.secure`: the commit record is all there is."""
+        """Do nothing: the commit record is the only log of what a batch has."""
 
     def of_frames(self, rows: int) -> None:
-        """See `BatchRows.of_frames`."""
+        """Return ``None``: no row is a micro-batch's."""
 
     def expect(self, rows: int) -> None:
-        """See `BatchRows.expect`: splits say how many rows they have."""
+        """Do nothing: splits know how many rows they have."""
 
     def close(self) -> None:
-        """See `BatchRows.close`; again where the loop has closed them, which changes nothing."""
+        """Close the sources; may be repeated."""
         self.positions.close()
 
 
@@ -156,7 +156,7 @@ class ReadPace:
         return max(self._trigger_s, self._look_s) - time.monotonic()
 
     def looked(self, began_s: float, *, has_rows: bool) -> None:
-        """Note that sources were asked, and whether they have rows."""
+        """Record that the sources were asked for rows, at `began_s`."""
         self._look_s = looked_s = time.monotonic()
         if self.interval_s:
             # Epochs begin at multiples, and those that are missed are not made up for.
@@ -208,7 +208,7 @@ class Waiters:
                 return
 
     def look_up(self) -> None:
-        """Look up how far rows reach for those who have just asked."""
+        """Set up to which positions those wait who have just asked."""
         with self._lock:
             new = [waiter for waiter in self._waiting if waiter.ends is None]
         if new:
@@ -217,7 +217,7 @@ class Waiters:
                 waiter.ends = ends
 
     def answer(self) -> None:
-        """Let those go whose rows are processed by now."""
+        """Release those who wait for rows that are processed by now."""
         with self._lock:
             waiting = list(self._waiting)
         for waiter in waiting:
@@ -260,20 +260,20 @@ class SourceLoop:
 
     @property
     def id(self) -> str:
-        """See `EpochDriver.id`: that of the checkpoint."""
+        """Identifier of the query: that of the checkpoint."""
         return str(uuid.UUID(self._run.log.identity.query_id))
 
     @property
     def is_active(self) -> bool:
-        """See `EpochDriver.is_active`."""
+        """True until the loop has ended."""
         return not self._over.is_set()
 
     def failure(self) -> BaseException | None:
-        """See `EpochDriver.failure`: whatever ends the loop closes the gate with it."""
+        """Return ``None``: an error of the loop fails the query by its gate."""
         return None
 
     def status(self) -> dict[str, Any]:
-        """See `EpochDriver.status`."""
+        """Status in Spark's terms: ``message``, ``isDataAvailable``, ``isTriggerActive``."""
         over = self._over.is_set()
         failure = self._gate.failure
         message = "Stopped" if failure is None else f"Terminated with exception: {failure}"
@@ -284,14 +284,14 @@ class SourceLoop:
         }
 
     def process_all_available(self) -> None:
-        """See `EpochDriver.process_all_available`."""
+        """Wait until all rows that the sources have now are processed, or the query has ended."""
         if is_bounded(self._trigger):
             self._over.wait()
         else:
             self._waiters.wait(self._over)
 
     def stop(self) -> None:
-        """See `EpochDriver.stop`."""
+        """End the loop, and wait for the epoch that runs."""
         if self._thread.is_mine or self._over.wait(_STOP_S):
             return
         raise StopTimeoutError(
@@ -301,16 +301,16 @@ class SourceLoop:
         )
 
     def sources(self) -> dict[str, Any] | None:
-        """See `EpochDriver.sources`."""
+        """Lag of the sources behind their ends, as plain values."""
         number = self._figures.last_number
         return None if number is None else {"batchId": number, "sources": self._figures.sources()}
 
     def rows_held_back(self) -> int | None:
-        """See `EpochDriver.rows_held_back`: as of the last time that the sources were asked."""
+        """Count the rows in the sources that were not read when they were last asked."""
         return self._figures.rows_held_back()
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """See `EpochDriver.with_sources`.
+        """Add the figures of their sources to epochs' progress.
 
         ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on.
         """
@@ -328,11 +328,13 @@ class SourceLoop:
     # -- the thread -------------------------------------------------------------------------------
 
     def _close(self) -> None:
+        """Close the sources."""
         # What cannot be closed is in the log; nothing of the stream depends on it.
         close_all([("the sources", self._positions.close)])
         self._has_rows = False
 
     def _loop(self) -> None:
+        """Run epochs with and without input until the input ends or the query is stopped."""
         if is_bounded(self._trigger):
             self._positions.end_with_what_is_there()
         while not self._gate.closed:
@@ -350,7 +352,7 @@ class SourceLoop:
             self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
 
     def _read(self) -> bool:
-        """Carry out an epoch with rows, if it is time and there are any; say whether it was."""
+        """Run an epoch with rows if trigger and sources allow one; return whether it ran."""
         if self._input_ended or self._pace.left_s > 0:
             return False
         began_s = time.monotonic()
@@ -378,7 +380,7 @@ class SourceLoop:
         return True
 
     def _without_rows(self) -> bool:
-        """Carry out an epoch without input, if one is due; else let time pass."""
+        """Run an epoch without input if one is due, else pass time; return whether it ran."""
         if self._run.due:
             self._run.without_input()
             return True
@@ -388,10 +390,12 @@ class SourceLoop:
         return False
 
     def _end_input(self) -> None:
+        """Close all windows, once bounded input has ended."""
         self._input_ended = True
         self._run.end_input()
 
     def _insist_on_lease(self) -> None:
+        """Raise if another query has taken the checkpoint's lease; asked now and then."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._run.insist_on_lease()

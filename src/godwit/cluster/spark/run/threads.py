@@ -62,7 +62,7 @@ class Guard:
         return True
 
     def tell(self, error: BaseException) -> None:
-        """Tell of an error, unless the same has been told before."""
+        """Log and announce an error, unless the same one was announced before."""
         line = one_line(error)
         if line in self._told or len(self._told) >= _MAX_KINDS:
             return
@@ -94,7 +94,7 @@ class DaemonPool:
         self._closed = False
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Have a function called, once a thread is free; its future is cancelled by `close`."""
+        """Queue a call for the next free thread; `close` cancels its future."""
         future: Future[R] = Future()
         with self._changed:
             if self._closed:
@@ -110,7 +110,7 @@ class DaemonPool:
         return future
 
     def close(self, *, cancel: bool = True) -> None:
-        """Take no more calls, and begin none that wait; what runs goes on, nobody waits for it.
+        """Accept no more calls and cancel those that wait; nobody waits for what runs.
 
         cancel: ``False``: those that wait are carried out all the same.
         """
@@ -229,7 +229,7 @@ class EpochGate:
         *,
         broken_off: Callable[[], bool] = lambda: False,  # in the middle, in another way than here
     ) -> Iterator[None]:
-        """Carry out an epoch inside, once no other one is; the query fails by what it raises.
+        """Run an epoch inside, after the one that runs; an error raised inside fails the query.
 
         `stopped` is asked while the epoch cannot begin yet (see `pause`).
 
@@ -248,7 +248,7 @@ class EpochGate:
             raise
 
     def fail(self, error: BaseException) -> None:
-        """Let the query fail with an error, unless it has failed with another one before."""
+        """Fail the query with an error, unless it has failed already."""
         if self.failure is None:
             self.failure = error
         # What comes after it may not be committed: only the last epoch is delivered again.
@@ -256,7 +256,7 @@ class EpochGate:
 
     @contextmanager
     def between_epochs(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Do something inside while no epoch is carried out and none begins.
+        """Run the body while no epoch runs and none begins.
 
         Raises `GateClosedError` as `epoch`.
         """
@@ -287,7 +287,7 @@ class EpochGate:
             return self._changed.wait_for(lambda: self._closed, seconds)
 
     def close(self) -> None:
-        """Let no epoch begin any more."""
+        """Let no further epoch begin."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

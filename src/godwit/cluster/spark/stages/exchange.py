@@ -131,6 +131,7 @@ def _surroundings(
 
 @lru_cache(maxsize=4)
 def _broadcast_list(broadcasts: tuple[Any, ...], spark: SparkContext) -> Any:
+    """Java list of broadcast variables, as `PythonFunction` takes it."""
     # By PySpark's own objects: two of the JVM's are compared by asking it.
     return _java_list([broadcast._jbroadcast for broadcast in broadcasts], spark)  # noqa: SLF001
 
@@ -173,7 +174,7 @@ def placed(
     run: Callable[[int, list[bytes]], Iterable[Any]],
     spark: SparkContext,
 ) -> PythonStage:
-    """Give each lane its payloads as one list, in a task that prefers the location given."""
+    """Deliver each lane's payloads as one list to a task that prefers the lane's executor."""
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()
@@ -190,7 +191,7 @@ def streamed(
     run: Callable[[Iterator[bytes]], bytes],
     spark: SparkContext,
 ) -> PythonStage:
-    """Give a single lane its payloads one by one: they need not fit into memory together."""
+    """Deliver a single lane's payloads one by one: they need not fit into memory together."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
         acknowledge_quickly()

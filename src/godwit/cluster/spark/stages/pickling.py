@@ -65,6 +65,7 @@ def dumps(value: Any) -> bytes:
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
+        """Pickle classes by value with evaluated annotations; structs by a recipe of their own."""
         if type(obj) is _FIELD_KIND:
             return obj.name  # what `dataclasses` tells apart by identity
         reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
@@ -80,7 +81,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _evaluated(cls: type) -> dict[str, Any]:
-    """Give a class's own annotations as types in place of text."""
+    """Annotations of a class's own fields, evaluated to types."""
     own = inspect.get_annotations(cls)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -180,6 +181,7 @@ _unfinished: dict[Any, dict[str, _Later]] = {}
 
 
 def _fields(cls: Any) -> tuple[str, ...]:
+    """Names of the fields of a msgspec struct."""
     names: tuple[str, ...] = cls.__struct_fields__
     return names
 

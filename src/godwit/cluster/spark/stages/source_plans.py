@@ -175,7 +175,7 @@ def leaves_column(before: DataFrame, after: DataFrame, column: str) -> bool:
 
 
 def streams_in(dataframe: DataFrame) -> list[Any]:
-    """Give the nodes of a plan that read streams, in the order in which Spark comes upon them."""
+    """Nodes of a plan that read streams, in the order in which Spark visits them."""
     found = []
     pending = [_analysed(dataframe)]
     while pending:
@@ -193,7 +193,7 @@ def _analysed(dataframe: Any) -> Any:
 
 
 def _check_for_streaming(dataframe: Any, plan: Any) -> None:
-    """Let Spark check what it would check at the start of the query."""
+    """Run Spark's checks for streaming plans on a DataFrame."""
     jvm = dataframe.sparkSession._jvm  # noqa: SLF001  what is not in PySpark
     append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -210,6 +210,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _children(node: Any) -> list[Any]:
+    """Children of a node of Spark's plan."""
     return _items(node.children())
 
 
@@ -254,7 +255,7 @@ def offset_layout(
     frames: Sequence[tuple[str, DataFrame]],  # that the query unites: source, DataFrame after maps
     sources: Mapping[str, DataFrame],  # those before the maps
 ) -> OffsetLayout:
-    """Say whose the offsets of a query are.
+    """Map the lines of Spark's offset log to the flow's sources.
 
     Raises `InvalidFlowError` if a map brings in a stream that is not a source's.
     """
@@ -310,11 +311,12 @@ def _place(stream: Any, streams: Sequence[Any]) -> int | None:
 
 
 def _text(stream: Any) -> str:
+    """Text of a Java object."""
     return str(stream.simpleString(100))
 
 
 def _reads(stream: Any) -> dict[str, str]:
-    """Say which data a stream reads; empty where Spark's plan does not tell."""
+    """Describe the data that a stream reads; empty if Spark's plan does not say."""
     kind = stream.getClass().getSimpleName()
     if kind == "StreamingRelation":
         source = stream.dataSource()

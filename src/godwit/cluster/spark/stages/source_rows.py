@@ -68,7 +68,7 @@ def slots_of(feed: Feed) -> dict[str, str]:
 def feed_frames(
     feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
-    """Give the source of every feed, and its rows as slots (and a tag, where there are several)."""
+    """DataFrame of each feed, with its source: rows in slots, tagged if there are several."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         types.update(zip(slots_of(feed).values(), feed.schema.types, strict=True))
@@ -107,7 +107,7 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
 def read_feeds(
     feeds: tuple[Feed, ...], table: pa.Table
 ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-    """Give each operator its rows of a table that `streaming_dataframe` laid out."""
+    """Split a table laid out by `streaming_dataframe` into the rows of each operator."""
     for number, feed in enumerate(feeds):
         rows = table
         if len(feeds) > 1:
@@ -129,7 +129,10 @@ class FrameStage:
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """See `SourceStage`; items are Arrow batches without their schema."""
+        """Combine a partition's rows per key, and split them by lane.
+
+        Items are Arrow batches without their schema.
+        """
         shipped = shipments(lanes, instruction)
         batches = (pa.ipc.read_record_batch(pa.py_buffer(data), self.schema) for data in items)
         for number, table in enumerate(gathered(batches)):

@@ -48,7 +48,7 @@ class SplitStage:
     def ship(
         self, lanes: LaneFlow, instruction: EpochInstruction, items: Iterable[Any], partition: int
     ) -> Iterator[Blob]:
-        """See `SourceStage.ship`."""
+        """Read a task's splits, combine their rows per key, and split them by lane."""
         del partition  # splits have numbers of their own
         # A task may run again, while lanes have its first rows; the driver reads for all of them.
         places = 0 if TaskContext.get() is None else len(instruction.places)
@@ -57,7 +57,7 @@ class SplitStage:
 
 
 def planned_tasks(rows: PlannedRows, cores: int) -> EpochRows:
-    """Say who reads the rows of an epoch: the driver, or tasks."""
+    """Choose who reads an epoch's splits: the driver if rows are few, else tasks."""
     if not rows.splits or (
         rows.rows is not None
         and rows.size_bytes is not None

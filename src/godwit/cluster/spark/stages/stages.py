@@ -266,7 +266,7 @@ def _run_jobs(
 
 @contextmanager
 def _named(name: str, spark: SparkContext) -> Iterator[None]:
-    """Let Spark's UI show what is made inside under a name, in place of a line of our code."""
+    """Show what runs inside under a name in Spark's UI."""
     site = SCCallSiteSync(spark)  # type: ignore[no-untyped-call]
     site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
     with site:

@@ -97,7 +97,7 @@ def fetch_copies(
     key_groups: Sequence[int],
     spark: SparkContext,
 ) -> dict[int, int]:
-    """Have another executor send copies; return key group → version; blocks until they are there.
+    """Fetch copies from another executor; return key group → version once they are there.
 
     Raises `MigrationError` if not all came that was asked for, or Spark ran a part of the job on
     another executor.
