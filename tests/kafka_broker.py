@@ -111,14 +111,12 @@ class KafkaServer:
                 start_new_session=True,
             )
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                # The relay listens once the broker does.
-                with socket.create_connection(("127.0.0.1", self.relay.port), 1):
-                    return
-            except OSError:
+        for port in (self.port, self.relay.port):  # the relay listens once the broker does
+            while not _is_open(port):
+                if time.monotonic() > deadline or process.poll() is not None:
+                    log_text = (self.directory / "log").read_text()
+                    pytest.fail(f"The broker did not start: {log_text}")
                 time.sleep(0.02)
-        pytest.fail(f"The broker did not start: {(self.directory / 'log').read_text()}")
 
     def signal(self, number: int) -> None:
         """Send a signal to it, and to whatever it has started."""
@@ -251,7 +249,8 @@ def running_broker() -> Iterator[KafkaBroker]:
     if command is None:
         pytest.skip("Kafka tests need a broker: pip install noida-db, or GODWIT_KAFKA=host:port.")
     directory = Path(tempfile.mkdtemp(prefix="godwit-kafka-"))
-    port = _free_port()
+    held = _held_port()  # also while the broker is down
+    port = int(held.getsockname()[1])
     relay = KafkaRelay(port, directory / "log")
     server = KafkaServer(command, directory, port, relay)
     try:
@@ -262,6 +261,7 @@ def running_broker() -> Iterator[KafkaBroker]:
             server.end(signal.SIGTERM)
     finally:
         relay.end()
+        held.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -290,6 +290,18 @@ def _command() -> list[str] | None:
     return None if found is None else [found]
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+def _is_open(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            # While nobody listens, a connection from a port to itself is possible.
+            return bool(connection.getsockname() != connection.getpeername())
+    except OSError:
+        return False
+
+
+def _held_port() -> socket.socket:
+    """Take a free port for as long as the socket is open: nobody but a listener gets it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

@@ -352,7 +352,10 @@ class Relay:
             lost = asyncio.Event()
             watching = partial(_End, lambda _: None, lost.set)
             try:
-                await self.loop.create_connection(watching, *self.broker)
+                watch, _ = await self.loop.create_connection(watching, *self.broker)
+                if watch.get_extra_info("sockname") == watch.get_extra_info("peername"):
+                    watch.abort()  # a connection to itself: nobody listens there
+                    raise ConnectionRefusedError
             except OSError:
                 self._there = False
                 self._refuse()
