@@ -24,9 +24,10 @@ from godwit.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from godwit.cli.demo.recording import Audience
-    from godwit.cli.demo.story import Outcome, Settings
+    from godwit.cli.demo.story import Days, Outcome, Settings
 
 _DESCRIPTION = """\
 Stream every flight that left New York in 2013 (336,776 rows) through two keyed operators on a
@@ -186,8 +187,9 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
         key_groups=args.key_groups,
         kill=not args.no_kill,
     )
+    days = story.load_days(settings.days)  # while the rest is imported
     with audience_for(console, plain=args.plain) as audience:
-        outcome = _player(args)(settings, audience)
+        outcome = _player(args)(settings, audience, days)
     from godwit.cli.plots import epoch_figure, save  # noqa: PLC0415  matplotlib is slow as well
 
     save(epoch_figure(outcome.recording), work_dir / "epochs.png")
@@ -198,7 +200,7 @@ def _play_story(args: argparse.Namespace, work_dir: Path, console: Console) -> i
     return 0 if outcome.ok else 1
 
 
-def _player(args: argparse.Namespace) -> Callable[[Settings, Audience], Outcome]:
+def _player(args: argparse.Namespace) -> Callable[[Settings, Audience, Future[Days]], Outcome]:
     """Return what plays the demo."""
     if args.local:
         from godwit.cli.demo import local_story  # noqa: PLC0415  as in `_play_story`

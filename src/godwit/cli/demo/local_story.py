@@ -24,12 +24,10 @@ from godwit.cli.demo.story import (
     COLUMNS,
     PLANE,
     ROUTE,
+    Days,
     Outcome,
     Settings,
-    days_of,
     delays,
-    find_flights,
-    load_flights,
     third_to,
     write_day,
 )
@@ -42,6 +40,7 @@ from godwit.model import events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
 
     from godwit.checkpoint.records import CommitRecord
     from godwit.engine.latency import SourceLatency
@@ -50,14 +49,13 @@ if TYPE_CHECKING:
     from godwit.model.events import Event
 
 
-def play(settings: Settings, audience: Audience) -> Outcome:
+def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outcome:
     """Run the demo from start to end in this process."""
     folder = settings.work_dir
-    flights = load_flights(find_flights())
-    days = days_of(flights, settings.days)
     (folder / "in").mkdir()
-    started_s = time.time()
-    run = _Run(settings, Recording(started_s=started_s, rows_in_all=_rows(days)), audience)
+    run = _Run(settings, Recording(started_s=time.time(), rows_in_all=0), audience)
+    days = loading.result()
+    run.recording.rows_in_all = _rows(days)
     audience.say(f"{len(days)} days of flights, {settings.executors - 1} executors in this process")
     try:
         _Script(settings, run, audience, days).play()
@@ -73,7 +71,7 @@ def play(settings: Settings, audience: Audience) -> Outcome:
     )
 
 
-def _rows(days: Iterable[tuple[int, pa.Table]]) -> int:
+def _rows(days: Days) -> int:
     return sum(rows.num_rows for _, rows in days)
 
 
@@ -155,7 +153,7 @@ class _Script:
         settings: Settings,
         run: _Run,
         audience: Audience,
-        days: list[tuple[int, pa.Table]],
+        days: Days,
     ) -> None:
         self._settings, self._run, self._audience, self._days = settings, run, audience, days
         self._last = str(settings.executors - 1)  # the executor that joins

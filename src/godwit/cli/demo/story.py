@@ -24,7 +24,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +48,8 @@ from godwit.model import events
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from pyspark.sql import SparkSession
 
@@ -86,16 +87,11 @@ class Outcome:
         return not self.checkpoint_problems and all(c.equal for c in self.comparisons)
 
 
-def play(settings: Settings, audience: Audience) -> Outcome:
+def play(settings: Settings, audience: Audience, days: Future[Days]) -> Outcome:
     """Run the demo from start to end; processes always end."""
     folder = settings.work_dir
-    archive = find_flights()
     # Spark takes seconds to start: the days are written meanwhile.
-    thread = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
-    writing = thread.submit(
-        lambda: write_days(load_flights(archive), folder / "days", days=settings.days)
-    )
-    thread.shutdown(wait=False)
+    writing = in_background(lambda: write_days(days.result(), folder / "days"))
     with LocalCluster(
         settings.executors - 1,
         work_dir=folder / "cluster",
@@ -129,6 +125,17 @@ def play(settings: Settings, audience: Audience) -> Outcome:
         checkpoint_problems=tuple(f"{f.file}: {f.problem}" for f in report.findings),
         stream_s=recording.epochs[-1].at_s,
     )
+
+
+_T = TypeVar("_T")
+
+
+def in_background(work: Callable[[], _T]) -> Future[_T]:
+    """Do something in a thread of its own."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
+    future = thread.submit(work)
+    thread.shutdown(wait=False)
+    return future
 
 
 PLANE, ROUTE = ("tailnum", "year"), ("origin", "dest")
@@ -438,17 +445,27 @@ def load_flights(archive: Path) -> pa.Table:
     return read.cast(COLUMNS)
 
 
-def write_days(flights: pa.Table, directory: Path, *, days: int) -> Sequence[Path]:
-    """Write the first `days` days as one file each and return the files, oldest first.
+Days: TypeAlias = list[tuple[int, pa.Table]]
+"""Month and day (``mmdd``), and the rows of that day in their order."""
+
+
+def load_days(days: int) -> Future[Days]:
+    """Begin to load the first `days` days; raises at once if their rows are not installed."""
+    archive = find_flights()
+    return in_background(lambda: days_of(load_flights(archive), days))
+
+
+def write_days(days: Days, directory: Path) -> Sequence[Path]:
+    """Write days as one file each and return the files, oldest first.
 
     Each file is younger than the one before, so that a file source takes them in order.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    return [write_day(directory, date, rows) for date, rows in days_of(flights, days)]
+    return [write_day(directory, date, rows) for date, rows in days]
 
 
-def days_of(flights: pa.Table, days: int) -> list[tuple[int, pa.Table]]:
-    """Return the first `days` days: month and day (``mmdd``), and the rows in their order."""
+def days_of(flights: pa.Table, days: int) -> Days:
+    """Return the first `days` days."""
     number = pc.add(pc.multiply(flights["month"], 100), flights["day"]).to_numpy()
     order = np.argsort(number, kind="stable")
     dates, firsts = np.unique(number[order], return_index=True)

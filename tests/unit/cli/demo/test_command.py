@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from godwit.cli.demo.recording import Audience, Comparison, Recording
 from godwit.cli.main import main
 
 if TYPE_CHECKING:
-    from godwit.cli.demo.story import Outcome, Settings
+    from godwit.cli.demo.story import Days, Outcome, Settings
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Replace the play by one without Spark, and keep what it was asked for."""
     asked: list[Settings] = []
 
-    def play(settings: Settings, audience: Audience) -> Outcome:
+    def play(settings: Settings, audience: Audience, _days: Future[Days]) -> Outcome:
         asked.append(settings)
         audience.say("on stage")
         recording = Recording(started_s=0.0, rows_in_all=10)
@@ -45,7 +46,13 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         )
 
     monkeypatch.setattr(story, "play", play)
+    monkeypatch.setattr(story, "load_days", no_days)
     return asked
+
+
+def no_days(_days: int) -> Future[Days]:
+    """Load nothing."""
+    return Future()
 
 
 def test_an_equal_result_is_status_zero_and_leaves_a_picture(
@@ -125,10 +132,11 @@ def test_ctrl_c_is_status_130_and_removes_the_temporary_directory(
 ) -> None:
     seen: list[Path] = []
 
-    def play(settings: Settings, _audience: Audience) -> Outcome:
+    def play(settings: Settings, _audience: Audience, _days: Future[Days]) -> Outcome:
         seen.append(settings.work_dir)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(story, "play", play)
+    monkeypatch.setattr(story, "load_days", no_days)
     assert main(["demo"]) == 130
     assert not seen[0].exists()

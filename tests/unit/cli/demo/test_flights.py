@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from godwit.cli.demo.story import DemoDataError, find_flights, load_flights, write_days
+from godwit.cli.demo.story import DemoDataError, days_of, find_flights, load_flights, write_days
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def test_an_archive_that_cannot_be_read_is_named(
 
 def test_each_day_is_a_file_and_later_days_are_younger(tmp_path: Path) -> None:
     flights = pa.table({"month": [2, 1, 1, 10, 1], "day": [1, 2, 1, 3, 2], "n": [0, 1, 2, 3, 4]})
-    files = write_days(flights, tmp_path, days=3)
+    files = write_days(days_of(flights, 3), tmp_path)
     assert [file.name for file in files] == [
         "flights-2013-01-01.parquet",
         "flights-2013-01-02.parquet",

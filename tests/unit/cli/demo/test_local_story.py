@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from godwit.cli.demo.local_story import play
-from godwit.cli.demo.story import Settings
+from godwit.cli.demo.story import Settings, load_days
 from godwit.cli.main import main
 from godwit.model import events
 
@@ -49,7 +49,7 @@ class Listening:
 def test_its_results_are_exact_though_key_groups_move_and_an_executor_dies(tmp_path: Path) -> None:
     audience = Listening()
     settings = Settings(work_dir=tmp_path, days=16, days_per_epoch=1, key_groups=24)
-    outcome = play(settings, audience)
+    outcome = play(settings, audience, load_days(settings.days))
     assert outcome.ok
     assert [comparison.rows > 100 for comparison in outcome.comparisons] == [True, True]
     recording = outcome.recording
