@@ -119,7 +119,7 @@ class Fusing:
             yield self._standing
 
     def answered(self, proposal: Proposal) -> None:
-        """Note that a proposal was carried out or turned down."""
+        """Record that a proposal was carried out or turned down."""
         self._standing = None
         self._hysteresis.forget(proposal.subject)
 

@@ -98,13 +98,13 @@ class Migrations(Protocol):
         """Begin to carry out a plan; raises where it cannot be (any more)."""
 
     def change_lanes(self, request: LanesRequested) -> None:
-        """Have key groups change lane within their executors, from the next epoch on."""
+        """Request that key groups change lane within their executors, from the next epoch on."""
 
     def drain(self, executor: str) -> None:
-        """Let nothing move onto an executor any more."""
+        """Mark an executor as draining: no key group moves onto it any more."""
 
     def stay(self, executor: str) -> None:
-        """Let an executor that was to be removed stay."""
+        """Cancel the draining of an executor."""
 
     def cancel(self, migration: str, reason: str) -> None:
         """End a migration: what has switched stays, the rest does not move."""

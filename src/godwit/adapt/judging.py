@@ -89,7 +89,7 @@ class Judge:
         )
 
     def recall(self, event: events.Event) -> None:
-        """Restore the verdict of an earlier run."""
+        """Restore the judgement of an earlier run from its event; ignore other events."""
         if isinstance(event, events.DecisionJudged):
             self._ineffective = None
             if event.verdict == "no help":
@@ -117,7 +117,7 @@ class Judge:
             self._judge(one, wanted.measured, situation)
 
     def _judge(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
-        """Give a verdict, and remember a situation in which executors did not help."""
+        """Announce whether a decision helped, and record the load at which one did not."""
         gained, due = one.before_figure - measured, one.before_figure - one.expected
         met = measured <= one.target
         if one.kind == "in":
@@ -138,7 +138,7 @@ class Judge:
         self._tell(one, "helped" if helped else "no help", reason, measured)
 
     def _overtaken(self, reason: str) -> None:
-        """Give up judging a decision, and say why."""
+        """Stop judging a decision, and announce the reason."""
         one, self._decided = self._decided, None
         if one is not None:
             self._tell(one, "overtaken", reason, None)

@@ -322,7 +322,7 @@ class Controller:
             )
 
     def answered(self, proposal: Proposal) -> None:
-        """Do nothing: a proposal that still holds is made again."""
+        """Do nothing: a proposal that still pays is made again."""
 
     # -- act --------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class Controller:
         return proposal.cost
 
     def act(self, proposal: Proposal) -> bool:
-        """Carry out a proposal: moves, lanes, or another number of executors."""
+        """Execute a proposal: moves, lanes, or another number of executors."""
         change = proposal.change
         if isinstance(change, Rebalance):
             self._planning.spend(change.plan.selected, self._clock.now_s())

@@ -651,7 +651,7 @@ def _nearly_proved(solution: Solution) -> bool:
 
 
 def _excess_key_groups(problem: Problem) -> int:
-    """Least number of moves that bring all executors down to the mean and empty draining ones."""
+    """Minimum number of moves that bring executors down to the mean, and empty draining ones."""
     load, room = metrics.loads(problem, problem.current), problem.speed.copy()
     room[problem.draining] = 0.0
     excess = load - metrics.mean_index(problem) * room

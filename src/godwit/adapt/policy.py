@@ -121,7 +121,7 @@ class Hysteresis:
         return times >= self._confirm
 
     def record(self, subject: str, change: str, at_s: float) -> None:
-        """Let a subject rest from now on; its next change must be confirmed anew."""
+        """Start a subject's rest; its next change must be confirmed from the beginning."""
         self.forget(subject)
         self._made[subject] = change, at_s
 
@@ -131,7 +131,7 @@ class Hysteresis:
         return change if now_s - at_s < self._rest_s else ""
 
     def forget(self, subject: str) -> None:
-        """Have a subject's next change confirmed anew."""
+        """Require that a subject's next change is confirmed from the beginning."""
         self._proposed.pop(subject, None)
 
 

@@ -276,7 +276,7 @@ which some may go: what lies between is the knee of the curve."""
 
 
 def _first(curve: FloatArray, target_s: float) -> int | None:
-    """Fewest executors at which a curve of latencies is at most the target, or ``None``."""
+    """Minimum number of executors whose latency is at most the target; ``None`` if none is."""
     met = np.flatnonzero(curve <= target_s)
     return int(met[0]) + 1 if len(met) else None
 
@@ -387,6 +387,7 @@ class Latency:
 
 
 def _check_quantile(quantile: object) -> None:
+    """Refuse a quantile of the latency that is not between 0 and 1."""
     if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile < 1:
         raise InvalidControlError(
             f"The quantile of a latency target is {quantile!r}.",
@@ -532,7 +533,7 @@ class Custom:
 def custom(
     function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
 ) -> Custom:
-    """Let a function say how many executors there should be.
+    """Scale by a function that returns the number of executors there should be.
 
     It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
     """

@@ -156,7 +156,7 @@ class SpreadHotKeys:
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Note that a proposal was carried out or turned down."""
+        """Record that a proposal was carried out or turned down."""
         change = proposal.change
         self._standing.pop((change.operator, change.hash), None)
         self._hysteresis.forget(f"{change.operator} {change.hash}")

@@ -377,5 +377,6 @@ def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:
 
 
 def _total(columns: list[FloatArray]) -> FloatArray:
+    """Sum columns of equal length, element by element."""
     total: FloatArray = np.sum(columns, axis=0)
     return total

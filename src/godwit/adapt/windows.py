@@ -429,7 +429,7 @@ class SplitOrCombine:
             yield replace(self._standing[first], change=change)
 
     def answered(self, proposal: Proposal) -> None:
-        """Note that a proposal was carried out or turned down."""
+        """Record that a proposal was carried out or turned down."""
         self._forget(proposal.subject.removeprefix(_SUBJECT))
 
     def _layout(self, flow: CompiledFlow, part: ConsolidatePart) -> tuple[WindowLayout | None, int]:
@@ -572,6 +572,6 @@ class SharePanes:
         yield from tuple(self._standing.values())
 
     def answered(self, proposal: Proposal) -> None:
-        """Note that a proposal was carried out."""
+        """Record that a proposal was carried out."""
         self._standing.pop(proposal.change.operator, None)
         self._hysteresis.forget(proposal.change.operator)

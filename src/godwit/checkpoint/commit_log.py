@@ -250,7 +250,7 @@ class CommitLog:
         return tuple(edits)
 
     def next_edit(self, edit: EditRecord) -> EditRecord:
-        """Give an edit the next number, and the digests of its predecessors."""
+        """Give an edit the next number, and add the digests of its predecessors."""
         return msgspec.structs.replace(
             edit,
             number=max(self.edit_numbers(), default=-1) + 1,
@@ -320,7 +320,7 @@ class CommitLog:
         return max((m for m in self._manifests if m <= epoch), default=-1)
 
     def forget_manifests(self, *, before: int) -> None:
-        """Note that manifests of epochs before `before` were deleted."""
+        """Record that manifests of epochs before `before` were deleted."""
         for epoch in [epoch for epoch in self._manifests if epoch < before]:
             self._manifests.remove(epoch)
 

@@ -267,7 +267,7 @@ def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -
 
 
 def keep_position(log: CommitLog, source: str) -> None:
-    """Let a source of Godwit's own read something else from where it was read.
+    """Allow a source of Godwit's own to read other data from its present position.
 
     The last committed batch has its position.
     """

@@ -334,7 +334,7 @@ def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
 
 
 def keep_offsets(storage: CheckpointStorage, source: str) -> None:
-    """Let a source that reads other data continue at its present offsets."""
+    """Allow a source that reads other data to continue at its present offsets."""
     layout = load_layout(storage)
     names = sorted(set() if layout is None else _sources(layout))
     if layout is None or source not in names:

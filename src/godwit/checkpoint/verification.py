@@ -586,7 +586,7 @@ def plan_record_repair(storage: CheckpointStorage) -> RecordRepair:
 
 
 def carry_out(storage: CheckpointStorage, steps: Sequence[RepairStep]) -> None:
-    """Carry out the steps of a repair; may be repeated after a crash."""
+    """Execute the steps of a repair; may be repeated after a crash."""
     for step in steps:
         if step.action == "none":
             continue

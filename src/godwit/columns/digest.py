@@ -50,7 +50,7 @@ class RowsDigest:
         self._sums: list[_Sum] = []
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Go on with the rows that follow."""
+        """Add the rows that follow."""
         self.rows += batch.num_rows
         parts = [part for column in batch.columns for part in _parts(column)]
         if not self._sums:
@@ -74,7 +74,7 @@ class _Sum:
         self._adler = 1
 
     def add(self, part: npt.NDArray[Any] | int) -> None:
-        """Go on with numbers of 64 bits, with bytes, or with so many zeros."""
+        """Add 64-bit numbers, bytes, or so many zeros."""
         if isinstance(part, int):
             self._count += part
         elif part.dtype == np.uint8:
@@ -98,7 +98,7 @@ def _odd(count: int) -> npt.NDArray[np.uint64]:
 
 
 def _parts(array: pa.Array) -> Iterator[npt.NDArray[Any] | int]:
-    """Take a column apart into numbers and bytes: as many parts, whatever the rows are."""
+    """Split a column into numbers and bytes: as many parts, whatever the rows are."""
     mask = mask_of(array)
     yield len(array) if mask is None else (~mask).astype(np.uint64)
     dtype = array.type

@@ -139,7 +139,7 @@ class EventTimes:
         self._flow = flow
 
     def end_input(self) -> None:
-        """Note that no source will have rows any more."""
+        """Mark all sources as ended: no more rows come."""
         self._ended = self._close_at_end
 
     def epoch_times(

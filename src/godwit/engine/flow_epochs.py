@@ -102,7 +102,7 @@ class FlowEpochs(Generic[RowsT]):
         return is_pending(view, self.times, **self._clocks_us())
 
     def end_input(self) -> None:
-        """Note that the input has ended: open windows will close."""
+        """Mark the input as ended, so that open windows close."""
         self.times.end_input()
 
     def _clocks_us(self) -> dict[str, int]:

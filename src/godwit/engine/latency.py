@@ -51,7 +51,7 @@ class SeenArrivals:
         self._rows: list[float] = []
 
     def see(self, at_us: float, beyond: float) -> None:
-        """Note that rows beyond those that were taken were there at a time."""
+        """Record that at `at_us` so many rows were there beyond those already read."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
             self._rows.append(self._taken + beyond)
@@ -63,7 +63,7 @@ class SeenArrivals:
             self._rows[-1] = rows
 
     def take(self, rows: float) -> npt.NDArray[np.float64]:
-        """Take the oldest rows, which were seen; shape ``(n, 3)``: rows, first and last arrival."""
+        """Remove the oldest rows; shape ``(n, 3)``: number of rows, first and last arrival."""
         begin, end = self._taken, self._taken + rows
         times, seen = np.array(self._times_us), np.array(self._rows)
         # What was there at the first look came all at once.

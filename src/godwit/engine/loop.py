@@ -284,17 +284,17 @@ class SharedConductor:
             conductor.migrate(request)
 
     def change_lanes(self, request: LanesRequested) -> None:
-        """Have key groups change lane within their executors, from the next epoch on."""
+        """Request that key groups change lane within their executors, from the next epoch on."""
         with self.locked() as conductor:
             conductor.change_lanes(request)
 
     def drain(self, executor: str) -> None:
-        """Let nothing move onto an executor any more."""
+        """Mark an executor as draining: no key group moves onto it any more."""
         with self.locked() as conductor:
             conductor.drain(executor)
 
     def stay(self, executor: str) -> None:
-        """Let an executor that was to be removed stay."""
+        """Cancel the draining of an executor."""
         with self.locked() as conductor:
             conductor.stay(executor)
 

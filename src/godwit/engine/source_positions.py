@@ -127,11 +127,12 @@ class PlannedRows:
 
     @property
     def size_bytes(self) -> int | None:
-        """About how many bytes they take where they are stored; ``None`` if that is not known."""
+        """Size in bytes of the rows where they are stored, about; ``None`` if not known."""
         return _sum([numbered.split.size_bytes for numbered in self.splits])
 
 
 def _sum(numbers: list[int | None]) -> int | None:
+    """Sum of numbers; ``None`` if one of them is not known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 
@@ -180,6 +181,7 @@ class SourcePositions:
             raise
 
     def _open(self, name: str, source: Source) -> None:
+        """Open a source at its position of the last record."""
         committed = name in self._committed
         self._until.pop(name, None)
         with _OPENING:
@@ -309,6 +311,7 @@ class SourcePositions:
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
     def _planned(self, ends: Mapping[str, Position], splits: list[NumberedSplit]) -> PlannedRows:
+        """Make the plan of a batch that ends at these positions."""
         recorded = {**self._positions, **ends}
         ref = BatchRef(
             number=self._number + 1,
@@ -319,7 +322,7 @@ class SourcePositions:
         return PlannedRows(ref=ref, begins=self.positions, splits=tuple(splits))
 
     def committed(self, batch: BatchRef) -> None:
-        """Take note that a batch is committed, and tell the sources."""
+        """Record that a batch is committed, and report it to the sources."""
         before, self._number, self._played = self._positions, batch.number, batch.digest == PLAYED
         self._positions = dict(batch.positions)
         self._committed = set(batch.positions)
@@ -328,7 +331,7 @@ class SourcePositions:
                 self._note(name)
 
     def _note(self, name: str) -> None:
-        """Tell a source that all up to its position is processed: for others' eyes alone."""
+        """Report a source's committed position to it, for others to see, such as Kafka's groups."""
         try:
             self._opened[name].committed(self._position(name))
         except Exception as error:  # noqa: BLE001  the epoch is committed, whatever it raises

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
 
 
-def can_spread(operator: KeyedOperator) -> bool:
-    """Return whether hot keys of an operator can be spread while it runs."""
-    return isinstance(operator, IntervalJoin) and bool(operator.spread)
-
-
 def spreading_joins(operators: Iterable[KeyedOperator]) -> list[IntervalJoin]:
     """Return the joins whose hot keys can be spread while they run."""
     return [o for o in operators if isinstance(o, IntervalJoin) and o.spread]
@@ -50,7 +45,7 @@ class SpreadOrders:
             return key_hash in self._orders or self._spreads.changing(key_hash)
 
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
-        """Let a key have another grid from the next epoch on; false where it cannot be now."""
+        """Give a key another grid from the next epoch on; ``False`` if it cannot change now."""
         with self._lock:
             taken = key_hash in self._orders or self._spreads.changing(key_hash)
             if taken or set(self._spreads.grid_of(key_hash).parts) & set(grid.parts):

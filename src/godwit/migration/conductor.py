@@ -39,14 +39,14 @@ class Ports(Protocol):
     """The conductor's ports to cluster, events and clock."""
 
     def warm(self, order: StartWarming) -> None:
-        """Have copies warmed in the background.
+        """Warm copies in the background.
 
         To be answered by `Conductor.warmed` or `Conductor.warming_failed`; silence counts as a
         failure after a while.
         """
 
     def drop(self, order: DropCopies) -> None:
-        """Have copies deleted, after earlier orders to that executor."""
+        """Delete copies, after earlier orders to that executor."""
 
     def announce(self, event: Event) -> None:
         """Publish an event; events are in the order of the calls."""
@@ -213,7 +213,7 @@ class Conductor:
         self._handle(request, started)
 
     def change_lanes(self, request: inputs.LanesRequested) -> None:
-        """Have key groups change lane within their executors: no state moves.
+        """Request that key groups change lane within their executors: no state moves.
 
         Raises `InvalidPlanError` if a lane, key group or executor does not exist.
         Raises `MigrationError` if the component is about to be another one.
@@ -222,13 +222,13 @@ class Conductor:
         self._handle(request)
 
     def drain(self, executor: str) -> None:
-        """Let nothing move onto an executor any more."""
+        """Mark an executor as draining: no key group moves onto it any more."""
         new = executor in self._view.executors and executor not in self._view.draining
         event = self._event(events.ExecutorDraining, executor=executor) if new else None
         self._handle(inputs.DrainRequested(executor=executor), event)
 
     def stay(self, executor: str) -> None:
-        """Let an executor that was to be removed stay."""
+        """Cancel the draining of an executor."""
         new = executor in self._view.draining
         event = self._event(events.ExecutorKept, executor=executor) if new else None
         self._handle(inputs.StayRequested(executor=executor), event)

@@ -326,7 +326,7 @@ class MigrationProtocol:
         self._run.copies.regroup(fact.parts, fact.states)
 
     def _drain_requested(self, executor: str) -> None:
-        """Let no key group move onto an executor any more."""
+        """Mark an executor as draining: no key group moves onto it any more."""
         if executor in self._run.executors:
             self._run.draining.add(executor)
             for c in self._components.values():
@@ -335,7 +335,7 @@ class MigrationProtocol:
     # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
 
     def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
-        """Note warmed copies, and drop those that nobody needs any more."""
+        """Record warmed copies, and drop those that nobody needs any more."""
         c = self._component(fact.component)
         unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
@@ -360,7 +360,7 @@ class MigrationProtocol:
     # Losses.
 
     def _executor_lost(self, executor: str) -> None:
-        """Give the key groups of a lost executor new places, and suspend them."""
+        """Assign the key groups of a lost executor to others, and suspend them."""
         run = self._run
         if executor not in run.executors:
             return

@@ -241,7 +241,7 @@ class Regroupings:
         self.go_on()
 
     def go_on(self) -> None:
-        """Take the next step of the regrouping in progress, if it can."""
+        """Advance the regrouping in progress by a step, if it can."""
         while (request := self._request) is not None and self._conductor.view.executors:
             if self._is_ready():
                 self._begin_stage(request)

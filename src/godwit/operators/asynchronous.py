@@ -166,7 +166,7 @@ class AsyncCalls:
         return finished
 
     async def _key(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
-        """Do all calls for a key, again where an attempt fails; return the rows."""
+        """Run all calls for a key, and retry where an attempt fails; return the rows."""
         settings, of_key = self._settings, work.called[group]
         timers = list(of_key.timers)
         attempt = 1
@@ -193,7 +193,7 @@ class AsyncCalls:
             attempt += 1
 
     async def _attempt(self, work: KeysToCall, group: int, named: Mapping[str, Any]) -> list[Any]:
-        """Do all calls for a key once; return the rows."""
+        """Run all calls for a key once; return the rows."""
         emitted: list[Any] = []
         for call in self._calls.of_key(work, group):
             limit = asyncio.timeout(self._timeout_s)

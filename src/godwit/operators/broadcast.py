@@ -197,7 +197,7 @@ class BroadcastOperator(KeyedOperator):
 
     @property
     def kind(self) -> str:  # type: ignore[override]  # that of an instance
-        """That of the operator."""
+        """Kind of the operator that has the tables."""
         return self.inner.kind
 
     @cached_property

@@ -329,7 +329,7 @@ def check_arguments(
     named: Iterable[str] = (),  # what it gets by name beside them
     awaited: bool = False,  # whether it may be asynchronous
 ) -> None:
-    """Refuse a function that cannot be called so, or that is asynchronous where none may be."""
+    """Refuse a function that cannot be called as `called` says, or is async where none may be."""
     name = function_name(function)
     if not awaited and is_asynchronous(function):
         raise InvalidFlowError(

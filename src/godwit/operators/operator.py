@@ -302,7 +302,7 @@ class KeyedOperator(ABC):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Its windows and the user's choice, where they may share panes."""
+        """Panes of its windows, and the user's choice of sharing; ``None`` if it cannot share."""
         return None
 
     def home(self, num_key_groups: int) -> int:
@@ -327,7 +327,7 @@ class KeyedOperator(ABC):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """Its states: one, unless the user has named several."""
+        """States of the operator: one, unless the user has named several."""
         return (StateId(self.name, STATE),)
 
     def schema_of(self, state: str) -> StateSchema:  # noqa: ARG002

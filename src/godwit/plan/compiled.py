@@ -181,7 +181,7 @@ class CompiledFlow:
 
     @property
     def levels(self) -> int:
-        """Number of levels."""
+        """Number of levels: stages of lanes one after the other, from the sources on."""
         return max(component.level for component in self.components)
 
     def operator(self, name: str) -> KeyedOperator:

@@ -17,7 +17,7 @@ class CommittedEpochs(Protocol):
 
     @property
     def retained_epochs(self) -> range:
-        """Those whose records are there."""
+        """Epochs whose commit records are still there."""
 
     def point(self, epoch: int) -> HistoryPoint:
         """Return a retained epoch with its history and digest."""

@@ -70,7 +70,7 @@ def way_of(on_divergence: OnDivergence, sink: str) -> Way:
 def continue_delivery(
     sink: Sink, name: str, epochs: CommittedEpochs, position: Position, way: Way
 ) -> str | None:
-    """Let an open sink continue after the checkpoint's last epoch, or refuse.
+    """Continue an open sink after the checkpoint's last epoch, or refuse.
 
     `sink`, `name`: the sink, and what it is called. `epochs`, `position`: the checkpoint, and what
     it knows of the sink. `way`: what to do where the two do not go on from one another. Returns
@@ -300,7 +300,7 @@ def _not_continued(
 def _lacking(
     log: CommitLog, record: CommitRecord, name: str, point: HistoryPoint | None
 ) -> Iterator[Finding]:
-    """Yield missing files of an epoch that is not delivered yet."""
+    """Yield a finding for each missing file of an epoch that is not delivered yet."""
     sink = record.sinks[name]
     if point is not None and point.epoch >= record.epoch:
         return

@@ -154,7 +154,7 @@ class KafkaSink(TargetSink):
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Look for the topic and take the transactional id over."""
+        """Look the topic up, and claim the transactional id."""
         self._context = context
         self._schema = storable_schema(context.schema)
         self._check_columns()
@@ -195,7 +195,7 @@ class KafkaSink(TargetSink):
         return HistoryPoint(**json.loads(place.metadata))
 
     def cannot_roll_back(self) -> str:
-        """Say why messages cannot be taken back."""
+        """Reason why messages cannot be taken back."""
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
@@ -419,7 +419,7 @@ class KafkaSink(TargetSink):
     # Messages
 
     def _send(self, output: EpochOutput, producer: Producer) -> None:
-        """Hand an epoch's messages to the producer."""
+        """Pass an epoch's messages to the producer."""
         refused: list[pa.RecordBatch] = []
         reasons: list[str] = []
         sent = 0
@@ -472,7 +472,7 @@ class KafkaSink(TargetSink):
             yield from halved(gathered, rows=_ROWS, size_bytes=_BYTES)
 
     def _not_delivered(self, error: KafkaError | None, message: Any) -> None:
-        """Take note of a message that the broker refused; called while the producer is polled."""
+        """Record a message that the broker refused; called while the producer is polled."""
         if error is not None:
             self._undelivered.append((message.topic() or "", error))
 

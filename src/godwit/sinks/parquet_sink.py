@@ -317,7 +317,7 @@ class ParquetSink(TargetSink):
         self._note_last(point)
 
     def _note_last(self, point: HistoryPoint) -> None:
-        """Note in the directory that an epoch is delivered."""
+        """Record in the directory that an epoch is delivered."""
         self._directory.note_last(point)
         self._last_point, self._last, self._noted = point, point.epoch, point.epoch
 

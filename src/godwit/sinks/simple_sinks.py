@@ -181,7 +181,7 @@ class ConsoleSink(Sink):
         self._file = file
 
     def open(self, context: SinkContext) -> None:
-        """Take name and columns from the context."""
+        """Read the sink's name and columns from the context."""
         self._context = context
         self._printed = -1
         # Standard output is looked up now: it may have been redirected since the flow was built.
@@ -236,6 +236,7 @@ def _rows(output: EpochOutput) -> Iterator[tuple[object, ...]]:
 
 
 def _is_number(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are numbers."""
     return bool(
         pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype)
     )

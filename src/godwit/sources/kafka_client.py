@@ -349,7 +349,7 @@ class ClusterAdmin:
         return None if value is None else str(value)
 
     def _refresh(self, topics: Iterable[str]) -> None:
-        """Have the client look at topics again, whose partitions or leaders have changed."""
+        """Refresh the client's metadata of topics whose partitions or leaders have changed."""
         time.sleep(_OFTEN_S)
         for topic in topics:
             try:

@@ -105,7 +105,7 @@ class RangeReader:
         return there, len(begins.keys() & self._at.keys())
 
     def ahead(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
-        """Take what has been fetched, without waiting; return up to where messages are here.
+        """Collect what has been fetched, without waiting; return the offset after the last message.
 
         Partitions that it does not have yet are fetched from now on.  Returns ``None`` if it is
         somewhere else, or far behind the partitions' ends: then who asks the cluster reads more.
@@ -151,7 +151,7 @@ class RangeReader:
                     self._forget()
 
     def _assign(self, ranges: Sequence[OffsetRange]) -> None:
-        """Have messages of these ranges fetched, if they are not."""
+        """Fetch messages of these ranges, if they are not being fetched."""
         if all(self._at.get(r.place) == r.begin for r in ranges):
             return
         elsewhere = any(self._at.get(r.place, r.begin) != r.begin for r in ranges)
@@ -198,7 +198,7 @@ class RangeReader:
             yield r, held[:cut]
 
     def _take(self, wait_s: float = 0.1) -> None:
-        """Take what has been fetched; wait a little if there is nothing."""
+        """Collect what has been fetched; wait up to `wait_s` if there is nothing."""
         messages = self._consumer.consume(BATCH, 0)
         if not messages:
             first = self._consumer.poll(wait_s) if wait_s else None
@@ -261,7 +261,7 @@ _lock = threading.Lock()
 def leased_reader(
     settings: KafkaSettings, isolation: str, ranges: Sequence[OffsetRange]
 ) -> Iterator[RangeReader]:
-    """Take a reader for as long as a split is read: a kept one, or a new one."""
+    """Lend a reader while a split is read: an idle one of the same settings, or a new one."""
     key = (*settings.key, isolation)
     with _lock:
         kept = _readers(key)
@@ -305,6 +305,7 @@ def fetched_beyond(
 
 
 def _keep(key: _Key, reader: RangeReader) -> None:
+    """Keep a reader for the next split of its settings; close those that were idle for long."""
     reader.idle_since_s = time.monotonic()
     with _lock:
         _readers(key).append(reader)
@@ -334,6 +335,7 @@ def close_readers(settings: KafkaSettings | None = None) -> None:
 
 
 def _close(which: Any) -> None:
+    """Close the kept readers for which `which(key, reader)` is true."""
     closing: list[RangeReader] = []
     with _lock:
         if _owner != os.getpid():

@@ -57,7 +57,7 @@ class MessageFormat(ABC):
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read messages as some of the columns; raise one of `failures` if one is not readable."""
+        """Decode messages into these columns; raise one of `failures` if one is not readable."""
 
     @abstractmethod
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
@@ -112,11 +112,11 @@ class BytesMessages(MessageFormat):
         return pa.schema([("value", pa.binary())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Take the bytes."""
+        """Return the messages as the only column, unchanged."""
         return [pa.array(values, pa.binary()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Take the only column."""
+        """Return the only column as messages."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -140,7 +140,7 @@ class TextMessages(MessageFormat):
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Take the only column."""
+        """Return the only column as messages."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:

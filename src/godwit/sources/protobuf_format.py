@@ -198,10 +198,12 @@ def _after_place(value: bytes, place: list[int]) -> bytes:
 
 
 def _is_repeated(field: Any) -> bool:
+    """Return whether a field of a message is a list."""
     return bool(field.is_repeated)
 
 
 def _is_map(field: Any) -> bool:
+    """Return whether a field of a message is a map."""
     kind = field.message_type
     return kind is not None and bool(kind.GetOptions().map_entry)
 

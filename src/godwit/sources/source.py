@@ -218,7 +218,7 @@ class Source(ABC):
         return Lag()
 
     def committed(self, position: Position) -> None:  # noqa: B027  many have nothing to do here
-        """Take note that everything up to `position` is processed for good.
+        """React to a commit: everything up to `position` is processed for good.
 
         Called after every commit, and again at a restart. What it tells others, such as a consumer
         group, is for their eyes alone: a query goes on from its own record.
@@ -229,8 +229,9 @@ class Source(ABC):
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Let go of what `open` has opened. Called also after an error; again, it does nothing."""
+        """Release what `open` has opened. Called also after an error; again, it does nothing."""
 
 
 def _is_number(position: Position) -> bool:
+    """Return whether positions can be compared as numbers."""
     return isinstance(position, int | float) and not isinstance(position, bool)

@@ -153,7 +153,7 @@ class TableImage:
 
     @property
     def slots(self) -> int:
-        """Slots of the index."""
+        """Number of slots of the index."""
         return int(self._head[SLOTS])
 
     @property

@@ -202,7 +202,7 @@ class LocalState:
     def _homes(
         self, changes: Changes, homes: npt.NDArray[np.int32]
     ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """Yield each table that changes belong to, with the mask of its key groups."""
+        """Yield each table that has changed entries, with the mask of their key groups."""
         tables = self._table_of[changes.key_groups]
         tables = np.where(tables < 0, homes[changes.key_groups], tables)
         for number in np.flatnonzero(np.bincount(tables)).tolist():

@@ -454,7 +454,7 @@ class TableFile:
         return os.fstat(self._fd).st_size == self.image.layout.file_bytes
 
     def grow(self, room: Capacity, slots: int) -> None:
-        """Give the table more room, and its index at least so many slots."""
+        """Extend the table to `room`, and its index to at least so many slots."""
         image = self.image
         if room != image.room:
             self.allocate(image.layout.extents(image.room, room))

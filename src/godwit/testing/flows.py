@@ -317,7 +317,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Let go of the checkpoint and of sources; what was played can be looked at afterwards."""
+        """Close the checkpoint and the sources; results can still be read."""
         if hasattr(self, "_driver"):  # else the start has failed
             self._driver.sources.close()
         if self._lease is not None:
@@ -363,7 +363,7 @@ class Run:
     def advance(
         self, by: Duration = "0 seconds", *, watermarks: Mapping[str, Moment] | None = None
     ) -> dict[str, pa.Table]:
-        """Let time pass.
+        """Advance the time.
 
         Parameters
         ----------
@@ -387,7 +387,7 @@ class Run:
 
     @user_call
     def end_input(self) -> dict[str, pa.Table]:
-        """Take note that no row comes any more: windows come out, and event-time timers fire.
+        """End the input: open windows are emitted, and event-time timers fire.
 
         Returns
         -------
@@ -476,7 +476,7 @@ class Run:
 
     @user_call
     def kill(self, executor: str) -> None:
-        """Let an executor die: its copies are gone, and its key groups get other places.
+        """Kill an executor: its copies are lost, and its key groups move elsewhere.
 
         Raises
         ------
@@ -637,7 +637,7 @@ class Run:
         return any(name not in self._given for name in self.flow.own_sources)
 
     def _stand_for(self, names: Iterable[str]) -> None:
-        """Let rows that are given stand for sources, for good; the others are read."""
+        """Replace sources by rows in memory, for good; the others are read."""
         for name in names:
             if name in self._driver.sources.positions:
                 raise InvalidInputError(

@@ -257,7 +257,7 @@ class _Call:
 
     @contextmanager
     def _noting(self) -> Iterator[None]:
-        """Note what the user's function raises: reports of lanes have its text alone."""
+        """Record what the user's function raises: reports of lanes have only its text."""
         try:
             yield
         except BaseException as error:
@@ -265,13 +265,13 @@ class _Call:
             raise
 
     def _emitted(self, result: Iterable[Any] | None) -> list[Any] | None:
-        """Note the rows that the function emitted."""
+        """Record the rows that the function emitted."""
         emitted = [] if result is None else list(result)
         self.rows += emitted
         return emitted if self.emits else None
 
     def _read(self, rows: Any, state: Any) -> None:
-        """Note the state and the timers."""
+        """Record the state and the timers."""
         self.timers = rows.timers.list() if hasattr(rows, "timers") else []
         if isinstance(state, States):
             self.states = {name: _copied(state[name]) for name in state._cells}  # noqa: SLF001

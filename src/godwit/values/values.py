@@ -359,7 +359,7 @@ def _paired(parts: list[Any]) -> dict[Any, Any]:
 
 
 def _paired_if_possible(parts: list[Any]) -> Any:
-    """Return a dict, or pairs where keys are records, which are dicts themselves here."""
+    """Return a dict, or a list of pairs if keys are unhashable, as decoded records are."""
     try:
         return _paired(parts)
     except TypeError:

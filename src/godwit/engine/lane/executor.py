@@ -76,7 +76,7 @@ def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
 
 
 def claim_local_store(root: Path) -> None:
-    """Take the directory of a query's local stores over, and remove those of earlier runs.
+    """Acquire the directory of a query's local stores, and remove those of earlier runs.
 
     Nobody trusts what an earlier run left behind, and this is when it is known to be over.
 

@@ -114,7 +114,7 @@ class LaneFiles:
         self._output(sink, "files", sum(file.rows for file in written.files))
 
     def _output(self, sink: str, kind: Literal["rows", "files"], rows: int) -> None:
-        """Note staged output; its block follows when the files are closed."""
+        """Record staged output; its block is known when the files are closed."""
         self._output_refs.append(
             partial(OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows)
         )

@@ -171,7 +171,7 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
 def run_lane(
     flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
 ) -> Generator[Blob, None, LaneReport]:
-    """Carry out one lane task: the operators of `level`, at the place of that index.
+    """Run one lane task: the operators of `level`, at the place of that index.
 
     `payloads` is what the exchange brought for operators of this level, in any order. Yields rows
     for the lanes of later levels; only when it returns the report is everything written.

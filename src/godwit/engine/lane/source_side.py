@@ -72,7 +72,7 @@ class Feed:
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
 
     def given(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Give each operator its columns, with the event times where it reports them."""
+        """Select each operator's columns, with the event times where it reports them."""
         for lane_input in self.inputs:
             names = list(lane_input.columns or ())
             if lane_input.time is not None and lane_input.time not in names:
@@ -106,7 +106,7 @@ def _mapped(maps: tuple[ArrowMap, ...], table: pa.Table) -> pa.Table:
 
 
 def _as_they_are(_source: str, _maps: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-    """Take rows for those that maps over DataFrames have left."""
+    """Return rows unchanged: maps over DataFrames were applied before."""
     return rows
 
 
@@ -124,7 +124,7 @@ class SourceSide:
 
     @classmethod
     def of(cls, flow: CompiledFlow) -> SourceSide:
-        """Take from a compiled flow what the source side needs."""
+        """Make the source side of a compiled flow."""
         index = {operator.name: at for at, operator in enumerate(flow.operators)}
         declared = {operator: number for number, operator in enumerate(flow.actions)}
         watermarks = flow.watermarks
@@ -182,7 +182,7 @@ class SourceSide:
         # ``mapped(source, maps, table)`` applies maps over DataFrames
         mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _as_they_are,
     ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Give each operator that a source feeds its rows, with their event times where asked.
+        """Select the rows of each operator that a source feeds, with event times where asked.
 
         Rows of one input come in their order; in several batches if there are very many.
         """
@@ -369,7 +369,7 @@ def source_error(name: str, what: str, error: Exception, **context: str) -> Sour
 
 
 def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> None:
-    """Refuse what is no record batch of the columns that were asked for."""
+    """Refuse anything but a record batch with the columns that were asked for."""
     if not isinstance(batch, pa.RecordBatch):
         found = f"a value of type {type_name(batch)}, and no pyarrow.RecordBatch"
     elif batch.schema.names != columns.names:

@@ -125,7 +125,7 @@ def ship_digest(
     level: int,  # whose lanes are told
     places: int,  # how many of these there are
 ) -> Iterator[Blob]:
-    """Tell every lane of a level which rows a sender has read; see `digests_in`."""
+    """Send every lane of a level a digest of the rows that a sender has read; see `digests_in`."""
     payload = _HEADER.pack(DIGEST, level, 0, *sender, 0, 0, 0, 0) + _DIGEST.pack(digest)
     yield from ((place, payload) for place in range(places))
 
@@ -166,7 +166,7 @@ def ship_ages(
     ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
     split: int,  # number of the first one that has them
 ) -> Iterator[Blob]:
-    """Tell a lane, which reports it, how old the rows are that were read of a source."""
+    """Send a lane, which reports them, the ages of the rows read of a source."""
     origin, name = (0, split, 0, 0), source.encode()
     header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
     yield int(shipment.places[0]), header + name + ages.to_bytes()

@@ -158,7 +158,7 @@ class ListCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Note pages of which nothing is left."""
+        """Record the pages that have nothing left."""
         if expired:
             self._look_for_heads(np.unique([group for group, _ in expired]))
             self._lists.update(self._looked_up)
@@ -167,7 +167,7 @@ class ListCells(Cells):
                 self._lists[group].swept.add(page)
 
     def unread(self, group: int) -> None:
-        """Let go of the list of a key."""
+        """Discard the cached list of a key."""
         self._lists.pop(group, None)
 
     def _look_for_heads(self, groups: Any) -> None:

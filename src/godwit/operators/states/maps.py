@@ -163,12 +163,12 @@ class MapCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Note items that have expired."""
+        """Record the items that have expired."""
         for group, (_, *parts) in expired:
             self._map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
     def unread(self, group: int) -> None:
-        """Let go of the map of a key."""
+        """Discard the cached map of a key."""
         self._maps.pop(group, None)
 
     # -- what a function does ------------------------------------------------------------------

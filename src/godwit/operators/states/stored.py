@@ -304,11 +304,11 @@ class Cells(ABC):
 
     @abstractmethod
     def unread(self, group: int) -> None:
-        """Let go of what was read and changed of a key."""
+        """Discard what was read and changed of a key."""
 
     @abstractmethod
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Note entries that are there no more for functions, and are to be removed."""
+        """Record expired entries, which functions no longer see, for removal."""
 
     @abstractmethod
     def written(self) -> Written:

@@ -92,11 +92,11 @@ class ValueCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Note values that have expired."""
+        """Record the values that have expired."""
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
     def unread(self, group: int) -> None:
-        """Let go of the value of a key."""
+        """Discard the cached value of a key."""
         self._cells.pop(group, None)
 
     def _cell(self, group: int) -> _Cell:

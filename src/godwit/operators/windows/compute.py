@@ -109,7 +109,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Its windows and the user's choice, where they may share panes."""
+        """Panes of its windows, and the user's choice of sharing; ``None`` if it cannot share."""
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:

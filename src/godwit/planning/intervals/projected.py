@@ -125,7 +125,7 @@ class Space:
         cuts: tuple[IntArray, ...],
         gamma: float,
     ) -> Space:
-        """Check that every size has a partitioning, and lay out the state.
+        """Lay out the states, which are the partitionings of each size, and their transitions.
 
         Raises `InvalidProblemError` if a size has none.
         """
