@@ -1,6 +1,7 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
-Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour), ``idle``, ``twice``, ``slow``
+Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour),
+``days`` (no Spark, some minutes), ``idle``, ``twice``, ``slow``
 (two minutes each), ``shuffled``, ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each
 prints a table of figures beside their targets, and appends it to a file of JSON lines. ``--small``
 only shows that a row runs; its figures say nothing.
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.control.days import days
 from benchmarks.control.peers import peers
 from benchmarks.control.rows import idle, shuffled, slow, twice
 from benchmarks.control.scaling import copies, scale
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 ROWS: dict[str, Callable[[], list[Figure]]] = {
     "peers": peers,
     "steps": steps,
+    "days": days,
     "idle": idle,
     "twice": twice,
     "slow": slow,
@@ -42,6 +45,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
 SMALL: dict[str, Callable[[], list[Figure]]] = {
     "peers": partial(peers, seeds=2),
     "steps": partial(steps, seeds=2),
+    "days": partial(days, day_s=60.0, num_days=3.0),
     "idle": partial(idle, seconds=8.0),
     "twice": partial(twice, period_s=4.0),
     "slow": partial(slow, period_s=4.0),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit import sinks, sources, testing
+    from godwit.adapt.forecast import Forecast
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.load_range import load_range
     from godwit.adapt.scaling import fixed, latency, scripted, utilisation
@@ -94,6 +95,7 @@ __all__ = [
     "CopiesFrom",
     "FiredTimer",
     "Flow",
+    "Forecast",
     "Fusion",
     "GodwitError",
     "KeyRows",
@@ -177,6 +179,7 @@ _MODULES = {
     "testing": "godwit.testing",
 }
 _HOMES = {
+    "godwit.adapt.forecast": ("Forecast",),
     "godwit.adapt.fusing": ("Fusion",),
     "godwit.adapt.load_range": ("load_range",),
     "godwit.adapt.scaling": ("fixed", "latency", "scripted", "utilisation"),

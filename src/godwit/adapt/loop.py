@@ -16,12 +16,14 @@ stream or the loop: it becomes an event, and the stream goes on with what it has
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from godwit.adapt.cost_benefit import distance
 from godwit.adapt.executor_speeds import Speeds
+from godwit.adapt.forecast import forecaster_of
 from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.planner_thread import PlannerThread, run_untimed
 from godwit.adapt.planning import Planning, usage
@@ -97,6 +99,7 @@ class Controller:
         self._rebalancing = Rebalancing(settings, migrations, self._announce)
         self._resizing = Resizing(settings, migrations, pool, run_model, self._announce)
         self._overrides = ManualOverrides(settings.respect_s, announce=self._announce)
+        self._forecaster = forecaster_of(settings, memory, self._announce)
         for event in past:
             self._resizing.recall(event, now_s)
             self._planning.recall(event)
@@ -127,6 +130,8 @@ class Controller:
         """Decide, and carry out decisions through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
         self._resizing.look(view)
+        if self._forecaster is not None:
+            self._forecaster.look(frozenset(view.executors), self._resizing.pending, now_s)
         own_draining = self._resizing.draining | self._resizing.returned
         self._overrides.look(view, now_s, own_draining=own_draining)
         self._rebalancing.look(view)
@@ -156,6 +161,8 @@ class Controller:
             scaled=scaled,
             scaled_s=scaled_s,
             rates_per_s=tuple(self._statistics.usual_rates),
+            rates={} if self._forecaster is None else self._forecaster.history.to_dict(),
+            came_s=0.0 if self._forecaster is None else self._forecaster.came_s,
         )
 
     @property
@@ -191,6 +198,8 @@ class Controller:
             return  # the next epoch brings the topology of those there are now
         elif self._is_due(view, now_s):
             period = self._statistics.close(now_s)
+            if self._forecaster is not None:
+                self._forecaster.observe(period)
             if static:
                 return  # closed only so that nothing is kept for longer than a period
             self._period, self._speed_of = period, self._speeds.update(period)
@@ -293,6 +302,9 @@ class Controller:
             or any(len(plan.selected.order) for plan in planned)
         )
         situation, steady = self._planning.learn(situation, changing=changing)
+        if self._forecaster is not None:
+            expected_per_s = self._forecaster.expected_per_s(now_s)
+            situation = replace(situation, expected_per_s=expected_per_s)
         yield from self._resizing.propose(
             situation, view, planned, trial=None if moving else trial, steady=steady
         )

@@ -25,6 +25,9 @@ class ControllerMemory:
     scaled: str = ""  # ``"out"``, ``"in"``, or nothing yet
     scaled_s: float = 0.0  # when
     rates_per_s: tuple[float, ...] = ()  # at which rows arrived in the last intervals
+    # rates of days, for a forecast (`RateHistory.to_dict`), and how long executors took to come
+    rates: Mapping[str, Any] = field(default_factory=dict)
+    came_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the journal."""
@@ -33,6 +36,7 @@ class ControllerMemory:
             "scaled": self.scaled,
             "scaled_s": self.scaled_s,
             "rates_per_s": list(self.rates_per_s),
+            **({"rates": dict(self.rates), "came_s": self.came_s} if self.rates else {}),
         }
 
     @classmethod
@@ -42,10 +46,18 @@ class ControllerMemory:
             rates = tuple(float(rate) for rate in values["rates_per_s"])
             overrides = {str(what): float(t) for what, t in values["overrides"].items()}
             scaled, scaled_s = str(values["scaled"]), float(values["scaled_s"])
+            history, came_s = dict(values.get("rates", {})), float(values.get("came_s", 0.0))
         except (LookupError, TypeError, ValueError, AttributeError):
             return None
-        if not all(map(math.isfinite, (*rates, *overrides.values(), scaled_s))):
+        if not all(map(math.isfinite, (*rates, *overrides.values(), scaled_s, came_s))):
             return None
-        if min(rates, default=0.0) < 0 or scaled not in ("", "in", "out"):
+        if min(*rates, came_s, 0.0) < 0 or scaled not in ("", "in", "out"):
             return None
-        return cls(overrides=overrides, scaled=scaled, scaled_s=scaled_s, rates_per_s=rates)
+        return cls(
+            overrides=overrides,
+            scaled=scaled,
+            scaled_s=scaled_s,
+            rates_per_s=rates,
+            rates=history,
+            came_s=came_s,
+        )

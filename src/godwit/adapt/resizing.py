@@ -18,14 +18,15 @@ epoch runs that may still use it; and one is drained only if the rest could be b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from godwit.adapt.forecast import looking_ahead
 from godwit.adapt.judging import Judge
 from godwit.adapt.policy import Hysteresis, Proposal
-from godwit.adapt.scaling import WantedExecutors
+from godwit.adapt.scaling import WantedExecutors, at_rate
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidControlError
 from godwit.planning import metrics
@@ -442,7 +443,11 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
             f"The scaling model said {wanted!r}.",
             remedy="Let it return a godwit.adapt.scaling.WantedExecutors.",
         )
-    return wanted
+    expected_per_s = situation.expected_per_s
+    if expected_per_s is None or expected_per_s <= situation.arrival_per_s or not model.paced:
+        return wanted
+    to_come = replace(at_rate(situation, expected_per_s), backlog_rows=None, expected_per_s=None)
+    return looking_ahead(wanted, _asked(model, to_come), expected_per_s)
 
 
 def _with_expected(wanted: WantedExecutors, executors: int) -> dict[str, float]:

@@ -86,6 +86,9 @@ class ScalingSituation:
     learned: Learned = field(default_factory=Learned)  # what completes the model
     # whether the budget lets key groups move, without which an executor that comes has no use
     movable: bool = True
+    # greatest source rows a second until executors that are asked for now would be there, where
+    # that is foreseen (`godwit.adapt.forecast`)
+    expected_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +144,18 @@ def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituatio
     """Raise the arrival rate of a situation so that the backlog is gone within some time."""
     if not situation.backlog_rows or situation.arrival_per_s <= 0:
         return situation
-    more = 1 + situation.backlog_rows / (within_s * situation.arrival_per_s)
+    return at_rate(situation, situation.arrival_per_s + situation.backlog_rows / within_s)
+
+
+def at_rate(situation: ScalingSituation, arrival_per_s: float) -> ScalingSituation:
+    """Return a situation as it would be at another arrival rate."""
+    if situation.arrival_per_s <= 0:
+        return situation
+    more = arrival_per_s / situation.arrival_per_s
     return replace(
         situation,
         offered=situation.offered * more,
-        arrival_per_s=situation.arrival_per_s * more,
+        arrival_per_s=arrival_per_s,
         stages=tuple(stage.times(more) for stage in situation.stages),
         stations={
             name: replace(station, arrival_per_s=station.arrival_per_s * more)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from godwit.adapt.forecast import Forecast
 from godwit.adapt.scaling import custom
 from godwit.migration.strategy import Bounds
 from godwit.model.durations import seconds
@@ -225,6 +226,9 @@ class Control:
         Options and limits of the planner; see `gw.Search`.
     worth
         Thresholds and costs that decide if a move is worth it; see `gw.Worth`.
+    forecast
+        Lets executors be asked for before a load that repeats needs them; see `gw.Forecast`.
+        None: they are asked for when they are needed.
 
     Raises
     ------
@@ -248,6 +252,7 @@ class Control:
     cadence: Cadence = field(default_factory=Cadence)
     search: Search = field(default_factory=Search)
     worth: Worth = field(default_factory=Worth)
+    forecast: Forecast | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -335,6 +340,14 @@ class Control:
                 f"{self.period_s:g} s.",
                 remedy="Give at least one period; three are usual.",
             )
+        if self.forecast is not None:
+            _check_kind("forecast", self.forecast, Forecast)
+            if self.scaling is None:
+                raise InvalidControlError(
+                    "A forecast is of no use where the number of executors stays as it is.",
+                    remedy='Say how many there are to be, as in scaling=gw.latency("2 seconds").',
+                )
+            self.forecast.check(self.period_s)
         if self.scaling is not None and model is None:
             raise InvalidControlError(
                 f"The controller was given {self.scaling!r} as its scaling model.",

@@ -40,6 +40,7 @@ __all__ = [
     "ExecutorsReturned",
     "FilesCollected",
     "FlowChanged",
+    "ForecastJudged",
     "HotKeySpread",
     "KeyGroupsLoaded",
     "KeyGroupsResumed",
@@ -518,6 +519,27 @@ class DecisionJudged(_Decision):
             f"scaling from {self.before} to {self.wanted}: {self.verdict}, {self.expected:.3g} was "
             f"expected{came}: {self.reason}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastJudged(_Decision):
+    """Forecasts of the arrival rate are used from now on, or not."""
+
+    used: bool
+    reason: str
+    period_s: float | None  # after which the load repeats; ``None``: none is known
+    # error, error_as_now: mean deviation from the rows a second that came, over the last period, of
+    # the forecast, and of the one that all stays as it is; ``None`` where there was no forecast
+    error: float | None
+    error_as_now: float | None
+    lead_s: float  # how long before they are needed executors are asked for
+
+    def _line(self) -> str:
+        period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
+        off = ""
+        if self.error is not None and self.error_as_now is not None:
+            off = f", off by {self.error:.4g} rows/s against {self.error_as_now:.4g}"
+        return f"forecast{period} {'' if self.used else 'not '}used: {self.reason}{off}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

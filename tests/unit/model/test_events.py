@@ -127,6 +127,16 @@ ONE_OF_EACH: tuple[Event, ...] = (
         arrival_per_s=1000.0,
         reason="key group 17 alone fills 0.8 of a lane",
     ),
+    events.ForecastJudged(
+        epoch=4,
+        at_s=1.0,
+        used=True,
+        reason="it is better than that all stays as it is",
+        period_s=86400.0,
+        error=100.0,
+        error_as_now=900.0,
+        lead_s=50.0,
+    ),
     events.ExecutorsReturned(epoch=4, at_s=1.0, executors=("d",)),
     events.DecisionSkipped(
         epoch=4, at_s=1.0, what="balancing of sum", reason="the load is even enough"

@@ -1,0 +1,437 @@
+r"""Arrival rates to come, of a load that repeats: executors asked for before they are needed.
+
+Executors take time to come.  Where the load has a period, such as a day with its night, the rate at
+which they will be needed is known by then: the forecast for a time :math:`t` is the median of the
+rates at :math:`t - P, t - 2P, \dots`, the *seasonal naive* forecast made robust against days that
+were unlike the others (Hyndman and Athanasopoulos, "Forecasting: principles and practice", 3rd ed.,
+§5.2).  The period :math:`P` is given, or found by autocorrelation.
+
+Invariants: a forecast is a hint, and bounded.  It never asks for fewer executors than the measured
+load does, nor for more than the limits allow; it is silent before there are two periods of history;
+and over the last period it is compared, bin by bin, with what really came and with the forecast
+that everything stays as it is.  If it was not clearly better than that, it is not used, which is an
+event.
+
+Rates are kept in bins whose width doubles when there are too many of them, so that days cost a few
+kilobytes, in memory and in what the next run goes on from (`godwit.adapt.memory`).
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from godwit.model import events
+from godwit.model.durations import seconds
+from godwit.model.errors import InvalidControlError
+from godwit.model.frames import user_class
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from godwit.adapt.memory import ControllerMemory
+    from godwit.adapt.policy import Announce
+    from godwit.adapt.scaling import WantedExecutors
+    from godwit.adapt.settings import Control
+    from godwit.adapt.statistics import PeriodStatistics
+    from godwit.model.durations import DurationOrSeconds
+    from godwit.planning.arrays import FloatArray
+
+_BINS: Final = 1024
+_WIDEST_S: Final = 1800.0
+"""Width of a bin up to which two become one; afterwards the oldest are forgotten."""
+_PAST: Final = 7
+"""Periods that a forecast is the median of, at most."""
+_PERIODS: Final = 2
+"""Periods of history that there must be."""
+_PER_PERIOD: Final = 8
+"""Bins, and periods of the controller, that a period has at least."""
+_SEASONAL: Final = 0.5
+"""Autocorrelation from which on a load has a period."""
+_BETTER: Final = 0.8
+"""Error over that of the forecast that all stays as it is, below which a forecast is used; once it
+is, until it is no better."""
+_FIRST_LEAD_S: Final = 30.0
+"""Time that executors take to come, as long as none has been seen to."""
+_LEADS: Final = 0.5
+"""Weight of a new time beside those before."""
+
+
+@user_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Lets a load that repeats be foreseen: ``gw.Control(..., forecast=gw.Forecast())``.
+
+    Executors are asked for before they are needed, by the median of the rates at the same time of
+    earlier periods. They are never fewer than the measured load asks for, and never more than
+    ``max_executors``. Nothing is foreseen before two periods have been seen, nor while the forecast
+    was no better than none over the last period; `ForecastJudged` tells of both.
+
+    Attributes
+    ----------
+    period
+        After which the load repeats, as in ``"1 day"``; at least eight periods of the controller.
+        ``None``: it is looked for.
+    lead
+        How long before they are needed executors are asked for. ``None``: as long as they have
+        taken to come, and two periods of the controller for key groups to move.
+
+    Raises
+    ------
+    InvalidControlError
+        If one of them is no length of time.
+
+    Examples
+    --------
+    >>> Forecast(period="1 day").period_s
+    86400.0
+    """
+
+    period: DurationOrSeconds | None = None
+    lead: DurationOrSeconds | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("period", "lead"):
+            if getattr(self, name) is not None:
+                seconds(getattr(self, name), f"The setting {name} of the forecast")
+
+    @property
+    def period_s(self) -> float | None:
+        """The period in seconds, if it is given."""
+        return None if self.period is None else seconds(self.period, "The period of the forecast")
+
+    @property
+    def lead_s(self) -> float | None:
+        """How long before they are needed executors are asked for, if it is given."""
+        return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
+
+    def check(self, statistics_period_s: float) -> None:
+        """Refuse a period that the controller's own is too long for.
+
+        Raises `InvalidControlError`.
+        """
+        if self.period_s is not None and self.period_s < _PER_PERIOD * statistics_period_s:
+            raise InvalidControlError(
+                f"A load that repeats every {self.period_s:g} s cannot be foreseen by a controller "
+                f"that decides every {statistics_period_s:g} s.",
+                remedy=f"Give a period of at least {_PER_PERIOD * statistics_period_s:g} s, or a "
+                "shorter period of the controller.",
+                period=self.period_s,
+            )
+
+
+class RateHistory:
+    """Arrival rates in bins of equal width, oldest first; NaN where nobody looked."""
+
+    def __init__(self, width_s: float) -> None:
+        self.width_s = width_s
+        self.first = 0  # number of the first bin, counted in widths since time 0
+        self._rows: FloatArray = np.empty(0)
+        self._seen_s: FloatArray = np.empty(0)
+
+    def add(self, from_s: float, to_s: float, rows: float) -> None:
+        """Add rows that came evenly from one time to another, both not before those known."""
+        if not 0 <= to_s - from_s < math.inf or to_s <= from_s:
+            return
+        low, high = int(from_s // self.width_s), int(to_s // self.width_s)
+        if not len(self._rows):
+            self.first = low
+        if low < self.first or high - low >= _BINS:
+            return  # a clock that was set back, or a gap beyond all that is kept
+        self._room(high)
+        edges = np.arange(low, high + 2) * self.width_s
+        part = np.diff(edges.clip(from_s, to_s))
+        at = slice(low - self.first, high - self.first + 1)
+        if low < self.first:
+            return
+        self._rows[at] += rows * part / (to_s - from_s)
+        self._seen_s[at] += part
+        while len(self._rows) > _BINS and self.width_s < _WIDEST_S:
+            self._widen()
+        if len(self._rows) > _BINS:
+            self._forget(len(self._rows) - _BINS)
+
+    def _room(self, last: int) -> None:
+        """Append empty bins up to a number; so many that all before are too old begin it anew."""
+        more = last - self.first + 1 - len(self._rows)
+        if more > 2 * _BINS:
+            self.first, more = last, 1
+            self._rows = self._seen_s = np.empty(0)
+        if more > 0:
+            self._rows = np.concatenate((self._rows, np.zeros(more)))
+            self._seen_s = np.concatenate((self._seen_s, np.zeros(more)))
+
+    def _widen(self) -> None:
+        """Make one bin of two."""
+        ahead, size = self.first % 2, len(self._rows)
+        shape = (ahead, (ahead + size) % 2)
+        self._rows = np.pad(self._rows, shape).reshape(-1, 2).sum(axis=1)
+        self._seen_s = np.pad(self._seen_s, shape).reshape(-1, 2).sum(axis=1)
+        self.first //= 2
+        self.width_s *= 2
+
+    def _forget(self, count: int) -> None:
+        """Drop the oldest bins."""
+        self._rows, self._seen_s = self._rows[count:], self._seen_s[count:]
+        self.first += count
+
+    @property
+    def rates(self) -> FloatArray:
+        """Rows a second of every bin; NaN where less than half of it was seen."""
+        seen = self._seen_s >= 0.5 * self.width_s
+        return np.where(seen, self._rows / np.maximum(self._seen_s, 1e-9), np.nan)
+
+    @property
+    def span_s(self) -> float:
+        """Time from the first bin that was seen to the last."""
+        return len(self._rows) * self.width_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for the journal: rates to half a percent."""
+        rates = self.rates
+        steps = np.where(np.isnan(rates), 0, 1 + np.rint(np.log2(1 + np.nan_to_num(rates)) * 128))
+        packed = zlib.compress(steps.astype("<u2").tobytes())
+        return {
+            "width_s": self.width_s,
+            "first": self.first,
+            "rates": base64.b64encode(packed).decode(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RateHistory | None:
+        """Read `to_dict` back, up to rounding; ``None`` if it is damaged or of another version."""
+        try:
+            history = cls(float(values["width_s"]))
+            history.first = int(values["first"])
+            packed = base64.b64decode(values["rates"])
+            steps = np.frombuffer(zlib.decompressobj().decompress(packed, 2 * _BINS), "<u2")
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, zlib.error):
+            return None
+        if not 0 < history.width_s < math.inf or history.first < 0:
+            return None
+        history._seen_s = np.where(steps > 0, history.width_s, 0.0)
+        history._rows = (np.exp2((steps - 1.0) / 128) - 1).clip(min=0) * history._seen_s
+        return history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Season:
+    """A period of the load, and how well it foretells."""
+
+    bins: float  # length of the period
+    error: float  # mean deviation of forecasts from what came, over the last period
+    as_now: float  # the same of forecasts that all stays as it is
+
+    @property
+    def skill(self) -> float:
+        """Error over that of no forecast; infinite where this has none."""
+        return self.error / self.as_now if self.as_now > 0 else math.inf
+
+
+def seasonal(rates: FloatArray, at: float, period: float) -> float:
+    """Median of the rates at the same time of earlier periods, in bins; NaN where there is none.
+
+    A time between two bins has the rate between theirs.
+    """
+    times = at - period * np.arange(1, _PAST + 1)
+    times = times[(times >= 0) & (times <= len(rates) - 1)]
+    if not len(times):
+        return math.nan
+    low = np.floor(times).astype(int)
+    part = times - low
+    values = rates[low] * (1 - part) + rates[np.minimum(low + 1, len(rates) - 1)] * part
+    values = np.where(part == 0, rates[low], values)
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+def found_period(rates: FloatArray) -> float | None:
+    """Period in bins by the first high peak of the autocorrelation; ``None`` where there is none.
+
+    Lags reach to half of the history, so that the period has been seen twice.
+    """
+    known = ~np.isnan(rates)
+    if known.sum() < _PERIODS * _PER_PERIOD:
+        return None
+    centred = np.where(known, rates - np.nanmean(rates), 0.0)
+    size = 2 * len(rates)
+    spectrum = np.abs(np.fft.rfft(centred, size)) ** 2
+    pairs = np.fft.irfft(np.abs(np.fft.rfft(known.astype(float), size)) ** 2, size)
+    half = len(rates) // _PERIODS
+    # The variance is over all pairs, so that long lags, of which there are fewer, do not stray up.
+    lags = np.fft.irfft(spectrum, size)[: half + 2] / np.maximum(pairs[: half + 2], 1.0)
+    if lags[0] <= 0:
+        return None
+    correlation = lags / lags[0]
+    inner = correlation[1:-1]
+    peaks = 1 + np.flatnonzero((inner >= correlation[:-2]) & (inner > correlation[2:]))
+    peaks = peaks[(peaks >= _PER_PERIOD) & (correlation[peaks] >= _SEASONAL)]
+    if not len(peaks):
+        return None
+    # The first that is nearly as high as the highest: its multiples are as high by chance.
+    best = float(correlation[peaks].max())
+    first = int(peaks[correlation[peaks] >= 0.9 * best][0])
+    before, there, after = correlation[first - 1 : first + 2]
+    bend = before - 2 * there + after
+    return first + (0.5 * (before - after) / bend if bend < 0 else 0.0)
+
+
+def judged(rates: FloatArray, period: float, lead: int) -> _Season:
+    """Compare forecasts of the last period with what came."""
+    first = max(len(rates) - round(period), math.ceil(period))
+    errors = []
+    for at in range(first, len(rates)):
+        # What is known `lead` bins before; the seasonal forecast knows no more than that.
+        said = seasonal(rates[: max(at - lead, 0)], float(at), period)
+        values = said, rates[max(at - lead, 0)], rates[at]
+        if not any(map(math.isnan, values)):
+            errors.append((abs(said - rates[at]), abs(values[1] - rates[at])))
+    if len(errors) < _PER_PERIOD:
+        return _Season(bins=period, error=math.inf, as_now=0.0)
+    error, as_now = np.mean(errors, axis=0).tolist()
+    return _Season(bins=period, error=error, as_now=as_now)
+
+
+def forecaster_of(
+    settings: Control, memory: ControllerMemory, announce: Announce
+) -> Forecaster | None:
+    """Make the forecaster that a controller's settings ask for, which goes on from its memory."""
+    if settings.forecast is None:
+        return None
+    return Forecaster(
+        settings.forecast,
+        statistics_period_s=settings.period_s,
+        announce=announce,
+        remembered=RateHistory.from_dict(memory.rates),
+        came_s=memory.came_s,
+    )
+
+
+class Forecaster:
+    """Foresees the arrival rate of one stream, while that is worth it."""
+
+    def __init__(
+        self,
+        settings: Forecast,
+        *,
+        statistics_period_s: float,
+        announce: Announce,
+        remembered: RateHistory | None = None,  # by the run before
+        came_s: float = 0.0,  # time that executors took to come, as that run knew; 0: not known
+    ) -> None:
+        self._settings, self._period_s, self._announce = settings, statistics_period_s, announce
+        self.history = remembered or RateHistory(statistics_period_s)
+        self.came_s = came_s
+        self._asked_s: float | None = None
+        self._executors: frozenset[str] = frozenset()
+        self._backlog_rows: int | None = None
+        self._told = ""
+        self._season: _Season | None = None
+        self._used = False
+
+    @property
+    def lead_s(self) -> float:
+        """How long before they are needed executors are asked for."""
+        if self._settings.lead_s is not None:
+            return self._settings.lead_s
+        return (self.came_s or _FIRST_LEAD_S) + 2 * self._period_s
+
+    def look(self, executors: frozenset[str], pending: int, now_s: float) -> None:
+        """Measure how long executors take to come."""
+        came = executors - self._executors
+        self._executors = executors
+        if came and self._asked_s is not None:
+            took_s = now_s - self._asked_s
+            self.came_s = took_s if not self.came_s else (
+                self.came_s + _LEADS * (took_s - self.came_s)
+            )  # fmt: skip
+        if not pending:
+            self._asked_s = None
+        elif self._asked_s is None:
+            self._asked_s = now_s
+
+    def observe(self, period: PeriodStatistics) -> None:
+        """Add the rows that arrived in a statistics period, and judge the forecast."""
+        rows = period.rows
+        if period.backlog_rows is not None:
+            rows += period.backlog_rows - (self._backlog_rows or 0)
+            self._backlog_rows = period.backlog_rows
+        bins = self.history.first, len(self.history.rates)
+        self.history.add(period.began_s, period.ended_s, max(rows, 0.0))
+        if bins != (self.history.first, len(self.history.rates)):
+            self._judge()
+
+    def _judge(self) -> None:
+        """Find the period, and see whether forecasts by it are better than none."""
+        history, given_s = self.history, self._settings.period_s
+        rates = history.rates[:-1]  # the last bin goes on
+        period = found_period(rates) if given_s is None else given_s / history.width_s
+        if period is None or len(rates) < _PERIODS * period:
+            self._season = None
+            needed = "" if period is None else f" of {period * history.width_s:.6g} s"
+            self._tell(
+                used=False,
+                reason=f"there are no two periods{needed} of history"
+                if given_s is not None
+                else "the load has no period that was seen twice",
+            )
+            return
+        lead = max(1, math.ceil(self.lead_s / history.width_s))
+        self._season = season = judged(rates, period, lead)
+        if season.skill < (1.0 if self._used else _BETTER):
+            self._tell(used=True, reason="it is better than that all stays as it is")
+        else:
+            self._tell(used=False, reason="it is no better than that all stays as it is")
+
+    def _tell(self, *, used: bool, reason: str) -> None:
+        """Announce that forecasts are used from now on, or not."""
+        self._used = used
+        if reason == self._told:
+            return
+        self._told, season = reason, self._season
+        known = season is not None and math.isfinite(season.error)
+        self._announce(
+            events.ForecastJudged,
+            used=used,
+            period_s=None if season is None else season.bins * self.history.width_s,
+            error=season.error if season is not None and known else None,
+            error_as_now=season.as_now if season is not None and known else None,
+            lead_s=self.lead_s,
+            reason=reason,
+        )
+
+    def expected_per_s(self, now_s: float) -> float | None:
+        """Greatest rate until executors that are asked for now are there; ``None``: not known."""
+        season = self._season
+        if season is None or not self._used:
+            return None
+        history = self.history
+        rates, width_s = history.rates[:-1], history.width_s
+        # Bins are known by their middles.
+        first = now_s / width_s - history.first - 0.5
+        ahead = np.arange(first, first + self.lead_s / width_s + 1)
+        expected = [seasonal(rates, float(at), season.bins) for at in ahead]
+        known = [rate for rate in expected if not math.isnan(rate)]
+        return max(known, default=None)
+
+
+def looking_ahead(
+    wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
+) -> WantedExecutors:
+    """Ask for no fewer executors than will be needed by the time that they come."""
+    comfortable = max(wanted.comfortable, ahead.comfortable)
+    if ahead.executors <= wanted.executors:
+        return replace(wanted, comfortable=comfortable)
+    return replace(
+        wanted,
+        executors=ahead.executors,
+        comfortable=comfortable,
+        aim=ahead.aim,
+        reason=f"{wanted.reason}, also at the {expected_per_s:.4g} rows/s that are to come",
+        numbers={**wanted.numbers, "expected_per_s": expected_per_s},
+    )
