@@ -43,6 +43,10 @@ class Timed:
         self.turns_s: list[float] = []
         self.observing_s: list[float] = []
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        """See `godwit.adapt.Driven`."""
+        self._controller.begun(rows, backlog_rows)
+
     def observe(self, epoch: EpochObserved) -> None:
         """See `godwit.adapt.Driven`."""
         began = time.process_time()

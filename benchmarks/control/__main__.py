@@ -1,10 +1,10 @@
 """The controller beside nobody controlling: ``python -m benchmarks.control ROW [--small]``.
 
-Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour),
-``days`` (no Spark, some minutes), ``idle``, ``twice``, ``slow``
-(two minutes each), ``shuffled``, ``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each
-prints a table of figures beside their targets, and appends it to a file of JSON lines. ``--small``
-only shows that a row runs; its figures say nothing.
+Rows: ``peers`` (no Spark, seconds), ``steps`` (no Spark, an hour), ``days`` (no Spark, some
+minutes), ``idle``, ``twice``, ``slow`` (two minutes each), ``predicted``, ``shuffled``,
+``shuffled-zipf-1``, ``scale``, ``copies`` (up to five). Each prints a table of figures beside their
+targets, and appends it to a file of JSON lines. ``--small`` only shows that a row runs; its figures
+say nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.control.days import days
 from benchmarks.control.peers import peers
+from benchmarks.control.predicted import predicted
 from benchmarks.control.rows import idle, shuffled, slow, twice
 from benchmarks.control.scaling import copies, scale
 from benchmarks.control.steps import steps
@@ -34,6 +35,7 @@ ROWS: dict[str, Callable[[], list[Figure]]] = {
     "peers": peers,
     "steps": steps,
     "days": days,
+    "predicted": predicted,
     "idle": idle,
     "twice": twice,
     "slow": slow,
@@ -46,6 +48,7 @@ SMALL: dict[str, Callable[[], list[Figure]]] = {
     "peers": partial(peers, seeds=2),
     "steps": partial(steps, seeds=2),
     "days": partial(days, day_s=60.0, num_days=3.0),
+    "predicted": partial(predicted, phase_s=12.0),
     "idle": partial(idle, seconds=8.0),
     "twice": partial(twice, period_s=4.0),
     "slow": partial(slow, period_s=4.0),

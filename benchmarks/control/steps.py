@@ -104,6 +104,7 @@ def draw(seed: int) -> Stream:
         keys=Keys(number=20_000, zipf=float(rng.uniform(0.0, 0.5))),
         duration_s=END_S,
         trigger_s=trigger_s,
+        longest_epoch_s=max(PERIOD_S, 2 * trigger_s),  # as the loop over own sources has it
         costs=CostModel(
             fixed_ms=1000 * fixed_s, source_row_ms=0, row_ms=0, key_ms=0, key_group_ms=0
         ),

@@ -57,6 +57,10 @@ class Watched:
         self._drained = False
         self.faults: list[str] = []
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        """See `godwit.adapt.Driven`."""
+        self._controller.begun(rows, backlog_rows)
+
     def observe(self, epoch: EpochObserved) -> None:
         """See `godwit.adapt.Driven`."""
         alive = self._simulation.executors.alive

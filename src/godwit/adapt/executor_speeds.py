@@ -54,6 +54,8 @@ _ERRORS = 4.0
 """Standard errors within which an executor counts as fast as the others."""
 _CHANGED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
+_NEW = 0.33
+"""Weight of the latest period in what a key group costs as a rule."""
 _FEW = 3
 """Key groups of which the median is no better than one of them."""
 
@@ -82,16 +84,21 @@ class Speeds:
     def update(self, statistics: PeriodStatistics) -> Mapping[str, float]:
         """Add a period, and return executor → speed; 1 for those without measurements."""
         here: set[str] = set()
+        seen: list[tuple[str, _Costs, int]] = []
         # (executor before, executor now) → differences of key groups, and their variances
         differences: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         for name, component in sorted(statistics.components.items()):
             for costs in _relative_costs(component.by_assignment):
                 here.update(costs.executor.tolist())
                 self._compare(name, costs, differences)
-                self._note(name, costs, len(component.in_bytes))
+                seen.append((name, costs, len(component.in_bytes)))
         if not here:
             return {}
+        before = dict(self._slow)
         self._solve(sorted(here), differences)
+        changed = {e: self._slow[e] - before.get(e, 0.0) for e in here}
+        for name, costs, num_key_groups in seen:
+            self._note(name, costs, num_key_groups, changed)
         slow = {e: self._slow[e] for e in here}
         middle = float(np.median(list(slow.values())))
         estimates: dict[str, float] = {}
@@ -126,8 +133,14 @@ class Speeds:
             if before is not None:
                 differences[before, now].append((one, its))
 
-    def _note(self, name: str, costs: _Costs, num_key_groups: int) -> None:
-        """Remember what a component's key groups cost, and where."""
+    def _note(
+        self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
+    ) -> None:
+        """Remember what a component's key groups cost, and where.
+
+        Of one that stays it is a moving mean, which follows its executor's slowness: so errors of
+        one period are gone in the next, and do not add up.
+        """
         if name not in self._seen:
             self._seen[name] = _Costs(
                 key_group=np.arange(num_key_groups),
@@ -136,8 +149,14 @@ class Speeds:
                 variance=np.zeros(num_key_groups),
             )
         seen, at = self._seen[name], costs.key_group
-        seen.executor[at], seen.cost[at] = costs.executor, costs.cost
-        seen.variance[at] = costs.variance
+        slower = np.array([changed[e] for e in costs.executor.tolist()])
+        stays = (seen.executor[at] == costs.executor) & (np.abs(slower) < _CHANGED)
+        moved = seen.cost[at] + slower
+        seen.cost[at] = np.where(stays, moved + _NEW * (costs.cost - moved), costs.cost)
+        seen.variance[at] = np.where(
+            stays, np.minimum(seen.variance[at], costs.variance), costs.variance
+        )
+        seen.executor[at] = costs.executor
 
     def _solve(
         self, here: list[str], differences: Mapping[tuple[str, str], list[tuple[float, float]]]

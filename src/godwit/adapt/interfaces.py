@@ -158,6 +158,9 @@ class PlannerRunner(Protocol):
 class Driven(Protocol):
     """Interface of a controller to the thread that drives it between epochs."""
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        """Record that an epoch with input has begun, where its rows are known by then."""
+
     def observe(self, epoch: EpochObserved) -> None:
         """Record a committed epoch."""
 

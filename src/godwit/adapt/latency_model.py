@@ -16,9 +16,10 @@ or two of the first :math:`L + 1` together.  How much more it has in fact, :math
 Where rows do not wait for epochs, all lanes together are one queue M/M/k.
 
 What the model lacks is learnt while the stream runs (`Learning`): by number of executors, the fixed
-part of an epoch, which may grow with them, and measured over predicted latency.  Both are taken
-from periods in which nothing changed, and smoothed; for a number that was never seen, the nearest
-that was stands.
+part of an epoch, which may grow with them, and measured over predicted latency; and :math:`u`.
+Costs are those of any period in which nothing moved, also while what a step left behind is worked
+off; latency is that of steady ones alone.  All are smoothed; for a number that was never seen, the
+nearest that was stands.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ class Learning:
             fixed_s=dict(self._fixed), ratio=dict(self._ratio), unevenness=self._unevenness
         )
 
-    def note(self, situation: ScalingSituation) -> None:
-        """Add a period in which nothing changed."""
+    def note_costs(self, situation: ScalingSituation) -> None:
+        """Add the costs of epochs in a period in which no key group or executor moved."""
         executors = situation.executors
         if executors < 1 or not situation.epoch_s:
             return
@@ -134,6 +135,12 @@ class Learning:
         if situation.busiest and least > 0:
             seen = float(np.clip(situation.busiest / least, *_UNEVENNESS))
             self._unevenness += _NEW * (seen - self._unevenness)
+
+    def note_latency(self, situation: ScalingSituation) -> None:
+        """Add the latency of a period in which nothing changed, nor in the one before."""
+        executors = situation.executors
+        if executors < 1 or not situation.epoch_s:
+            return
         expected_s = modelled_latency_s(situation, executors, self.learned)
         measured_s = situation.latency.mean_s
         if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:

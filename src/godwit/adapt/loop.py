@@ -116,6 +116,14 @@ class Controller:
 
     # -- what whoever drives it calls -------------------------------------------------------------
 
+    def begun(self, rows: int, backlog_rows: int | None, at_s: float | None = None) -> None:
+        """Record that an epoch with input has begun; sources hold `backlog_rows` back beside it.
+
+        What has arrived is known before the epoch has ended, and that of an overloaded stream
+        ends late.
+        """
+        self._statistics.begun(rows, backlog_rows, self._clock.now_s() if at_s is None else at_s)
+
     def observe(self, epoch: EpochObserved) -> None:
         """Record a committed epoch."""
         committed_s = epoch.committed_s
@@ -129,7 +137,7 @@ class Controller:
     def step(self) -> None:
         """Decide, and carry out decisions through the ports."""
         now_s, view = self._clock.now_s(), self._migrations.view
-        self._resizing.look(view)
+        self._resizing.look(view, now_s)
         if self._forecaster is not None:
             self._forecaster.look(frozenset(view.executors), self._resizing.pending, now_s)
         own_draining = self._resizing.draining | self._resizing.returned
@@ -214,7 +222,7 @@ class Controller:
             self._statistics.shifted = False
             yield from self._balance(self._statistics.so_far(now_s), view, now_s, scale=False)
         else:
-            yield from self._lanes.propose(view, now_s)
+            yield from self._lanes.propose(view, now_s, self._topology.stages)
 
     def _is_due(self, view: ProtocolView, now_s: float) -> bool:
         """Return whether the period ends: at a step in the rate, or with enough epochs."""
@@ -224,7 +232,7 @@ class Controller:
         if passed_s < self._settings.period_s:
             return False
         if self._settings.scaling_model is not None and self._statistics.unsettled:
-            return passed_s >= _LATE * self._settings.period_s
+            return passed_s >= _LATE * self._settings.period_s and self._statistics.epochs > 0
         if self._statistics.show(self._settings.cadence.min_epochs, self._settings.period_s):
             return True
         late = passed_s >= _LATE * self._settings.period_s
@@ -293,7 +301,9 @@ class Controller:
         def trial(draining: frozenset[str]) -> list[Planned]:
             return self._planning.plan(period, view, self._speed_of, draining=draining, tried=True)
 
-        situation = self._planning.situation(period, view, planned, self._speed_of, now_s)
+        situation = self._planning.situation(
+            period, view, planned, self._speed_of, now_s, lead_s=self._resizing.lead_s
+        )
         moving = bool(busy or self._rebalancing.under_way)
         changing = (
             moving
@@ -301,7 +311,9 @@ class Controller:
             or self._resizing.pending > 0
             or any(len(plan.selected.order) for plan in planned)
         )
-        situation, steady = self._planning.learn(situation, changing=changing)
+        situation, steady = self._planning.learn(
+            situation, changing=changing, settled=period.settled
+        )
         if self._forecaster is not None:
             expected_per_s = self._forecaster.expected_per_s(now_s)
             situation = replace(situation, expected_per_s=expected_per_s)

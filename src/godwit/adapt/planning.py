@@ -300,7 +300,8 @@ def _failed(name: str, reason: str) -> PlannerFailedError:
 
 
 _STEADY = 0.25
-"""Share by which arrival rates, and epochs, of two periods may differ that are of steady state."""
+"""Share by which rates, epochs and latencies of two periods may differ that are of steady state;
+and share of an epoch's rows by which what sources hold back may."""
 _HISTORY = 8
 """Past periods that planners over a history get, at least."""
 _SIZES = 1000
@@ -576,6 +577,8 @@ class Planning:
         planned: list[Planned],
         speeds: Mapping[str, float],
         now_s: float,
+        *,
+        lead_s: float = 0.0,
     ) -> ScalingSituation:
         """Describe load and executors to a scaling model, as if the plans were carried out."""
         settings, demand = self._settings, period.demand
@@ -618,18 +621,24 @@ class Planning:
             stages=_stages(self._topology.stages, period, speeds, demand),
             busiest=period.busiest_s / period.covered_s * demand if period.covered_s > 0 else 0.0,
             learned=self._learning.learned,
+            lead_s=lead_s,
             movable=budget.max_moves != 0 and budget.max_bytes != 0,
         )
 
     def learn(
-        self, situation: ScalingSituation, *, changing: bool
+        self, situation: ScalingSituation, *, changing: bool, settled: bool
     ) -> tuple[ScalingSituation, bool]:
         """Complete the model by a period's measurements; return whether they are of steady state.
+
+        Costs of epochs are known where the period was `settled`, with one assignment throughout.
 
         They are not where something was changing, in the period before either, since its rows may
         have been delivered in this one; nor while epochs become longer or shorter, as they do when
         what a step left behind is worked off.
         """
+        if settled and not changing:
+            self._learning.note_costs(situation)
+            situation = replace(situation, learned=self._learning.learned)
         behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
         before = None if changing or behind else self._unchanged
         self._unchanged = None if changing or behind else situation
@@ -638,10 +647,14 @@ class Planning:
         for one, other in (
             (before.arrival_per_s, situation.arrival_per_s),
             (before.epoch_s, situation.epoch_s),
+            (before.latency.mean_s, situation.latency.mean_s),
         ):
             if abs(other - one) > _STEADY * one:
                 return situation, False
-        self._learning.note(situation)
+        worked_off = abs((situation.backlog_rows or 0) - (before.backlog_rows or 0))
+        if worked_off > _STEADY * situation.arrival_per_s * situation.epoch_s:
+            return situation, False
+        self._learning.note_latency(situation)
         return replace(situation, learned=self._learning.learned), True
 
 

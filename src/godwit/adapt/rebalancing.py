@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from godwit.adapt.cost_benefit import SelectedMoves
-    from godwit.adapt.interfaces import EpochObserved, Migrations
+    from godwit.adapt.interfaces import EpochObserved, MeasuredProblem, Migrations
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce, ManualOverrides
     from godwit.adapt.settings import Control
@@ -184,6 +184,7 @@ class Rebalancing:
                 self._abandon(name, self._own[name], change.instead)
         problem = measured.problem
         started: dict[str, str] = {}
+        busy = _busy_lanes(measured, self._migrations.view)
         for name in measured.components:
             first = measured.first[name]
             order = [k for k in selected.order.tolist() if first <= k < measured.part(name).stop]
@@ -191,7 +192,7 @@ class Rebalancing:
                 continue
             places = {k - first: problem.executors[selected.assignment[k]] for k in order}
             sources = [problem.executors[problem.current[k]] for k in order]
-            migration = self._request(plan, name, places, sources)
+            migration = self._request(plan, name, places, sources, busy)
             if migration:
                 started[name] = migration
         if not started:
@@ -232,6 +233,7 @@ class Rebalancing:
         name: str,
         places: dict[int, str],
         sources: list[str],
+        busy: dict[str, FloatArray],  # what lanes have to do, see `on_even_lanes`
     ) -> str:
         """Request the moves of one component; return the migration's id, or empty if overtaken."""
         # As it is by now: what turns to its other slot has changed the places of that component.
@@ -248,7 +250,7 @@ class Rebalancing:
                 MigrationRequested(
                     id=migration,
                     component=name,
-                    target=current.moved(places),
+                    target=on_even_lanes(current.moved(places), places, weight, busy),
                     strategy=view.components[name].default_strategy,
                     bounds=self._settings.bounds,
                     loads=dict(enumerate(weight.tolist())),
@@ -271,6 +273,44 @@ class Rebalancing:
         return migration
 
 
+def on_even_lanes(
+    target: Assignment,
+    arriving: Collection[int],
+    load: FloatArray,
+    busy: dict[str, FloatArray],
+) -> Assignment:
+    """Return an assignment with arriving key groups on the lanes that have least to do.
+
+    The heaviest first; ties: the lower lane. `load` is of shape ``(G,)``, `busy` that of the lanes
+    of executors, of all components that they serve, and is added to. By number alone lanes of an
+    executor that has just come would differ by what their key groups do.
+    """
+    lane_of, coming = target.lane_of.copy(), np.zeros(target.num_key_groups, np.bool_)
+    coming[list(arriving)] = True
+    for executor in np.unique(target.executor_of[coming]).tolist():
+        lanes = busy.setdefault(target.executors[executor], np.zeros(target.lanes[executor]))
+        mine = np.flatnonzero((target.executor_of == executor) & coming)
+        for key_group in mine[np.argsort(-load[mine], kind="stable")].tolist():
+            lane_of[key_group] = lane = int(lanes.argmin())
+            lanes[lane] += load[key_group]
+    return replace(target, lane_of=lane_of)
+
+
+def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, FloatArray]:
+    """Executor → load of each of its lanes, of all components that are planned together."""
+    busy: dict[str, FloatArray] = {}
+    for name in measured.components:
+        assignment = view.components[name].assignment
+        weight = measured.problem.weight[measured.part(name)]
+        for at, executor in enumerate(assignment.executors):
+            here = assignment.executor_of == at
+            lanes: FloatArray = np.bincount(
+                assignment.lane_of[here], weight[here], assignment.lanes[at]
+            ).astype(np.float64)
+            busy[executor] = busy[executor] + lanes if executor in busy else lanes
+    return busy
+
+
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
     """Refuse moves of key groups that have moved since the plan was made."""
     for key_group, source in sources.items():
@@ -283,9 +323,11 @@ def _check_sources(component: str, current: Assignment, sources: dict[int, str])
 
 
 _LANES_EPOCHS = 3
-"""Epochs under the same assignment that lanes are balanced by, at least."""
+"""Epochs under the same assignment that lanes are balanced by, at least; or half a period."""
 _LEAST_GAIN = 0.1
 """Share of the mean lane by which the busiest one must come down."""
+_FINE = 0.25
+"""Part of both thresholds that will do where it is more than noise explains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,71 +357,112 @@ class LaneBalancing:
         """Forget all epochs, for other components."""
         self._epochs.clear()
 
-    def propose(self, view: ProtocolView, now_s: float) -> Iterator[Proposal]:
+    def propose(
+        self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
+    ) -> Iterator[Proposal]:
         """Propose other lanes, if it is time to."""
         every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return
         self._due_s = now_s + seconds(every, "The setting lanes_every")
-        for name, component in view.components.items():
-            assignment = component.assignment
-            by_hand = self._overrides.holds(f"migration of {name}", now_s)
-            if max(assignment.lanes) < 2 or by_hand:
+        for stage in stages:
+            places = {
+                name: view.components[name].assignment
+                for name in stage
+                if name in view.components
+                and not self._overrides.holds(f"migration of {name}", now_s)
+            }
+            if max((max(a.lanes) for a in places.values()), default=0) < 2:
                 continue
-            under = [e for e in self._epochs if e.assignments.get(name) == assignment]
-            if len(under) < _LANES_EPOCHS:
+            under = [
+                epoch
+                for epoch in self._epochs
+                if all(epoch.assignments.get(name) == a for name, a in places.items())
+            ]
+            long = sum(epoch.took_s for epoch in under) >= self._settings.period_s / 2
+            if len(under) < _LANES_EPOCHS and not long:
                 continue
-            load = recent_load(name, under, assignment.num_key_groups)
-            change = rebalance_lanes(name, assignment, load, self._settings.worth.theta)
-            if change is not None:
-                yield Proposal(subject=f"lanes of {name}", change=change)
+            parts = {name: recent_load(name, under, a) for name, a in places.items()}
+            for change in rebalance_lanes(parts, self._settings.worth.theta):
+                yield Proposal(subject=f"lanes of {change.request.component}", change=change)
 
 
-def recent_load(component: str, epochs: Iterable[EpochObserved], num_key_groups: int) -> FloatArray:
-    """Shape ``(G,)``: seconds that lanes were busy with each key group in the last epochs."""
-    load = np.zeros(num_key_groups)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaneLoads:
+    """Loads of a component's key groups on the lanes that they have; shape ``(G,)`` each."""
+
+    assignment: Assignment
+    load: FloatArray  # in any unit
+    variance: FloatArray  # of it, by chance
+
+
+def recent_load(
+    component: str, epochs: Iterable[EpochObserved], assignment: Assignment
+) -> LaneLoads:
+    """Sum up the seconds of each key group in the last epochs.
+
+    The variance is that of so many rows by chance (`godwit.adapt.load_window`).
+    """
+    load, rows = np.zeros((2, assignment.num_key_groups))
     for epoch in epochs:
         seen = epoch.outcome.loads.get(component)
         if seen is not None:
             load[seen.key_groups] += seen.busy_s
-    return load
+            rows[seen.key_groups] += seen.rows
+    variance = load * load / np.maximum(rows, 1.0)
+    return LaneLoads(assignment=assignment, load=load, variance=variance)
 
 
-def rebalance_lanes(
-    component: str, assignment: Assignment, load: FloatArray, theta: float
-) -> LaneChange | None:
-    """Balance the lanes of every executor above the threshold; ``None`` if there is none.
+def rebalance_lanes(parts: Mapping[str, LaneLoads], theta: float) -> list[LaneChange]:
+    """Balance the lanes of every executor above the threshold, for all components of a stage.
 
-    The load is of shape ``(G,)``, in any unit; theta is the busiest lane over the mean one that is
-    put up with.
+    A lane serves all of them, so their key groups are dealt out together. Theta is the busiest lane
+    over the mean one above which lanes change in any case; beyond a quarter of that they do if
+    noise does not explain it: an epoch waits for the busiest lane, and no state moves.
     """
-    lane_of: dict[int, int] = {}
-    changed, before, after = [], 1.0, 1.0
-    for executor, (name, lanes) in enumerate(
-        zip(assignment.executors, assignment.lanes, strict=True)
-    ):
-        mine = np.flatnonzero(assignment.executor_of == executor)
-        mean = float(load[mine].sum()) / lanes
-        if lanes < 2 or len(mine) < 2 or mean <= 0:
+    lane_of: dict[str, dict[int, int]] = {name: {} for name in parts}
+    changed: dict[str, list[str]] = {name: [] for name in parts}
+    before, after = 1.0, 1.0
+    for executor in sorted({e for part in parts.values() for e in part.assignment.executors}):
+        here = {name: part for name, part in parts.items() if executor in part.assignment.executors}
+        numbers = {n: part.assignment.executors.index(executor) for n, part in here.items()}
+        lanes = min(part.assignment.lanes[numbers[n]] for n, part in here.items())
+        mine = {
+            n: np.flatnonzero(part.assignment.executor_of == numbers[n]) for n, part in here.items()
+        }
+        load = np.concatenate([part.load[mine[n]] for n, part in here.items()])
+        current = np.concatenate([part.assignment.lane_of[mine[n]] for n, part in here.items()])
+        mean = float(load.sum()) / lanes
+        if lanes < 2 or len(load) < 2 or mean <= 0 or int(current.max()) >= lanes:
             continue
-        current = assignment.lane_of[mine]
-        was = float(np.bincount(current, load[mine], lanes).max()) / mean
-        if was <= theta:
+        variance = np.concatenate([part.variance[mine[n]] for n, part in here.items()])
+        error = float(np.bincount(current, variance, lanes).max()) ** 0.5 / mean
+        allowed = min(theta, 1 + max(_FINE * (theta - 1), CERTAIN * error))
+        gain = min(_LEAST_GAIN, max(_FINE * _LEAST_GAIN, CERTAIN * error))
+        was = float(np.bincount(current, load, lanes).max()) / mean
+        if was <= allowed:
             continue
-        wanted = balance_lanes(load[mine], current, lanes, theta=theta)
-        becomes = float(np.bincount(wanted, load[mine], lanes).max()) / mean
-        if was - becomes < _LEAST_GAIN:
+        wanted = balance_lanes(load, current, lanes, theta=1 + (allowed - 1) / 2)
+        becomes = float(np.bincount(wanted, load, lanes).max()) / mean
+        if was - becomes < gain:
             continue
-        moved = wanted != current
-        lane_of.update(zip(mine[moved].tolist(), wanted[moved].tolist(), strict=True))
-        changed.append(name)
+        at = 0
+        for n, groups in mine.items():
+            now = wanted[at : at + len(groups)]
+            moved = now != current[at : at + len(groups)]
+            lane_of[n].update(zip(groups[moved].tolist(), now[moved].tolist(), strict=True))
+            if moved.any():
+                changed[n].append(executor)
+            at += len(groups)
         if was > before:
             before, after = was, becomes
-    if not lane_of:
-        return None
-    return LaneChange(
-        request=LanesRequested(component=component, lane_of=lane_of),
-        executors=tuple(changed),
-        before=before,
-        after=after,
-    )
+    return [
+        LaneChange(
+            request=LanesRequested(component=name, lane_of=lanes_now),
+            executors=tuple(changed[name]),
+            before=before,
+            after=after,
+        )
+        for name, lanes_now in lane_of.items()
+        if lanes_now
+    ]

@@ -18,6 +18,7 @@ epoch runs that may still use it; and one is drained only if the rest could be b
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,13 +109,16 @@ class Pace:
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             within = min(max(aim, bounded), roomy)
             return self._more(within, situation, pool, paced=paced, arrived=arrived)
-        if have > roomy and not pool.pending:
+        # While the target is missed anyway nobody goes: the model is wrong somewhere, and fewer
+        # executors make no latency better.
+        if have > roomy and not pool.pending and not wanted.unattainable:
             return self._fewer(roomy, situation, paced=paced, confirmed=fewer)
         if max(wanted.executors, situation.least) > most <= coming:
             limit = "limit" if most == situation.most else "cluster's limit"
             return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
         if wanted.unattainable:
-            return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable)
+            stay = f"; the {have} executors stay" if have > roomy else ""
+            return ScalingStep(kind="refused", executors=coming, reason=wanted.unattainable + stay)
         return ScalingStep(kind="stay", executors=have)
 
     def _more(
@@ -153,6 +157,8 @@ class Pace:
 _SCALING = "scaling"
 _TOO_LITTLE = 1.25
 """Factor above the rate that a decision was made for by which it was made for too little."""
+_LEADS = 8
+"""Requests that say how long executors take to come."""
 _FLICKER = 2
 """Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
 _OUT_OF_REACH = "the target is out of reach"
@@ -179,6 +185,8 @@ class Resizing:
         self._empty_since: dict[str, int] = {}
         self._refused, self._begun_anew_s = "", float("-inf")
         self._judge = Judge(announce)
+        self._asked_s: float | None = None  # when those that are on their way were asked for
+        self._leads_s: deque[float] = deque(maxlen=_LEADS)
         self._stayed = 0  # periods in a row in which nothing was wanted
         self.draining: frozenset[str] = frozenset()
         self.returned: frozenset[str] = frozenset()
@@ -208,8 +216,16 @@ class Resizing:
         """Kind and time of the last decision."""
         return self._pace.last
 
-    def look(self, view: ProtocolView) -> None:
-        """Forget lost executors."""
+    @property
+    def lead_s(self) -> float:
+        """Seconds from asking for executors until all have come, as a rule; first a guess."""
+        return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
+
+    def look(self, view: ProtocolView, now_s: float) -> None:
+        """Forget lost executors, and measure how long those that were asked for took."""
+        if self._asked_s is not None and not self.pending:
+            self._leads_s.append(now_s - self._asked_s)
+            self._asked_s = None
         self.draining &= view.draining
         self.returned &= view.executors.keys()
 
@@ -291,7 +307,7 @@ class Resizing:
         fault, budget = "", self._settings.budget
         self._stayed = self._stayed + 1 if step.kind == "stay" else 0
         if step.kind == "refused":
-            far = step.reason == wanted.unattainable
+            far = bool(wanted.unattainable) and step.reason.startswith(wanted.unattainable)
             about = _OUT_OF_REACH if far else step.reason
             self._refuse(have, wanted.executors, step.reason, numbers, about=about)
         elif self._stayed > _FLICKER:
@@ -337,6 +353,7 @@ class Resizing:
         try:
             if more:
                 pool.add(more)
+                self._asked_s = situation.now_s
         except GodwitError as error:
             self._refuse(coming + len(staying), wanted.executors, str(error), wanted.numbers)
             return bool(staying)

@@ -27,6 +27,7 @@ from godwit.adapt.latency_model import (
     Learned,
     StageLoad,
     busy_curve,
+    busy_share,
     latency_curve,
     why_no_faster,
 )
@@ -83,6 +84,8 @@ class ScalingSituation:
     # share of the period that the busiest lanes of its epochs were busy, at the arrival rate; 0
     # where nothing was measured
     busiest: float = 0.0
+    # seconds until executors that are asked for now will have come
+    lead_s: float = 0.0
     learned: Learned = field(default_factory=Learned)  # what completes the model
     # whether the budget lets key groups move, without which an executor that comes has no use
     movable: bool = True
@@ -140,11 +143,25 @@ def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
     )
 
 
+def backlog_to_come(situation: ScalingSituation) -> float:
+    """Rows that sources will hold back when executors that are asked for now begin to work.
+
+    Until they have come, and the epoch under way has ended, what the busiest lane cannot do waits.
+    """
+    rows = float(situation.backlog_rows or 0)
+    busy = busy_share(situation, max(situation.executors, 1), situation.learned)
+    if busy <= 1:
+        return rows
+    grows_per_s = situation.arrival_per_s * (1 - 1 / busy)
+    return rows + grows_per_s * (situation.lead_s + situation.epoch_s)
+
+
 def catching_up(situation: ScalingSituation, within_s: float) -> ScalingSituation:
     """Raise the arrival rate of a situation so that the backlog is gone within some time."""
-    if not situation.backlog_rows or situation.arrival_per_s <= 0:
+    backlog = backlog_to_come(situation)
+    if not backlog or situation.arrival_per_s <= 0:
         return situation
-    return at_rate(situation, situation.arrival_per_s + situation.backlog_rows / within_s)
+    return at_rate(situation, situation.arrival_per_s + backlog / within_s)
 
 
 def at_rate(situation: ScalingSituation, arrival_per_s: float) -> ScalingSituation:
@@ -382,7 +399,7 @@ class Latency:
             )
             said = (
                 f"{named} is out of reach: {most} executors cannot keep up with "
-                f"{situation.arrival_per_s:.4g} rows/s"
+                f"{numbers['arrival_per_s']:.4g} rows/s"
             )
         why = why_no_faster(situation, at_least)
         return WantedExecutors(

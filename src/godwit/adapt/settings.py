@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from godwit.adapt.forecast import Forecast
@@ -248,7 +249,8 @@ class Control:
     elasticity: Elasticity = "resource_centric"
     period: DurationOrSeconds = 10.0
     budget: Budget = field(default_factory=Budget)
-    bounds: Bounds = field(default_factory=Bounds)
+    # More at once than by hand: executors that have come are idle until the last epoch of it.
+    bounds: Bounds = field(default_factory=partial(Bounds, max_moves=128))
     cadence: Cadence = field(default_factory=Cadence)
     search: Search = field(default_factory=Search)
     worth: Worth = field(default_factory=Worth)
@@ -379,6 +381,16 @@ class Control:
     def period_s(self) -> float:
         """Statistics period, in seconds."""
         return seconds(self.period, "The period")
+
+    def longest_epoch_s(self, trigger_s: float) -> float | None:
+        """Seconds that an epoch of own sources is to last; ``None``: as long as it takes.
+
+        Executors that come work from the next epoch on. One that took all that a step in the rate
+        has left would end long after them.
+        """
+        if self.scaling_model is None:
+            return None
+        return max(self.period_s, 2 * trigger_s)
 
     @property
     def respect_s(self) -> float:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _RECENT = 1 / 3
 """The last part of a period, whose arrival rate counts where it is higher than the whole one's."""
+_RISEN = 1.1
+"""Factor by which it must be."""
 _LATENCY_PERIODS = 5
 """Periods that say how a quantile of latency compares with its mean."""
 _SHOWN = 2
@@ -149,6 +151,12 @@ class PeriodStatistics:
         return self.ended_s - self.began_s
 
     @property
+    def settled(self) -> bool:
+        """True if there were figures, and no key group changed its place or lane meanwhile."""
+        seen = self.components.values()
+        return bool(seen) and all(len(one.by_assignment) == 1 for one in seen)
+
+    @property
     def covered_s(self) -> float:
         """Seconds that the figures cover: less than the period if outcomes are missing."""
         return self.period_s * self.covered
@@ -204,6 +212,7 @@ class Statistics:
         """Executor → speed as last estimated; left out: 1."""
         self.shifted = False
         """True if the last epoch showed that the load is distributed otherwise than before."""
+        self._arrivals_noted = False  # of the epoch that runs
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -240,6 +249,13 @@ class Statistics:
         """Arrival rates of the last epochs."""
         return self._arrivals.usual
 
+    def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
+        """Add what has arrived by the time at which an epoch begins."""
+        self._arrivals.note(rows, at_s, backlog_rows)
+        self._arrivals_noted = True
+        if backlog_rows is not None:
+            self._epochs.backlog_rows = backlog_rows
+
     def observe(self, epoch: EpochObserved, committed_s: float) -> None:
         """Add a committed epoch."""
         outcome, so_far = epoch.outcome, self._epochs
@@ -254,9 +270,11 @@ class Statistics:
         so_far.took_s.append(epoch.took_s)
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
         reported_s = began_s if epoch.backlog_s is None else epoch.backlog_s
-        self._arrivals.note(outcome.rows_in, reported_s, held_back)
-        if held_back is not None:
+        if not self._arrivals_noted:
+            self._arrivals.note(outcome.rows_in, reported_s, held_back)
+        if held_back is not None and not self._arrivals_noted:
             so_far.backlog_rows = held_back
+        self._arrivals_noted = False
         if outcome.rows_in and not any(len(load.key_groups) for load in outcome.loads.values()):
             so_far.missing += 1
             so_far.missing_rows += outcome.rows_in
@@ -355,12 +373,16 @@ class Statistics:
         if changed_s is not None and changed_s > self.began_s:
             return arrivals.rate_since_change or 0.0
         length_s = now_s - self.began_s
-        since = [self.began_s, now_s - _RECENT * length_s]
+        whole = arrivals.rate_since(self.began_s)
+        if whole is None:
+            # Where nothing tells when rows arrived, they did as they were taken.
+            return float(sum(so_far.rows)) / max(length_s, 1e-9)
+        since = [now_s - _RECENT * length_s]
         if arrivals.step_s is not None:
             since.append(arrivals.step_s)
-        rates = [rate for s in since if (rate := arrivals.rate_since(s)) is not None]
-        # Where nothing tells when rows arrived, they did as they were taken.
-        return max(rates, default=float(sum(so_far.rows)) / max(length_s, 1e-9))
+        last = max(rate for s in since if (rate := arrivals.rate_since(s)) is not None)
+        # Of two estimates of one rate the greater is too high, as a rule.
+        return last if last > _RISEN * whole else whole
 
 
 def busiest_lane_s(stage: tuple[str, ...], epoch: EpochObserved) -> float:

@@ -113,7 +113,7 @@ def _add_method(methods: Any, entry: Planner) -> None:
 def _options(entry: Planner) -> str:
     """Describe a planner's options with their defaults."""
     try:
-        defaults = entry.defaults()
+        defaults = {**entry.defaults(), **entry.for_streams}
     except InvalidProblemError as error:
         return str(error)
     return ", ".join(f"{name}={default!r}" for name, default in defaults.items()) or "none"
@@ -164,7 +164,7 @@ def _run_method(args: argparse.Namespace) -> int:
     """Solve a problem by one planner."""
     problem, options = _read_problem(args.problem)
     entry = planner(args.method)
-    chosen = options.get(args.method, {}) | _settings(args.set)
+    chosen = {**entry.for_streams, **options.get(args.method, {}), **_settings(args.set)}
     if getattr(args, "projected", None):
         chosen["projected"] = ProjectedCost.from_bytes(_read(args.projected))
     solution = entry(problem, **chosen)
@@ -208,7 +208,8 @@ def _run_compare(args: argparse.Namespace) -> int:
         reason = entry.refusal(problem)
         if not reason:
             try:
-                solutions.append(entry(problem, **options.get(entry.name, {})))
+                chosen = {**entry.for_streams, **options.get(entry.name, {})}
+                solutions.append(entry(problem, **chosen))
             except InvalidProblemError as error:
                 reason = error.message
         if reason:

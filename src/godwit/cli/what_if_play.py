@@ -126,6 +126,10 @@ class _Metered:
         self._controller, self._simulation, self._since_s = controller, simulation, since_s
         self.lane_ms = 0.0
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        """Pass on that an epoch has begun."""
+        self._controller.begun(rows, backlog_rows)
+
     def observe(self, epoch: EpochObserved) -> None:
         """Add an epoch."""
         self._controller.observe(epoch)

@@ -193,6 +193,9 @@ class Planner:
     refuses: tuple[str, ...] = ()
     # options by name, and what their values have to be
     takes: Mapping[str, Reader] = field(default_factory=dict)
+    # options by which it plans for a stream unless told otherwise: an answer soon is worth more
+    # there than a proof
+    for_streams: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def plans_intervals(self) -> bool:
@@ -386,6 +389,8 @@ _REGISTERED = (
         paper="2 §4.3.1",
         requires=(arbitrary_maps,),
         takes=_SOLVER | {"rounds": whole, "least_gain": number, "gap": number},
+        # What the controller takes, too: a tenth of the load distance that it puts up with.
+        for_streams={"gap": 1.0},
     ),
     Planner(
         name="albic",

@@ -89,6 +89,9 @@ class Observing:
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        pass
+
     def observe(self, epoch: EpochObserved) -> None:
         self._statistics.observe(epoch, 0.5)
 

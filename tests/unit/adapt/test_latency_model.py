@@ -17,7 +17,7 @@ from godwit.adapt.latency_model import (
     latency_curve,
     predicted_latency_s,
 )
-from godwit.adapt.scaling import latency
+from godwit.adapt.scaling import ScalingSituation, latency
 from godwit.model.latency import LatencyHistogram
 
 
@@ -33,6 +33,12 @@ def epochs(*stages: StageLoad, **changed: Any) -> Any:
 
 def took(seconds: float) -> LatencyHistogram:
     return LatencyHistogram.of_us(np.full(200, round(seconds * 1e6)))
+
+
+def note(learning: Learning, at: ScalingSituation) -> None:
+    """Add a steady period."""
+    learning.note_costs(at)
+    learning.note_latency(at)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +101,7 @@ def test_what_is_measured_corrects_what_is_predicted() -> None:
     at = epochs(stage(*[0.05] * 40), executors=4, latency=took(0.6), busiest=0.55)
     learning = Learning()
     for _ in range(6):
-        learning.note(at)
+        note(learning, at)
     learned = learning.learned
     known = replace(at, learned=learned)
     assert learned.unevenness == pytest.approx(1.1, abs=0.01)
@@ -107,25 +113,25 @@ def test_what_is_measured_corrects_what_is_predicted() -> None:
 def test_one_odd_period_is_smoothed_and_a_wild_one_is_bounded() -> None:
     at = epochs(stage(*[0.05] * 40), executors=4, latency=took(0.3))
     learning = Learning()
-    learning.note(at)
+    note(learning, at)
     assert learning.learned.ratio_at(4) == pytest.approx(1.0, rel=0.01)
-    learning.note(replace(at, latency=took(0.6)))
+    note(learning, replace(at, latency=took(0.6)))
     assert learning.learned.ratio_at(4) == pytest.approx(1.5, rel=0.01)
     wild = Learning()
-    wild.note(replace(at, latency=took(300.0)))
+    note(wild, replace(at, latency=took(300.0)))
     assert wild.learned.ratio_at(4) == 8.0
 
 
 def test_without_measured_latency_nothing_is_corrected() -> None:
     learning = Learning()
-    learning.note(epochs(stage(*[0.05] * 40), executors=4))
+    note(learning, epochs(stage(*[0.05] * 40), executors=4))
     assert not learning.learned.ratio
 
 
 def test_the_fixed_cost_of_an_epoch_grows_as_it_was_seen_to() -> None:
     learning = Learning()
     for executors in (2, 4):
-        learning.note(epochs(stage(0.1), executors=executors, fixed_s=0.05 * executors))
+        note(learning, epochs(stage(0.1), executors=executors, fixed_s=0.05 * executors))
     learned = learning.learned
     assert learned.fixed_at(8, 0.0) == pytest.approx(0.4)
     assert Learned(fixed_s={2: 0.1, 4: 0.105}).fixed_at(8, 0.0) == 0.105  # noise
@@ -137,6 +143,6 @@ def test_the_fixed_cost_of_an_epoch_grows_as_it_was_seen_to() -> None:
 def test_only_so_many_numbers_of_executors_are_remembered() -> None:
     learning = Learning()
     for executors in range(1, 100):
-        learning.note(epochs(stage(0.1), executors=executors, latency=took(0.2)))
+        note(learning, epochs(stage(0.1), executors=executors, latency=took(0.2)))
     assert len(learning.learned.ratio) == len(learning.learned.fixed_s) == 32
     assert max(learning.learned.ratio) == 99

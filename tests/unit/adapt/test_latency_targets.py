@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -87,7 +88,7 @@ def test_a_busiest_lane_beside_idle_ones_is_seen_and_its_key_group_named() -> No
     assert history.between(40, 80).delays().mean_s > 0.8
     (decided,) = history.of_kind(*DECIDED)
     assert not isinstance(decided, events.ScaledOut)
-    assert "alone fills 0.8" in decided.reason
+    assert re.search(r"alone fills 0\.[89]", decided.reason)
 
 
 @pytest.mark.parametrize("operators", [6, 20])

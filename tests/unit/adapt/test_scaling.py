@@ -228,6 +228,15 @@ def test_who_got_more_is_asked_neither_for_one_more_nor_for_one_less_by_noise(
         assert wanted.executors <= step.executors <= wanted.comfortable
 
 
+def test_nobody_goes_while_the_target_is_out_of_reach_and_the_reason_says_so() -> None:
+    pace = Pace(cool_down_s=30.0)
+    far = replace(wanting(2), unattainable="the target of 1 s is out of reach")
+    for _ in range(3):
+        step = pace.step(far, situation(), PoolView(), paced=True)
+        assert (step.kind, step.executors) == ("refused", 4)
+        assert step.reason == "the target of 1 s is out of reach; the 4 executors stay"
+
+
 def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:
     pace = Pace(cool_down_s=30.0)
     pace.decided("out", NOW_S)

@@ -247,6 +247,8 @@ class ScenarioRun:
     moved_bytes: list[int] = field(default_factory=list)
     # rows that had come in and were not committed
     behind_rows: list[int] = field(default_factory=list)
+    # rows of each file, and seconds from when it came in to the commit of its rows
+    delays: list[tuple[int, float]] = field(default_factory=list)
     comparison: Comparison | None = None  # its results against a batch query over the same files
 
 

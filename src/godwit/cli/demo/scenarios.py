@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -308,6 +309,7 @@ def _feed(
     """
     recording = recorder.recording
     released = moved_bytes = 0
+    waiting: deque[tuple[int, int, float]] = deque()  # rows up to a file's end, its rows, its time
     recording.started_s = time.time()
     started_s = time.monotonic()
     while files or recording.rows < recording.rows_in_all:
@@ -316,6 +318,7 @@ def _feed(
             _, file, rows = files.pop(0)
             recorder.let_in(file)
             released += rows
+            waiting.append((released, rows, time.time()))
         while marks and marks[0][0] <= passed_s:
             recorder.mark_now(marks.pop(0)[1])
             shift()
@@ -328,6 +331,10 @@ def _feed(
             run.executors.append(len(executors))
             run.moved_bytes.append(moved_bytes)
             run.behind_rows.append(released - recording.rows)
+            # Files are taken whole, in their order.
+            while waiting and waiting[0][0] <= recording.rows:
+                _, rows, came_s = waiting.popleft()
+                run.delays.append((rows, max(0.0, event.at_s - came_s)))
 
 
 def imbalance(executors: Mapping[str, Mapping[str, Any]]) -> float:
@@ -382,12 +389,24 @@ def _figures(run: ScenarioRun) -> dict[str, float]:
         "rows_per_s": run.recording.rows / epochs[-1].at_s if epochs else 0.0,
         "epoch_s_median": float(np.median(took_s)),
         "epoch_s_99th": float(np.quantile(took_s, 0.99)),
+        "delay_s_mean": _delay_s(run, None),
+        "delay_s_99th": _delay_s(run, 0.99),
         "rows_behind_at_most": max(run.behind_rows, default=0),
         "busiest_over_mean_median": float(np.median(run.imbalance or [1.0])),
         "executors_at_most": max(run.executors, default=0),
         "moved_bytes": run.moved_bytes[-1] if run.moved_bytes else 0,
         "decisions": sum(type(e).__name__ in DECISIONS for e in run.recording.log),
     }
+
+
+def _delay_s(run: ScenarioRun, quantile: float | None) -> float:
+    """Seconds from when rows came in to their commit: the mean, or so many rows' at most."""
+    if not run.delays:
+        return 0.0
+    rows, delays = np.array(sorted(run.delays, key=lambda pair: pair[1]), np.float64).T
+    if quantile is None:
+        return float(np.average(delays, weights=rows))
+    return float(delays[np.searchsorted(np.cumsum(rows), quantile * rows.sum())])
 
 
 def _measured(run: ScenarioRun) -> dict[str, Any]:
@@ -406,9 +425,10 @@ def _measured(run: ScenarioRun) -> dict[str, Any]:
 
 def _tell(runs: Sequence[ScenarioRun]) -> None:
     """Print a table of the controllers' figures."""
-    console = wide_console(120)
+    console = wide_console(140)
     head = (
-        *("controller", "rows/s", "epoch: median", "99th percentile", "rows behind, at most"),
+        *("controller", "rows/s", "delay: mean", "99th percentile"),
+        *("epoch: median", "99th percentile", "rows behind, at most"),
         *("busiest / mean", "executors", "state moved", "decisions"),
     )
     rows = []
@@ -418,6 +438,8 @@ def _tell(runs: Sequence[ScenarioRun]) -> None:
             (
                 "on" if run.controlled else "off",
                 f"{figures['rows_per_s']:,.0f}",
+                f"{figures['delay_s_mean']:.2f} s",
+                f"{figures['delay_s_99th']:.2f} s",
                 f"{figures['epoch_s_median']:.2f} s",
                 f"{figures['epoch_s_99th']:.2f} s",
                 f"{figures['rows_behind_at_most']:,.0f}",

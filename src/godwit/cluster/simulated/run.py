@@ -6,6 +6,7 @@ out how long it takes, let the background go on meanwhile, and count what it did
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from godwit.cluster.simulated.workload import DrawnRows
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.latency import SourceLatency, latency_entry, merged_latency
 from godwit.engine.loop import EpochLoop, SharedConductor
+from godwit.engine.row_limit import RowLimit
 from godwit.migration import Conductor, DropCopies, StartWarming, inputs
 from godwit.model.assignment import even_assignment
 from godwit.model.latency import LatencyHistogram
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from godwit.planning.arrays import FloatArray
 
 _PAUSE_S = 0.1  # while epochs are held, or nothing is due
+_LOOK_S = 1.0  # while an epoch runs: the controller's thread does not wait for its end
 
 
 class Simulation:
@@ -88,6 +91,8 @@ class Simulation:
         self._now_s, self._next_trigger_s = 0.0, 0.0
         self._taken, self._batches, self._committed, self._runs = 0, 0, -1, 0
         self._held_back = 0
+        longest_s = scenario.longest_epoch_s
+        self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._offered: Batch | None = None
         self._copied_bytes = 0.0
         self._make_controller = control
@@ -173,6 +178,8 @@ class Simulation:
             self._wait()
         else:
             self._began_s = self._now_s
+            if self._controller is not None and batch.number is not None:
+                self._controller.begun(batch.rows, self._held_back)
             self.loop.run(batch)
         if self._controller is not None:
             self._controller.step()
@@ -184,8 +191,8 @@ class Simulation:
         """
         if self._offered is None:
             arrived = self._source.until(self._now_s)
-            most = self.scenario.max_rows
-            last = arrived if most is None else min(arrived, self._taken + most)
+            limits = (self.scenario.max_rows, self._limit.rows)
+            last = min([arrived, *(self._taken + most for most in limits if most is not None)])
             if last > self._taken and self._now_s >= self._next_trigger_s:
                 self._offered = self._source.batch(self._batches, self._taken, last)
                 self._held_back = arrived - last
@@ -232,7 +239,10 @@ class Simulation:
         work = self._work
         end_s = self._now_s + work.took_s
         while self._now_s < end_s and work.used <= self.executors.alive.keys():
-            self._let_pass(min(end_s, max(self.executors.next_s(), self._now_s)))
+            look_s = self._now_s + _LOOK_S
+            self._let_pass(min(end_s, look_s, max(self.executors.next_s(), self._now_s)))
+            if self._controller is not None and self._now_s < end_s:
+                self._controller.step()
 
     def commit(self) -> None:
         """Commit the epoch's work, unless an executor that it used was lost."""
@@ -244,6 +254,7 @@ class Simulation:
         self._committed, batch = work.epoch, work.batch
         if batch.number is not None:
             self._offered, self._taken, self._batches = None, batch.last, self._batches + 1
+            self._limit.note(batch.rows, work.took_s)
         self._outcome, self._left = self.flow.commit(work)
         self._durable = {name: part.plan.assignment for name, part in work.components.items()}
 

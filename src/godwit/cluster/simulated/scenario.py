@@ -35,6 +35,9 @@ class Scenario:
     trigger_s: float = 0.0
     # rows that a micro-batch takes at most: what comes faster waits at the source
     max_rows: int | None = None
+    # seconds that an epoch is to last: what was not processed of late in such a time waits at the
+    # source, too (`godwit.engine.row_limit`). ``None``: epochs grow without end
+    longest_epoch_s: float | None = None
     costs: CostModel = field(default_factory=CostModel.calibrated)  # what an epoch costs
     # whether the stream has run for long: every key has state, and executors have copies of what
     # they own. Otherwise there is no state at all at first.
@@ -45,11 +48,14 @@ class Scenario:
 
     def __post_init__(self) -> None:
         too_few = self.max_rows is not None and self.max_rows < 1
-        if not self.duration_s > 0 or self.trigger_s < 0 or too_few:
+        too_short = self.longest_epoch_s is not None and not self.longest_epoch_s > 0
+        if not self.duration_s > 0 or self.trigger_s < 0 or too_few or too_short:
             raise InvalidProblemError(
                 f"A run of {self.duration_s} s with a trigger of {self.trigger_s} s and "
-                f"micro-batches of at most {self.max_rows} rows cannot be simulated.",
-                remedy="Give a positive duration, a trigger of at least 0 and at least one row.",
+                f"micro-batches of at most {self.max_rows} rows and {self.longest_epoch_s} s "
+                "cannot be simulated.",
+                remedy="Give a positive duration, a trigger of at least 0, at least one row, and "
+                "epochs of a positive length.",
                 field="scenario",
             )
 

@@ -193,6 +193,9 @@ class Noting:
     def made(self, _: Simulation) -> Noting:
         return self
 
+    def begun(self, rows: int, backlog_rows: int | None) -> None:
+        pass
+
     def observe(self, epoch: EpochObserved) -> None:
         self.outcomes.append(epoch.outcome)
 

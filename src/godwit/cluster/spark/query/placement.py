@@ -574,7 +574,8 @@ class QueryPlacement:
         strategy, bounds
             As for `migrate`.
         **options
-            The planner's.
+            The planner's. `milp` ends its search within 1 % of the mean load of the best there can
+            be; ``gap=0`` has it search on, for its time limit where the problem is large.
 
         Returns
         -------
@@ -589,7 +590,8 @@ class QueryPlacement:
             If no plan within the limits was found.
         """
         name = self._component(component)  # problem() would ask about all of several
-        solution = planner_named(planner)(self.problem(name, limits=limits), **options)
+        known = planner_named(planner)
+        solution = known(self.problem(name, limits=limits), **{**known.for_streams, **options})
         plan = executable_plan(solution)
         if solution.status == "infeasible":
             raise InvalidPlanError(

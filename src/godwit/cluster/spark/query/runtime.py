@@ -202,7 +202,11 @@ def _by_a_loop(options: Options) -> _Driven:
 
     def driver(run: SparkRun) -> EpochDriver:
         rows: Any = run.cluster.source  # as it was made below
-        return SourceLoop(run, rows, trigger=options.trigger)
+        control = options.control
+        longest_s = (
+            None if control is None else control.longest_epoch_s(interval_s(options.trigger))
+        )
+        return SourceLoop(run, rows, trigger=options.trigger, longest_s=longest_s)
 
     return _Driven(rows_of=OwnRows, driver_of=driver)
 

@@ -134,6 +134,14 @@ class ControllerThread:
         """Return the time by the controller's clock."""
         return self._clock.now_s()
 
+    def begun(self, rows: int, backlog_rows: int) -> None:
+        """Hand over that an epoch of so many rows begins; sources have `backlog_rows` beside them.
+
+        Returns at once.
+        """
+        at_s = self._clock.now_s()
+        self._tasks.put(lambda: self._controller.begun(rows, backlog_rows, at_s))
+
     def observe(
         self,
         epoch: EpochObserved,

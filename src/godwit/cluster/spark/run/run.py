@@ -176,6 +176,11 @@ class SparkRun:
 
     # -- epochs -----------------------------------------------------------------------------------
 
+    def input_begun(self, rows: int, held_back: int) -> None:
+        """Let the controller know of an epoch that begins, and of what sources have besides."""
+        if self.controller is not None:
+            self.controller.begun(rows, held_back)
+
     def with_input(
         self,
         # identifies a batch, from the last one that is committed; None if it is committed already

@@ -81,6 +81,16 @@ class SourceProgress:
         ended_s = time.monotonic()
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
+    def held_back_beside(self, planned: PlannedRows) -> int | None:
+        """Count the rows that sources have beside those of a batch; ``None`` if that is not known.
+
+        It is known where their lag was measured since the last epoch.
+        """
+        had, rows = self.rows_held_back(), planned.rows
+        if self._lags_us is None or had is None or rows is None:
+            return None
+        return max(had - rows, 0)
+
     def found_nothing(self) -> None:
         """Record that the sources have no rows now."""
         self._nothing_us = now_us()

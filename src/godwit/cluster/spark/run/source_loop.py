@@ -13,6 +13,7 @@ waits; and the sources are closed before the query counts as over.
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import threading
 import time
@@ -28,6 +29,7 @@ from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
 from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
+from godwit.engine.row_limit import RowLimit
 from godwit.engine.source_positions import SourcePositions
 from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError, StopTimeoutError
@@ -243,10 +245,13 @@ class SourceLoop:
         rows: OwnRows,  # open; closed by the loop
         *,
         trigger: Mapping[str, object] | None,
+        # that an epoch is to last; ``None``: epochs take whatever the sources give
+        longest_s: float | None = None,
     ) -> None:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
         rows.on_failure = run.conducting.background_failed
         self._trigger, self._pace = trigger, ReadPace(trigger)
+        self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
         self._input_ended = False
         self._message, self._has_rows = "Initializing sources", False
@@ -358,7 +363,8 @@ class SourceLoop:
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
         asked_us = now_us()
-        planned = self._positions.plan(num_tasks(self._run), everything=once)
+        limit = self._limit.of_each(len(self._positions.sources))
+        planned = self._positions.plan(num_tasks(self._run), limit=limit, everything=once)
         self._has_rows = planned is not None
         self._pace.looked(began_s, has_rows=self._has_rows)
         if planned is None:
@@ -368,11 +374,15 @@ class SourceLoop:
                 self._end_input()
             return False
         self._message = "Processing new data"
+        if (held_back := self._figures.held_back_beside(planned)) is not None:
+            self._run.input_begun(planned.rows or 0, held_back)
         look = self._figures.look(planned, asked_us)
         batch = SourceBatch(ref=planned.ref, rows=planned, look=look)
         self._run.with_input(lambda _last: batch)
+        ended_s = time.monotonic()
+        self._limit.note(planned.rows, ended_s - began_s)
         self._positions.committed(planned.ref)
-        self._figures.note(planned.ref.number, planned, began_s, time.monotonic())
+        self._figures.note(planned.ref.number, planned, began_s, ended_s)
         if once:
             self._end_input()
         if self._pace.interval_s:

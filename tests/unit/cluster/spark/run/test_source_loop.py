@@ -40,6 +40,7 @@ class Run:
         self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32))
         self.due = self.pending = self.input_ended = False
         self.epochs: list[Any] = []  # rows of each epoch; None: without input
+        self.begun: list[tuple[int, int]] = []  # rows of an epoch, and what is held back
         self.ticks = 0
         self.told: list[tuple[Any, ...]] = []
         self.on_epoch: Callable[[], None] = lambda: None
@@ -55,6 +56,9 @@ class Run:
         with self.gate.epoch():
             self.on_epoch()
             self.epochs.append(offered(None).rows.rows)
+
+    def input_begun(self, rows: int, held_back: int) -> None:
+        self.begun.append((rows, held_back))
 
     def without_input(self) -> None:
         with self.gate.epoch():
@@ -72,7 +76,10 @@ class Story:
     """The loop over one source in memory, with everything that it looks at."""
 
     def __init__(
-        self, trigger: Mapping[str, object] | None = None, source: MemorySource | None = None
+        self,
+        trigger: Mapping[str, object] | None = None,
+        source: MemorySource | None = None,
+        longest_s: float | None = None,
     ) -> None:
         self.run = Run()
         self.source = gw.sources.memory("k string") if source is None else source
@@ -80,7 +87,9 @@ class Story:
         self.positions.open()
         self.finished = threading.Event()
         rows = SimpleNamespace(positions=self.positions)
-        self.loop = SourceLoop(cast("Any", self.run), cast("Any", rows), trigger=trigger)
+        self.loop = SourceLoop(
+            cast("Any", self.run), cast("Any", rows), trigger=trigger, longest_s=longest_s
+        )
 
     def begin(self) -> SourceLoop:
         self.loop.begin(cast("Any", SimpleNamespace(finish=self.finished.set)))
@@ -136,6 +145,18 @@ def test_whoever_waits_goes_on_although_rows_come_without_an_end() -> None:
     story.run.on_epoch = lambda: story.source.add(rows(1))
     story.begin().process_all_available()
     assert len(story.run.epochs) >= 2
+    story.end()
+
+
+def test_an_epoch_takes_no_more_rows_than_were_processed_of_late_in_the_longest_time() -> None:
+    story = Story(longest_s=1e-9)  # whatever an epoch takes, it is too long
+    story.source.add(rows(64))
+    loop = story.begin()
+    loop.process_all_available()
+    story.source.add(rows(64))
+    loop.process_all_available()
+    assert story.run.epochs == [64, *[1] * 64]
+    assert story.positions.positions == {"rows": 128}
     story.end()
 
 
