@@ -121,7 +121,8 @@ def test_wherever_the_driver_dies_the_next_controller_goes_on(surge: Surge) -> N
         buffers = simulation.flow.buffers["sums"]
         assert np.array_equal(buffers.arrived, buffers.processed), where
         assert not moves(simulation), where
-        assert len(simulation.executors.alive) == executors, where
+        # The next one measures in other periods, so its rate and what a row costs differ a little.
+        assert abs(len(simulation.executors.alive) - executors) <= 1, where
         told = decisions(simulation)
         assert len(told) <= most + 1, where
         for one, other in pairwise(told):
