@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -14,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from godwit.cluster.spark.platform.local_cluster import FRUGAL
-
 # `pytest` alone, unlike `python -m pytest`, does not put the repository's root on the path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.kafka_broker import kafka, kafka_server
 from tests.postgres_server import postgres, postgres_server
-from tests.support.class_archive import use_archive
+from tests.support.class_archive import spare_jvms
 from tests.support.files_in_memory import use_memory_for_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -37,9 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Also of what tests start as programs. Most JVMs here live for seconds.
-os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f'--driver-java-options "{FRUGAL}" pyspark-shell')
-
-use_archive()
+spare_jvms()
 use_memory_for_files()
 
 # Nothing depends on chance or on how busy the machine is: the same examples everywhere, none of
@@ -78,6 +75,11 @@ _ON_A_SERVER = {
     "tests/unit/sinks/test_postgres": "database",
     "tests/unit/sinks/test_time_zones": "database",
 }
+# Tests of milliseconds, of which each would cost as much again to be dealt out by itself.
+_BY_FILE = tuple(
+    f"tests/unit/{place}"
+    for place in ("api", "checkpoint", "cli", "columns", "model", "plan/", "store", "values")
+)
 _LONGEST_FIRST = (*_ONE_RUN, *_ON_SPARK, *_PROGRAMS, *_ON_A_SERVER)
 
 
@@ -103,13 +105,27 @@ def _scope(test: str) -> str:
     if test.startswith(_ON_SPARK):
         return "first session" if file.rpartition("/")[2] < "test_n" else "second session"
     servers = (server for place, server in _ON_A_SERVER.items() if test.startswith(place))
-    return next(servers, test)
+    return next(servers, file if test.startswith(_BY_FILE) else test)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest, where tests are dealt out to several processes."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep all that tests import from the garbage collector, now and later.
+
+    To look for garbage among it takes a quarter of the time of importing it, in each process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _rank(test: str) -> int:
@@ -144,6 +160,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
+        # To compile each query takes longer than to run it once over a few rows.
+        .config("spark.sql.codegen.wholeStage", "false")
+        # Each task that fails ends its Python process, and the next one would import all anew.
+        .config("spark.python.daemon.module", "godwit.cluster.spark.platform.python_daemon")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()

@@ -58,15 +58,21 @@ if TYPE_CHECKING:
         count_distinct,
         first,
         last,
-        max,  # noqa: A004  gw.max reads as Spark's F.max does
         max_by,
         mean,
-        min,  # noqa: A004
         min_by,
         stddev,
-        sum,  # noqa: A004
         top_k,
         variance,
+    )
+    from godwit.operators.aggregates import (
+        max as max,  # noqa: A004  gw.max reads as Spark's F.max does
+    )
+    from godwit.operators.aggregates import (
+        min as min,  # noqa: A004
+    )
+    from godwit.operators.aggregates import (
+        sum as sum,  # noqa: A004
     )
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import FiredTimer, TimedRows, Timers
@@ -82,53 +88,20 @@ if TYPE_CHECKING:
     from godwit.sources import formats
     from godwit.values.codec import State
 
+# a flow and its streams
 __all__ = [
-    "Adaptation",
-    "Aggregator",
-    "Assignment",
-    "Async",
-    "Bounds",
-    "Budget",
-    "Cadence",
-    "Checkpointing",
-    "Control",
-    "CopiesFrom",
-    "FiredTimer",
     "Flow",
-    "Forecast",
-    "Fusion",
-    "GodwitError",
-    "KeyRows",
     "KeyedStream",
-    "Lanes",
-    "ListOfKey",
-    "ListState",
-    "LossPolicy",
-    "MapOfKey",
-    "MapState",
-    "Means",
-    "Migration",
-    "Move",
-    "Observability",
-    "Policy",
-    "Query",
-    "Search",
-    "Sizing",
-    "Splitting",
-    "Spreading",
-    "State",
-    "States",
-    "Strategy",
     "Stream",
-    "TimedRows",
-    "Timers",
-    "Trigger",
-    "ValueOfKey",
-    "ValueState",
-    "Window",
     "WindowedStream",
-    "Worth",
-    "__version__",
+    "formats",
+    "sinks",
+    "sources",
+]
+# aggregates; `sum`, `min` and `max` are there too, and left out here since ``import *`` would
+# put them in place of Python's own
+__all__ += [
+    "Aggregator",
     "approx_distinct",
     "approx_median",
     "approx_percentile",
@@ -137,34 +110,90 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
-    "errors",
-    "even_assignment",
-    "events",
     "first",
-    "fixed",
-    "formats",
-    "hopping",
     "last",
-    "latency",
-    "load_range",
-    "max",
     "max_by",
     "mean",
-    "min",
     "min_by",
-    "read_state",
-    "rows",
-    "scripted",
-    "session",
-    "sinks",
-    "sources",
     "stddev",
-    "sum",
-    "testing",
     "top_k",
-    "tumbling",
-    "utilisation",
     "variance",
+]
+# windows
+__all__ += [
+    "Window",
+    "hopping",
+    "rows",
+    "session",
+    "tumbling",
+]
+# functions per key: what they are given and declare
+__all__ += [
+    "Async",
+    "FiredTimer",
+    "KeyRows",
+    "ListOfKey",
+    "ListState",
+    "MapOfKey",
+    "MapState",
+    "State",
+    "States",
+    "TimedRows",
+    "Timers",
+    "ValueOfKey",
+    "ValueState",
+]
+# a running query
+__all__ += [
+    "Migration",
+    "Query",
+    "Trigger",
+    "read_state",
+]
+# settings of a query
+__all__ += [
+    "Adaptation",
+    "Checkpointing",
+    "Lanes",
+    "Observability",
+    "Sizing",
+]
+# the controller
+__all__ += [
+    "Budget",
+    "Cadence",
+    "Control",
+    "Forecast",
+    "Fusion",
+    "Means",
+    "Search",
+    "Splitting",
+    "Spreading",
+    "Worth",
+    "fixed",
+    "latency",
+    "load_range",
+    "scripted",
+    "utilisation",
+]
+# where key groups are, and migrations
+__all__ += [
+    "Assignment",
+    "Bounds",
+    "CopiesFrom",
+    "LossPolicy",
+    "Move",
+    "Policy",
+    "Strategy",
+    "even_assignment",
+]
+# what happens and what fails; tests; the version
+__all__ += [
+    "GodwitError",
+    "__version__",
+    "errors",
+    "events",
+    "testing",
 ]
 
 __version__ = "0.1.0"
@@ -238,6 +267,7 @@ _HOMES = {
     "godwit.values.codec": ("State",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_NAMES = sorted({*__all__, *_HOME_OF})
 
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
@@ -247,7 +277,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             return import_module(_MODULES[name])
         if name not in _HOME_OF:
             naming, names = import_module("godwit.model.naming"), import_module("godwit.api.names")
-            known = [public for public in __all__ if public.islower()]
+            known = [public for public in _NAMES if public.islower()]
             raise naming.no_such_name(__name__, name, known, names.CALLS)
         value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
@@ -255,4 +285,4 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return _NAMES

@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 SEED = 29
 CONTRACT = (
     "a migration of copies that executors send one another",
-    "the rows of a lost executor wait and the others go on",
     "the source of a migration is lost",
 )
 OWN = ("the rows of a lost executor wait and the others go on",)

@@ -16,7 +16,7 @@ from tests.contract.one_process import OneProcess
 from tests.support.controls import control_of
 
 from godwit.adapt import Controller, EpochObserved
-from godwit.cluster.spark.run.controller import topology_of
+from godwit.adapt.interfaces import topology_of
 from godwit.model.errors import MigrationError
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from godwit.operators.windows.event_time import EpochTime
     from godwit.plan.compiled import CompiledFlow
 
-__all__ = ["DiedError", "OneProcess"]
+__all__ = ["DiedError", "Late", "OneProcess"]
 
 _ROWS = pa.schema({"k": pa.int32(), "number": pa.int64()})
 _PATIENCE = 3_000
@@ -285,6 +285,7 @@ class OneProcess:
             self.quiet()
             going = any(c.migration or c.transfers for c in self.view.components.values())
             if not (self.view.due or self.view.awaits or self.view.waiting or going):
+                self.run.loop.finish_delivery()
                 return
         raise AssertionError(f"It does not settle: {self.view}")
 
@@ -423,3 +424,12 @@ class OneProcess:
     def view(self) -> ProtocolView:
         """See `Realization.view`."""
         return self.conductor.view
+
+
+class Late(OneProcess):
+    """Delivers every epoch as late as its loop allows: just before the next one is committed."""
+
+    def start(self, executors: Mapping[str, int]) -> None:
+        """See `Realization.start`."""
+        super().start(executors)
+        self.run.loop._beside = lambda deliver: deliver

@@ -102,7 +102,7 @@ class _ResidentRun(_Run):
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
-        rows = LocalRows(rows={}) if batch is None else batch.rows
+        rows = LocalRows(rows={}) if batch is None or batch.rows is None else batch.rows
         boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
         reports = self.owner.resident_stages(instruction, dict(enumerate(boxes)))
         if reports is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.contract.one_process import OneProcess
+from tests.contract.one_process import Late, OneProcess
 from tests.contract.scenarios import REGROUPED, SCENARIOS, drawn
 from tests.contract.verdict import play
 
@@ -25,6 +25,13 @@ def test_whatever_happens_each_row_is_processed_once_and_in_order(
     play(scenario, OneProcess(tmp_path, deep=scenario.deep, policy=scenario.policy))
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS[::5], ids=str)
+def test_whatever_happens_before_an_epoch_is_delivered_it_is_delivered_once(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    play(scenario, Late(tmp_path, deep=scenario.deep, policy=scenario.policy))
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(7))
 def test_whatever_is_drawn_each_row_is_processed_once_and_in_order(
@@ -40,17 +47,17 @@ def plan(**components: tuple[str, ...]) -> PhysicalPlan:
     )
 
 
+DEEP = [scenario for scenario in SCENARIOS if scenario.deep]
 SHARED = plan(order=("order", "totals", "again"), shards=("shards",))
 
 
 @pytest.mark.parametrize(
     "scenario",
     [
-        *(s for s in SCENARIOS if s.deep),
+        *DEEP[::2],
         *(
             pytest.param(s, marks=pytest.mark.campaign)
-            for s in map(drawn, range(100, 109))
-            if s.deep
+            for s in (*DEEP[1::2], *(s for s in map(drawn, range(100, 109)) if s.deep))
         ),
     ],
     ids=str,

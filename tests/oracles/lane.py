@@ -78,6 +78,10 @@ class DictView:
         )
         return StateRows(hashes=hash_keys(keys), keys=keys, values=values)
 
+    def select(self, columns: object, part: object, choose: object) -> StateRows:
+        """Not asked for without moments."""
+        raise NotImplementedError(columns, part, choose)
+
     def min_after(self, column: int, after: int) -> int:
         """There are no moments."""
         return 2**61

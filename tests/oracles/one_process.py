@@ -282,6 +282,7 @@ class OneProcess:
                 newest=dict(times.newest),
                 expired=dict(times.closed),
                 reached=dict(times.reached),
+                kept=dict(times.kept),
                 spreads={name: of.recorded() for name, of in times.spreads.items()},
                 run_id="run",
                 segments=tuple(s for r in reports for s in r.segments),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.oracles.meeting import Interval, Newest
 from tests.support.meeting_flows import TIME, Feed, MeetingRun, S
 
-from godwit.operators.joins.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:

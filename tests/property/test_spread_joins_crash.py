@@ -26,7 +26,7 @@ from godwit.engine.cluster import AttemptLostError
 from godwit.engine.settings import Lanes
 from godwit.migration import MigrationRequested, Strategy
 from godwit.model.assignment import Assignment
-from godwit.operators.joins.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
 
 S = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

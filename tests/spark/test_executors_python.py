@@ -13,6 +13,7 @@ from godwit.cluster.spark.platform.executors_python import insist_on_python
 from godwit.model.errors import ExecutorEnvironmentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -21,11 +22,15 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def unchecked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+def unchecked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Give the context, as if nothing had been checked yet; its Python is put back."""
     monkeypatch.setattr(executors_python, "_checked", set())
     monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
-    return spark.sparkContext
+    settings: Any = spark.sparkContext._jsc.sc().conf()
+    daemon = settings.get("spark.python.daemon.module")
+    settings.set("spark.python.daemon.module", "pyspark.daemon")  # as users have it
+    yield spark.sparkContext
+    settings.set("spark.python.daemon.module", daemon)
 
 
 def test_a_python_without_godwit_is_named_with_what_it_lacks(

@@ -49,7 +49,7 @@ def spark_in(directory: Path, spark: SparkSession) -> Iterator[None]:
 
 
 # run by tests/unit/test_testing_guide.py and tests/unit/sources/test_guide.py
-WITHOUT_SPARK = ("async", "broadcast", "testing", "sources")
+WITHOUT_SPARK = ("async", "batches", "broadcast", "feedback", "testing", "sources", "typed-rows")
 
 
 @pytest.mark.spark

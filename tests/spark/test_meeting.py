@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,7 @@ COLUMNS = {
     "newest": ["k", "ts", "v", "at", "w"],
     "pairs": ["k", "ts", "v", "at", "w"],
     "spread": ["k", "ts", "v", "at", "w"],
+    "counts": ["k", "n"],
 }
 NAMES = tuple(COLUMNS)
 LONG_AGO = BASE - 10 * 86_400 * S
@@ -41,6 +44,18 @@ def random_rows(rng: np.random.Generator, first: int, number: int) -> list[tuple
     keys = [None if k == 0 else f"k{k}" for k in rng.integers(0, 6, number)]
     values = [int(v) for v in rng.integers(0, 9, number)]
     return [(k, int(m), v) for k, m, v in zip(keys, moments, values, strict=True)]
+
+
+def count(key: tuple[str], rows: Any, state: dict[str, int]) -> list[tuple[str, int]]:
+    """Count rows of a key, one of which takes long."""
+    if key[0] == "k1":
+        time.sleep(0.05)
+    state["n"] = state.get("n", 0) + len(rows)
+    return [(key[0], len(rows))]
+
+
+def add(state: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {"n": state.get("n", 0) + other.get("n", 0)}
 
 
 def build(
@@ -70,6 +85,9 @@ def build(
         ),
         "spread": one.key_by("k").join(
             other.key_by("k"), between=("-20 seconds", "30 seconds"), spread=2, name="spread"
+        ),
+        "counts": one.key_by("k").process(
+            count, state=dict, merge=add, output="k string, n long", name="counts"
         ),
     }
     sinks = {name: gw.sinks.memory() for name in NAMES}
@@ -163,6 +181,7 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
             adaptation=gw.Adaptation(spreading=hot),
         )
         assert query.hot_keys["spread"]
+        assert '["k1"]' in query.hot_keys["counts"]
         for name, sink in sinks.items():
             epochs[name] |= {
                 e: rows_of(plain(table).select(COLUMNS[name])) for e, table in sink.epochs.items()
@@ -173,6 +192,18 @@ def test_streams_meet_as_in_batch_queries_across_a_restart_in_another_time_zone(
     assert counted(once) == batch["once"]
     for name in ("united", "newest", "pairs", "spread"):
         assert counted(found[name]) == batch[name], name
+    rows = spark.read.schema(left.columns).parquet(str(left.directory)).groupBy("k").count()
+    totals: dict[str, int] = dict(rows_of(rows))
+    states = gw.read_state(spark, str(tmp_path / "ck"), "counts").select("k", "part", "state")
+    for found_counts in (
+        found["counts"],
+        [(key, json.loads(state)["n"]) for key, _, state in rows_of(states)],
+    ):
+        summed: dict[str, int] = {}
+        for key, number in found_counts:
+            summed[key] = summed.get(key, 0) + number
+        assert summed == totals
+    assert any(part is not None for _, part, _ in rows_of(states))
     written = micros(spark.read.parquet(str(tmp_path / "late")))
     assert sorted(rows_of(written.select("k", "side", "ts", "v", "at", "w", "reason"))) == [
         ("late", 0, LONG_AGO, 1, None, None, "late"),

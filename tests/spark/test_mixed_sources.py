@@ -270,10 +270,12 @@ class Failing(gw.sources.MemorySource):
     """Raises, or blocks, where it is asked."""
 
     blocks: threading.Event | None = None
+    is_asked = threading.Event()  # while it blocks
     raises = False
 
     def latest(self, position: Any, **options: Any) -> Any:
         if self.blocks is not None:
+            self.is_asked.set()
             self.blocks.wait(60)
         if self.raises:
             message = "it has gone"
@@ -309,6 +311,7 @@ def test_a_source_that_raises_fails_the_query_by_name_and_one_that_blocks_keeps_
     query.processAllAvailable()
     source.blocks = blocks = threading.Event()
     inbox.put(pairs(3, 3))
+    assert source.is_asked.wait(60)
     with suppress(StopTimeoutError):  # the query ends all the same
         query.stop()
     assert query.awaitTermination(30)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -110,6 +112,77 @@ def test_a_driver_that_dies_between_any_two_steps_loses_and_doubles_nothing(
     delivered = counted(tuple(row) for table in sink.epochs.values() for row in _rows(table))
     assert max(delivered.values()) == 1
     assert sorted(sink.epochs) == list(range(len(sink.epochs)))
+
+
+class Hesitant(gw.sinks.MemorySink):
+    """Is given epochs while the next one runs; delivers when it may, and fails where it is to."""
+
+    delivers_concurrently = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may, self.fails = threading.Event(), False
+
+    def deliver(self, output: Any) -> None:
+        assert self.may.wait(60), "no epoch began while this one was delivered"
+        if self.fails:
+            message = "the target is away"
+            raise OSError(message)
+        super().deliver(output)
+
+
+def test_an_epoch_is_delivered_beside_the_stages_of_the_next_and_before_its_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink, reached = Hesitant(), list[tuple[str, int]]()
+    source = gw.sources.memory(COLUMNS, ROWS[:30], max_rows_per_epoch=10)
+    sink.may.set()
+    query = flow_of(source, sink).start(checkpoint=tmp_path / "ck", session=spark)
+    query.processAllAvailable()
+    assert sorted(sink.epochs) == [0, 1, 2]
+
+    def at_step(done: str, epoch: int) -> None:
+        reached.append((done, epoch))
+        if (done, epoch) == ("staged", 4):
+            sink.may.set()
+
+    setattr(query._run.loop, "at_step", at_step)  # noqa: B010  a method of the class
+    sink.may.clear()
+    source.add(ROWS[30:50])
+    query.processAllAvailable()
+    order = [("committed", 3), ("staged", 4), ("delivered", 3), ("committed", 4), ("delivered", 4)]
+    assert [step for step in reached if step in order] == order
+    assert [p["epoch"] for p in query.recentProgress] == [0, 1, 2, 3, 4]
+    assert "await_delivery" in query.recentProgress[-1]["durationMs"]
+
+    sink.may.clear()
+    sink.fails = True
+    reached.clear()
+
+    def fails(done: str, epoch: int) -> None:
+        reached.append((done, epoch))
+        if (done, epoch) == ("staged", 6):
+            sink.may.set()
+
+    setattr(query._run.loop, "at_step", fails)  # noqa: B010  as above
+    source.add(ROWS[50:70])
+    with pytest.raises(gw.errors.SinkError, match="the target is away"):
+        query.awaitTermination()
+    assert ("committed", 5) in reached
+    assert ("committed", 6) not in reached
+    assert 5 not in sink.epochs
+    sink.fails = False
+    again = gw.sources.memory(COLUMNS, ROWS)
+    query = flow_of(again, sink).start(checkpoint=tmp_path / "ck", session=spark)
+    query.processAllAvailable()
+    sink.may.clear()
+    again.add(ROWS[:1])
+    while query._run.loop._delivered is None:
+        time.sleep(0.01)
+    threading.Timer(0.2, sink.may.set).start()
+    query.stop()  # once what is committed is delivered
+    assert sorted(sink.epochs) == list(range(len(sink.epochs)))
+    assert state_of(spark, tmp_path / "ck") == expected([*ROWS, ROWS[0]])
 
 
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 import urllib.error
@@ -98,11 +99,12 @@ def test_metrics_are_served_while_the_query_runs_and_no_longer(
 ) -> None:
     inbox.put([("a", 1), ("b", 2)], [("a", 3)])
     query = totals(inbox).start(
-        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=0)
+        checkpoint=tmp_path / "ck", observability=gw.Observability(metrics_port=0, ui_port=0)
     )
     query.processAllAvailable()
     assert query.metrics_url is not None
     assert query.metrics_url.startswith("http://127.0.0.1:")
+    assert query.ui_url is not None
     assert query._dispatcher.flush(60.0)
     with urllib.request.urlopen(query.metrics_url, timeout=30) as answer:
         shown = answer.read().decode()
@@ -114,9 +116,17 @@ def test_metrics_are_served_while_the_query_runs_and_no_longer(
         'godwit_query_info{flow="seen"} 1.0',
     ):
         assert line in shown.splitlines()
+    with urllib.request.urlopen(f"{query.ui_url}frame?epoch=1", timeout=30) as answer:
+        frame = json.load(answer)
+    assert (frame["now"]["epoch"], frame["now"]["rowsIn"]) == (1, 1)
+    assert sum(row["keyGroups"] for row in frame["heat"]["components"][0]["rows"]) == 4
     query.stop()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(query.metrics_url, timeout=30)
+    for url in (query.metrics_url, query.ui_url):
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(url, timeout=30)
+    (flow,) = entries(tmp_path / "ck", "flow")
+    assert [node["name"] for node in flow["operators"]] == ["t"]
+    assert [edge["from"] for edge in flow["edges"]] == [["source", "rows"], ["operator", "t"]]
 
 
 def test_a_taken_port_refuses_the_start_before_anything_is_claimed(

@@ -4,9 +4,10 @@
 
 Each JVM reads, checks and links some 15,000 classes out of Spark's jars, and a local cluster starts
 eight.  The program runs a little of everything on one JVM, which writes the classes that it has
-loaded when it exits.  `use_archive` has every JVM that is started from here map that file.
+loaded when it exits.  `spare_jvms` has every JVM that is started from here map that file.
 
 The file's name tells which Java and which jars it was made of, and Java itself looks once more.
+None of these JVMs, executors of a cluster included, has time for the best compiler either.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ def archive_path() -> Path | None:
     return Path(sys.prefix) / "share" / "godwit" / name
 
 
-def use_archive() -> None:
-    """Have the JVMs that this process and its children start use the archive, if there is one."""
+def spare_jvms() -> None:
+    """Have the JVMs that this process and its children start be frugal, and use the archive."""
     path = archive_path()
+    options = FRUGAL
     if path is not None and path.exists() and not any(c.isspace() for c in str(path)):
-        os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:SharedArchiveFile={path} -Xlog:cds*=off")
+        options += f" -XX:SharedArchiveFile={path} -Xlog:cds*=off"
+    os.environ.setdefault("JDK_JAVA_OPTIONS", options)
 
 
 def _write(path: Path) -> None:

@@ -30,7 +30,7 @@ def sums(*, complete: bool = False) -> ComputeOperator:
         keys=KEYS,
         inputs=INPUTS,
         aggregates={"n": gw.count(), "total": gw.sum("v")},
-        complete=complete,
+        mode="complete" if complete else "update",
     )
 
 

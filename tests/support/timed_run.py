@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.engine.event_time import EventTimes, Times
 from godwit.engine.lane.lane import LaneFlow
 from godwit.migration import EpochPlan
-from godwit.operators.joins.spreading import Spreads
+from godwit.operators.spreading import Spreads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,14 +117,16 @@ class TimedRun:
                 found += zip(*columns, strict=True)
         return sorted(found, key=repr) if ordered else found
 
-    def restart(self) -> None:
-        """Go on as a new run does: from the record alone."""
-        self.times = self.run.event_times = EventTimes(self.compiled, times_of(self.record))
+    def restart(self, *, knows_kept: bool = True) -> None:
+        """Go on as a new run does: from the record alone, which may not say which windows stay."""
+        times = replace(times_of(self.record), **({} if knows_kept else {"kept": {}}))
+        self.times = self.run.event_times = EventTimes(self.compiled, times)
 
 
 def times_of(record: CommitRecord) -> Times:
     """Event time as a record says it."""
     return Times(
+        kept=record.kept,
         watermarks=record.watermarks,
         newest=record.newest,
         closed=record.expired,

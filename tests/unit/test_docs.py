@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from inspect import ismodule
 from pathlib import Path
 
 import pytest
+
+import godwit as gw
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -47,3 +50,22 @@ def test_every_decision_is_listed() -> None:
     listed = (ROOT / "docs/decisions/README.md").read_text().partition("## All")[2]
     decisions = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
     assert re.findall(r"\]\(([^)]+)\)", listed) == decisions
+
+
+def test_every_public_name_has_its_place_in_the_reference() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+    documented = set(re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)$", pages, re.MULTILINE))
+    rooms = ("sources", "sinks", "testing", "errors", "events")
+    public = {f"godwit.{name}" for name in dir(gw) if not ismodule(getattr(gw, name))}
+    public |= {f"godwit.{room}.{name}" for room in rooms for name in getattr(gw, room).__all__}
+    missing = public - {"godwit.GodwitError", "godwit.__version__"} - documented
+    assert not missing, f"add to docs/reference: {missing}"
+    assert documented <= public
+
+
+def test_the_first_page_of_the_site_runs_as_it_is_pasted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
+    exec(block, {})  # the page's own code
+    assert "'visits': 2" in capsys.readouterr().out

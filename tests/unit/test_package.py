@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import inspect
 import re
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import godwit
 
 LOADED_LATER = {
     *("pyspark", "py4j", "pandas", "pyarrow.dataset", "scipy", "highspy", "matplotlib", "rich"),
-    *("confluent_kafka", "fastavro", "deltalake", "psycopg"),
+    *("confluent_kafka", "fastavro", "deltalake", "psycopg", "pyiceberg"),
     *("godwit.adapt", "godwit.planning.registry", "godwit.testing"),
 }
 
@@ -44,10 +46,21 @@ def test_a_lane_imports_neither_what_builds_flows_nor_what_adapts_them() -> None
 
 
 def test_the_package_lists_its_public_names_and_has_all_of_them() -> None:
-    assert dir(godwit) == sorted(godwit.__all__)
-    for name in godwit.__all__:
+    assert dir(godwit) == sorted({*godwit.__all__, "sum", "min", "max"})
+    for name in dir(godwit):
         assert getattr(godwit, name) is not None
     assert {"Flow", "Query", "Bounds", "errors", "events", "read_state"} <= set(dir(godwit))
+
+
+def test_importing_everything_hides_none_of_pythons_own_names() -> None:
+    assert not set(godwit.__all__) & set(dir(builtins))
+
+
+@pytest.mark.parametrize("room", ["sources", "sinks", "formats", "testing"])
+def test_a_room_shows_what_users_call_and_nothing_else(room: str) -> None:
+    module = getattr(godwit, room)
+    assert dir(module) == sorted(module.__all__)
+    assert all(inspect.getdoc(getattr(module, name)) for name in dir(module))
 
 
 def test_errors_and_events_can_be_caught_and_told_apart_by_name() -> None:

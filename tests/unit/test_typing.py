@@ -9,6 +9,10 @@ from mypy import api
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
 from pyspark.sql import DataFrame, SparkSession, functions as F
 import godwit as gw
 
@@ -45,6 +49,113 @@ def wrong(flow: gw.Flow, query: gw.Query) -> None:
     gw.sumn("arr_delay")  # WRONG
     flow.source("flights", None).compute(n=gw.count())  # WRONG
     flow.sink("late", "stream", gw.sinks.noop())  # WRONG
+
+
+# -- rows, state and output of classes
+
+
+@dataclass
+class Order:
+    symbol: str
+    price: float
+
+
+class Trade(msgspec.Struct):
+    symbol: str
+    price: float
+
+
+class Refusal(msgspec.Struct):
+    symbol: str
+    reason: str
+
+
+@dataclass
+class Book:
+    bids: list[float] = field(default_factory=list)
+
+
+def clear(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> Iterator[Trade]:
+    for order in rows:
+        book.bids.append(order.price)
+        yield Trade(key[0], order.price)
+
+
+def count(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[int]) -> Iterator[Trade]:
+    seen.value += len(rows)
+    yield Trade(key[0], float(seen.value))
+
+
+def wake(key: tuple[str], timer: gw.FiredTimer, book: Book) -> list[Trade]:
+    return [Trade(key[0], max(book.bids))]
+
+
+def plain(key, rows, state):  # type: ignore[no-untyped-def]
+    return [(key[0], len(rows))]
+
+
+async def ask(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+    return []
+
+
+def several(key: tuple[str], rows: gw.KeyRows[Order], states: gw.States) -> list[Trade]:
+    return []
+
+
+def joined(one: Book, other: Book) -> Book:
+    return Book(one.bids + other.bids)
+
+
+def typed(orders: gw.KeyedStream, flow: gw.Flow) -> None:
+    right = orders.process(
+        clear, row=Order, state=Book, output=Trade, timers="event", on_timer=wake, ttl="1 day"
+    )
+    merged = orders.process(clear, row=Order, state=Book, output=Trade, merge=joined, name="m")
+    counted = orders.process(count, row=Order, state=int, output=Trade)
+    untyped = orders.process(plain, state=dict[str, int], output="symbol string, n long")
+    asked = orders.process(ask, row=Order, state=Book, output=Trade, asynchronous=gw.Async())
+    named = orders.process(several, row=Order, states={"n": gw.ValueState(int)}, output=Trade)
+    for stream in (right, merged, counted, untyped, asked, named):
+        flow.sink("out", stream, gw.sinks.noop())
+
+
+def puts(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[int]) -> None:
+    seen.value = "many"  # E: Incompatible types in assignment
+
+
+def reads(key: tuple[str], rows: gw.KeyRows[Order], seen: gw.State[str]) -> None: ...
+def other(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Refusal]:
+    return []
+
+
+def forgets(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+    return [Trade(key[0])]  # E: Missing positional argument "price"
+
+
+def unknown(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+    return [Trade(key[0], order.prize) for order in rows]  # E: "Order" has no attribute "prize"
+
+
+def late(key: tuple[str], rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+    return []
+
+
+def three(one: Book, two: int) -> Book:
+    return one
+
+
+def whole(key: str, rows: gw.KeyRows[Order], book: Book) -> list[Trade]:
+    return []
+
+
+def mistaken(orders: gw.KeyedStream) -> None:
+    orders.process(reads, row=Order, state=int, output=Trade)  # E: Argument 1 to "process"
+    orders.process(other, row=Order, state=Book, output=Trade)  # E: Argument 1 to "process"
+    orders.process(clear, row=Trade, state=Book, output=Trade)  # E: Argument 1 to "process"
+    orders.process(clear, state=Book, output=Trade, on_timer=late)  # E: Argument "on_timer"
+    orders.process(clear, state=Book, output=Trade, merge=three)  # E: Argument "merge"
+    orders.process(whole, row=Order, state=Book, output=Trade)  # E: Argument 1 to "process"
+    orders.process(clear, row=Order, state=Book)  # E: No overload variant
 """
 
 
@@ -60,6 +171,17 @@ def test_a_right_program_passes_and_every_wrong_line_is_found(tmp_path: Path) ->
     ]
     said, errors, _ = api.run([*config, "--no-error-summary", "--hide-error-context", str(program)])
     assert not errors
-    found = {int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line}
-    lines = PROGRAM.splitlines()
-    assert found == {n for n, line in enumerate(lines, 1) if line.endswith("# WRONG")}, said
+    said_of: dict[int, str] = {}
+    for line in said.splitlines():
+        if ": error:" in line:
+            number = int(line.split(":")[1])
+            said_of[number] = said_of.get(number, "") + line
+    expected = {
+        number: text.partition("# E: ")[2]
+        for number, text in enumerate(PROGRAM.splitlines(), 1)
+        if "# WRONG" in text or "# E: " in text
+    }
+    assert said_of.keys() == expected.keys(), said
+    assert [
+        said_of[number] for number, text in expected.items() if text not in said_of[number]
+    ] == []

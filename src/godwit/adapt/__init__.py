@@ -12,18 +12,26 @@ Planners are timed for real (`godwit.adapt.planner_thread`) where a limit is set
 one, as in virtual time, equal observations give equal decisions on every machine.
 """
 
-from godwit.adapt.interfaces import (
-    Clock,
-    Driven,
-    EpochObserved,
-    ExecutorPool,
-    Migrations,
-    PlannerRunner,
-    PoolView,
-    Topology,
-)
-from godwit.adapt.loop import Controller
-from godwit.adapt.settings import Budget, Control, Means
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from godwit.adapt.interfaces import (
+        Clock,
+        Driven,
+        EpochObserved,
+        ExecutorPool,
+        Migrations,
+        PlannerRunner,
+        PoolView,
+        Topology,
+    )
+    from godwit.adapt.loop import Controller
+    from godwit.adapt.settings import Budget, Control, Means
 
 __all__ = [
     "Budget",
@@ -39,3 +47,16 @@ __all__ = [
     "PoolView",
     "Topology",
 ]
+
+_HOMES = {
+    "Controller": "godwit.adapt.loop",
+    **dict.fromkeys(("Budget", "Control", "Means"), "godwit.adapt.settings"),
+}
+
+if not TYPE_CHECKING:  # a type checker would take every name for granted
+
+    def __getattr__(name: str) -> Any:
+        """Import a name at its first use: one policy, such as hot keys, needs no controller."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOMES.get(name, "godwit.adapt.interfaces")), name)

@@ -74,15 +74,24 @@ class SelectedMoves:
     gain_s: float
     cost_s: float
     moved_bytes: float  # state that moves
+    # variance of the load index, as a share of the square of the mean
+    variance_before: float = 0.0
+    variance_after: float = 0.0
     # standard error of the load index of the executor known least well, as a share of the mean
     error: float = 0.0
     reason: str = ""  # why nothing moves; empty where something does
 
 
 def distance(problem: Problem, assignment: IntArray) -> float:
-    """Load distance as a share of the mean load index; 0 where there is no load."""
+    """Return the load distance as a share of the mean load index; 0 without load."""
     mean = metrics.mean_index(problem)
     return metrics.load_distance(problem, assignment) / mean if mean > 0 else 0.0
+
+
+def relative_variance(problem: Problem, assignment: IntArray) -> float:
+    """Variance of the load index as a share of the square of the mean; 0 where there is no load."""
+    mean = metrics.mean_index(problem)
+    return metrics.load_variance(problem, assignment) / mean**2 if mean > 0 else 0.0
 
 
 def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | None) -> FloatArray:
@@ -98,7 +107,7 @@ def load_errors(problem: Problem, assignment: IntArray, variance: FloatArray | N
 
 
 def is_uneven(problem: Problem, variance: FloatArray | None, max_load_distance: float) -> bool:
-    """Return whether some executor's load differs from the mean by more than bound and noise."""
+    """Return whether an executor's load differs from the mean by more than the bound and noise."""
     mean = metrics.mean_index(problem)
     apart = np.abs(metrics.load_index(problem, problem.current) - mean)
     errors = load_errors(problem, problem.current, variance)
@@ -121,8 +130,8 @@ def select_moves(
 ) -> SelectedMoves:
     """Choose the moves of a plan that are worth making.
 
-    Of a plan that exceeds the budget the first moves are made; the rest is planned anew next time.
-    Where the problem wants intervals, all moves are made or none.
+    If a plan exceeds the budget, only its first moves are made; the rest is planned again next
+    time. If the problem requires intervals, all moves are made or none.
     """
     expands = problem.state_bytes * 0.0 if held_bytes is None else held_bytes - problem.state_bytes
     plan = _Plan(problem=problem, planned=planned, terms=terms, expands=expands, variance=variance)
@@ -176,7 +185,7 @@ class _Plan:
 
 
 def _judged(plan: _Plan, chosen: IntArray) -> SelectedMoves:
-    """Return balancing moves if they are worth making, and the reason where they are not."""
+    """Return the chosen moves if they gain more than they cost; else none, with the reason."""
     balanced = _effect_of(plan, chosen)
     reason = _reason(plan, balanced)
     if not reason:
@@ -186,7 +195,7 @@ def _judged(plan: _Plan, chosen: IntArray) -> SelectedMoves:
 
 
 def _within(problem: Problem, order: IntArray, budget: Budget, *, alone: bool) -> IntArray:
-    """First moves that fit the budget; one that is too large for it may go alone."""
+    """Return the first moves of `order` that fit the budget; with `alone`, at least one."""
     count = len(order) if budget.max_moves is None else min(len(order), budget.max_moves)
     if budget.max_bytes is not None and count:
         total = np.cumsum(problem.state_bytes[order[:count]])
@@ -243,6 +252,8 @@ def _effect_of(plan: _Plan, order: IntArray) -> SelectedMoves:
         gain_s=(relief + spared * terms.seconds_per_byte) * terms.horizon_s,
         cost_s=(_busiest_link(problem, after) + merged_bytes) * terms.seconds_per_byte,
         moved_bytes=metrics.moved_bytes(problem, after),
+        variance_before=relative_variance(problem, problem.current),
+        variance_after=relative_variance(problem, after),
         error=float(errors.max(initial=0.0)) / mean if mean > 0 else 0.0,
     )
 
@@ -270,7 +281,7 @@ def _busiest_link(problem: Problem, after: IntArray) -> float:
 
 
 def _reason(plan: _Plan, selected: SelectedMoves) -> str:
-    """Return why a plan's balancing moves are not worth making; empty where they are."""
+    """Return the reason why a plan's balancing moves do not pay; empty if they do."""
     problem, terms = plan.problem, plan.terms
     mean = metrics.mean_index(problem)
     even = ""

@@ -47,6 +47,14 @@ class Homes:
         self._homes: dict[str, list[str]] = {}
         # component and home → executor → share of one core, and how many its elastic executor has
         self._cores: dict[tuple[str, str], dict[str, float]] = {}
+        # components planned together → key groups away from home, and bytes a second sent to them
+        self._remote: dict[tuple[str, ...], tuple[int, float]] = {}
+
+    @property
+    def remote(self) -> dict[str, float]:
+        """Key groups on lent cores as of the last plan, and bytes a second sent to them."""
+        counts, rates = zip(*self._remote.values(), strict=True) if self._remote else ((), ())
+        return {"keyGroups": sum(counts), "bytesPerS": round(sum(rates), 1)}
 
     def plan(self, measured: MeasuredProblem, rows_per_s: FloatArray) -> IntArray:
         """Assign key groups to the cores that their component was allocated.
@@ -56,6 +64,12 @@ class Homes:
         """
         problem = measured.problem
         home = self._home(measured)
+        away = home != problem.current
+        rates = _data_bytes_per_s(measured, away.astype(np.int64))
+        self._remote[tuple(measured.components)] = (
+            int(away.sum()),
+            float(rates[1]) if away.any() else 0.0,
+        )
         elastic = problem.operator_of.astype(np.int64) * problem.num_executors + home
         numbers, of = np.unique(elastic, return_inverse=True)
         names = [
@@ -92,7 +106,7 @@ class Homes:
         return planned
 
     def _home(self, measured: MeasuredProblem) -> IntArray:
-        """Shape ``(m,)``: home executor of each key group; its current one if the home is gone."""
+        """Return the home executor of each key group; its current one if that is lost."""
         problem = measured.problem
         number = {name: i for i, name in enumerate(problem.executors)}
         homes = np.empty_like(problem.current)

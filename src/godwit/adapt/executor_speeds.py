@@ -17,6 +17,10 @@ that a key of which rows have become dear changes nothing.  These measurements, 
 change rarely but then by factors of two, are a linear model of :math:`(s', s)` with normal errors;
 its estimate is the mean given both (a Kalman step; :math:`s'` is known from the steps before).
 
+Period after period the same key groups are compared where they stay, and the errors of so many
+comparisons would add up to a difference.  So what noise explains there is taken for no change at
+all, unless there was one just now; and errors of what did change an estimate are carried along.
+
 Invariants: executors that were never compared have speed 1 ("first assuming all nodes are
 homogeneous, then measuring the actual effect of state migration": paper 2 §3); the median executor
 has speed 1; differences that noise explains count as none, and so do planners that want equal
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
 _SIGMA_SPEED = np.log(2.0)
 """Machines differ, and change, by a factor of two as a matter of course."""
+_SIGMA_KNOWN = np.log(2.0) / 2
+"""Deviation of an estimate that the period before has left."""
 _SIGMA_KEY = np.log(2.0)
 """What one key group may change by itself."""
 _SIGMA_NOISE = 0.1
@@ -52,6 +58,8 @@ _MEDIAN_ERROR = 1.2533
 _NO_DIFFERENCE = np.log(1.15)
 _ERRORS = 4.0
 """Standard errors within which an executor counts as fast as the others."""
+_ALERT = 2
+"""Periods after a change in which an executor's speed is measured anew, whatever noise explains."""
 _CHANGED = np.log(1.5)
 """A speed that differs by more is another one; by less, two estimates of the same."""
 _NEW = 0.33
@@ -75,9 +83,10 @@ class Speeds:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Costs] = {}
-        # executor → how slow it is, as a logarithm, and the variance of that
+        # executor → how slow it is, as a logarithm; pairs of executors → covariance of the errors
         self._slow: dict[str, float] = {}
-        self._variance: dict[str, float] = {}
+        self._errors: dict[tuple[str, str], float] = {}
+        self._alert: dict[str, int] = {}  # executor that changed just now → periods
         self._latest: Mapping[str, float] = {}
         self._differed: frozenset[str] = frozenset()
 
@@ -105,7 +114,7 @@ class Speeds:
         differs: set[str] = set()
         for e in sorted(here):
             apart = slow[e] - middle
-            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(self._variance[e])))
+            none = max(_NO_DIFFERENCE, _ERRORS * float(np.sqrt(self._errors[e, e])))
             speed = 1.0 if abs(apart) < none else float(np.exp(-apart))
             if speed != 1.0:
                 differs.add(e)
@@ -136,10 +145,10 @@ class Speeds:
     def _note(
         self, name: str, costs: _Costs, num_key_groups: int, changed: Mapping[str, float]
     ) -> None:
-        """Remember what a component's key groups cost, and where.
+        """Record the costs and places of a component's key groups, for comparison after moves.
 
-        Of one that stays it is a moving mean, which follows its executor's slowness: so errors of
-        one period are gone in the next, and do not add up.
+        The cost of a key group that stays is a moving average, so that errors of one period do not
+        add up.
         """
         if name not in self._seen:
             self._seen[name] = _Costs(
@@ -168,29 +177,41 @@ class Speeds:
         # The unknowns are deviations from what is known: of the period before, then of this one.
         prior = np.zeros((2 * n, 2 * n))
         each = np.arange(n)
-        prior[each, each] = 2 * _SIGMA_SPEED**-2
+        prior[each, each] = _SIGMA_KNOWN**-2 + _SIGMA_SPEED**-2
         prior[n + each, n + each] = _SIGMA_SPEED**-2
         prior[each, n + each] = prior[n + each, each] = -(_SIGMA_SPEED**-2)
-        measured, pull = np.zeros((2 * n, 2 * n)), np.zeros(2 * n)
+        measured, noisy, pull = *np.zeros((2, 2 * n, 2 * n)), np.zeros(2 * n)
+        alert = {name: left - 1 for name, left in self._alert.items() if left > 1}
         for (before, now), of in sorted(differences.items()):
             i, j = number[before], n + number[now]
             difference, variance = _middle(of)
+            weight = np.zeros_like(measured)
+            weight[[i, j], [i, j]] = 1 / variance
+            weight[[i, j], [j, i]] = -1 / variance
+            measured += weight
+            if before == now and now not in self._alert:
+                if abs(difference) <= _ERRORS * np.sqrt(variance):
+                    continue  # it is as fast as it was
+                alert[now] = _ALERT
+            noisy += weight
             residual = difference - (known[j - n] - known[i])
-            measured[[i, j], [i, j]] += 1 / variance
-            measured[[i, j], [j, i]] -= 1 / variance
             pull[i] -= residual / variance
             pull[j] += residual / variance
         inverse = np.linalg.inv(prior + measured)
         slow = known + (inverse @ pull)[n:]
-        # The error of the measurements, not of the assumption that machines are equal otherwise.
-        error = np.einsum("ij,jk,ik->i", inverse[n:], measured, inverse[n:], optimize=True)
-        for name in here:
-            self._slow[name] = float(slow[number[name]])
-            self._variance[name] = float(error[number[name]])
+        # The errors of measurements, not of the assumption that machines are equal otherwise: of
+        # these ones, and what is left of the earlier ones.
+        known_by = (inverse @ measured)[n:]
+        rest = np.eye(n) - known_by[:, :n] - known_by[:, n:]
+        before_errors = np.array([[self._errors.get((a, b), 0.0) for b in names] for a in names])
+        errors = rest @ before_errors @ rest.T + inverse[n:] @ noisy @ inverse[n:].T
+        self._alert = alert
+        self._slow = {name: float(slow[number[name]]) for name in here}
+        self._errors = {(a, b): float(errors[number[a], number[b]]) for a in here for b in here}
 
 
 def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
-    """Median of some differences, and its variance."""
+    """Return the median of differences, and its variance."""
     apart, variances = np.array(differences).T
     count, middle = len(apart), float(np.median(apart))
     spread = 1.4826 * float(np.median(np.abs(apart - middle)))
@@ -201,7 +222,7 @@ def _middle(differences: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _smoothed(speed: float, before: float | None) -> float:
-    """Mean of a measured speed and its last estimate, or the measurement if it jumped."""
+    """Average a measured speed with its last estimate; return the measurement if it jumped."""
     if before is None or 1.0 in (speed, before) or abs(np.log(speed / before)) > _CHANGED:
         return speed
     return float(np.sqrt(speed * before))

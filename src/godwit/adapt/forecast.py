@@ -65,30 +65,31 @@ _LEADS: Final = 0.5
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Lets a load that repeats be foreseen: ``gw.Control(..., forecast=gw.Forecast())``.
+    """Settings for forecasting a periodic load: ``gw.Control(..., forecast=gw.Forecast())``.
 
-    Executors are asked for before they are needed, by the median of the rates at the same time of
-    earlier periods. They are never fewer than the measured load asks for, and never more than
-    ``max_executors``. Nothing is foreseen before two periods have been seen, nor while the forecast
-    was no better than none over the last period; `ForecastJudged` tells of both.
+    Executors are requested before they are needed, for the median of the arrival rates at the same
+    time of earlier periods. A forecast never requests fewer executors than the measured load needs,
+    or more than ``max_executors``. It is used only after two periods of history, and while its
+    error over the last period was clearly below that of no forecast; the event `ForecastJudged`
+    announces when that changes.
 
     Attributes
     ----------
     period
-        After which the load repeats, as in ``"1 day"``; at least eight periods of the controller.
-        ``None``: it is looked for.
+        Period of the load, as in ``"1 day"``; at least eight statistics periods of the controller.
+        ``None``: it is detected.
     lead
-        How long before they are needed executors are asked for. ``None``: as long as they have
-        taken to come, and two periods of the controller for key groups to move.
+        How long before they are needed executors are requested. ``None``: the measured time until
+        executors arrive, plus two statistics periods for moving key groups.
 
     Raises
     ------
     InvalidControlError
-        If one of them is no length of time.
+        If a setting is no length of time.
 
     Examples
     --------
-    >>> Forecast(period="1 day").period_s
+    >>> gw.Forecast(period="1 day").period_s
     86400.0
     """
 
@@ -102,16 +103,16 @@ class Forecast:
 
     @property
     def period_s(self) -> float | None:
-        """The period in seconds, if it is given."""
+        """The period in seconds; ``None`` if it is to be detected."""
         return None if self.period is None else seconds(self.period, "The period of the forecast")
 
     @property
     def lead_s(self) -> float | None:
-        """How long before they are needed executors are asked for, if it is given."""
+        """The lead in seconds; ``None`` if it is to be measured."""
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
 
     def check(self, statistics_period_s: float) -> None:
-        """Refuse a period that the controller's own is too long for.
+        """Refuse a `period` shorter than eight statistics periods of the controller.
 
         Raises `InvalidControlError`.
         """
@@ -135,7 +136,7 @@ class RateHistory:
         self._seen_s: FloatArray = np.empty(0)
 
     def add(self, from_s: float, to_s: float, rows: float) -> None:
-        """Add rows that came evenly from one time to another, both not before those known."""
+        """Add rows that arrived evenly between two times, which are not before earlier ones."""
         if not 0 <= to_s - from_s < math.inf or to_s <= from_s:
             return
         low, high = int(from_s // self.width_s), int(to_s // self.width_s)
@@ -157,7 +158,7 @@ class RateHistory:
             self._forget(len(self._rows) - _BINS)
 
     def _room(self, last: int) -> None:
-        """Append empty bins up to a number; so many that all before are too old begin it anew."""
+        """Append empty bins up to number `last`; start again if all earlier ones get too old."""
         more = last - self.first + 1 - len(self._rows)
         if more > 2 * _BINS:
             self.first, more = last, 1
@@ -167,7 +168,7 @@ class RateHistory:
             self._seen_s = np.concatenate((self._seen_s, np.zeros(more)))
 
     def _widen(self) -> None:
-        """Make one bin of two."""
+        """Merge every two consecutive bins into one of twice the width."""
         ahead, size = self.first % 2, len(self._rows)
         shape = (ahead, (ahead + size) % 2)
         self._rows = np.pad(self._rows, shape).reshape(-1, 2).sum(axis=1)
@@ -234,9 +235,9 @@ class _Season:
 
 
 def seasonal(rates: FloatArray, at: float, period: float) -> float:
-    """Median of the rates at the same time of earlier periods, in bins; NaN where there is none.
+    """Return the median of the rates at the same time of earlier periods; NaN without any.
 
-    A time between two bins has the rate between theirs.
+    `at` and `period` are in bins; rates between two bins are interpolated.
     """
     times = at - period * np.arange(1, _PAST + 1)
     times = times[(times >= 0) & (times <= len(rates) - 1)]
@@ -251,9 +252,9 @@ def seasonal(rates: FloatArray, at: float, period: float) -> float:
 
 
 def found_period(rates: FloatArray) -> float | None:
-    """Period in bins by the first high peak of the autocorrelation; ``None`` where there is none.
+    """Return the period, in bins, of the first high peak of the autocorrelation; ``None`` if none.
 
-    Lags reach to half of the history, so that the period has been seen twice.
+    Lags are up to half of the history, so that the history has at least two periods.
     """
     known = ~np.isnan(rates)
     if known.sum() < _PERIODS * _PER_PERIOD:
@@ -282,7 +283,7 @@ def found_period(rates: FloatArray) -> float | None:
 
 
 def judged(rates: FloatArray, period: float, lead: int) -> _Season:
-    """Compare forecasts of the last period with what came."""
+    """Compare forecasts for the last period with the measured rates."""
     first = max(len(rates) - round(period), math.ceil(period))
     errors = []
     for at in range(first, len(rates)):
@@ -300,7 +301,7 @@ def judged(rates: FloatArray, period: float, lead: int) -> _Season:
 def forecaster_of(
     settings: Control, memory: ControllerMemory, announce: Announce
 ) -> Forecaster | None:
-    """Make the forecaster that a controller's settings ask for, which goes on from its memory."""
+    """Create the forecaster of a controller's settings, with its memory; ``None`` if unset."""
     if settings.forecast is None:
         return None
     return Forecaster(
@@ -336,13 +337,13 @@ class Forecaster:
 
     @property
     def lead_s(self) -> float:
-        """How long before they are needed executors are asked for."""
+        """Lead time in seconds: executors are requested this long before they are needed."""
         if self._settings.lead_s is not None:
             return self._settings.lead_s
         return (self.came_s or _FIRST_LEAD_S) + 2 * self._period_s
 
     def look(self, executors: frozenset[str], pending: int, now_s: float) -> None:
-        """Measure how long executors take to come."""
+        """Measure the time from a request of executors until they have arrived."""
         came = executors - self._executors
         self._executors = executors
         if came and self._asked_s is not None:
@@ -406,7 +407,7 @@ class Forecaster:
         )
 
     def expected_per_s(self, now_s: float) -> float | None:
-        """Greatest rate until executors that are asked for now are there; ``None``: not known."""
+        """Return the maximum forecast rate within the lead time; ``None`` without a forecast."""
         season = self._season
         if season is None or not self._used:
             return None
@@ -423,7 +424,7 @@ class Forecaster:
 def looking_ahead(
     wanted: WantedExecutors, ahead: WantedExecutors, expected_per_s: float
 ) -> WantedExecutors:
-    """Ask for no fewer executors than will be needed by the time that they come."""
+    """Raise a scaling answer to the executors needed for the forecast rate."""
     comfortable = max(wanted.comfortable, ahead.comfortable)
     if ahead.executors <= wanted.executors:
         return replace(wanted, comfortable=comfortable)

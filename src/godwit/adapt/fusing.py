@@ -38,23 +38,33 @@ _FUSION = "fusion"
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """Settings of automatic fusion of operators.
+    """Settings for fusing operators into components automatically.
 
     Attributes
     ----------
     by
-        ``"traffic"``: those that send each other many rows, as measured while the stream runs.
-        ``"attributes"``: all that can be, from the start.
+        ``"traffic"``: fuse operators that are measured to send each other many rows.
+        ``"attributes"``: fuse all operators that can be fused, from the start.
     epochs
-        Epochs with input that a decision looks back on.
+        Number of epochs with input between decisions, whose measurements they use.
     fuse_above, part_below
-        Share of all rows that lanes take in, in [0, 1]: streams above the one are worth a
-        component, and those of fused operators below the other are not any more.
+        Shares of all rows that lanes receive, in [0, 1]: two operators are fused if the rows
+        between them exceed `fuse_above`, and separated again if these fall below `part_below`.
     confirm
-        Decisions in a row that must agree before anything happens.
+        Number of consecutive decisions that must agree before components change.
     payback_epochs
-        Epochs within which the bytes that are not sent any more must come to the bytes of state
-        that have to move for it.
+        Number of epochs within which the bytes saved between the operators must exceed the bytes of
+        state that have to move.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Adaptation(fusion=gw.Fusion(fuse_above=0.1)).fusion.fuse_above
+    0.1
     """
 
     by: Literal["traffic", "attributes"] = "traffic"
@@ -94,7 +104,7 @@ class Fusing:
         self._standing: Proposal | None = None
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to the period; evaluate after every so many epochs with input."""
+        """Add an epoch to the period; evaluate after `Fusion.epochs` epochs with input."""
         outcome, standing = epoch.outcome, self._standing
         if standing is not None and standing.change.plan != epoch.flow.physical_plan:
             self._standing = None  # of components that are others by now
@@ -224,7 +234,7 @@ def _partition_attributes(
 
 
 def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[UpstreamInput]) -> set[str]:
-    """Operators of components that no measured stream holds together: a user asked for those."""
+    """Return operators of components that the user chose, not measured traffic."""
     members: set[str] = set()
     for component in flow.components:
         names = [operator.name for operator in component.operators]
@@ -235,5 +245,5 @@ def _together_for_other_reasons(flow: CompiledFlow, streams: Collection[Upstream
 
 
 def _name_of(group: tuple[str, ...]) -> str:
-    """Name of the component of some operators."""
+    """Return the name of the component of these operators."""
     return "+".join(group)

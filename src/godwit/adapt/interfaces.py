@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from godwit.plan.compiled import UpstreamInput
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from godwit.model.assignment import Assignment
     from godwit.model.events import Event
     from godwit.model.latency import LatencyHistogram
+    from godwit.plan.compiled import CompiledFlow
     from godwit.planning import Problem
     from godwit.planning.arrays import FloatArray
 
@@ -41,6 +44,24 @@ class Topology:
     def components(self) -> tuple[str, ...]:
         """All components, upstream first."""
         return tuple(name for stage in self.stages for name in stage)
+
+
+def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
+    """Return the topology of a flow for the controller; components of a level run together."""
+    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
+    pairs = {
+        (of_operator[stream.upstream], of_operator[stream.operator])
+        for stream in flow.inputs
+        if isinstance(stream, UpstreamInput)
+    }
+    levels = sorted({component.level for component in flow.components})
+    return Topology(
+        stages=tuple(
+            tuple(c.name for c in flow.components if c.level == level) for level in levels
+        ),
+        downstream=tuple(sorted(pairs)),
+        trigger_s=trigger_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,7 +128,7 @@ class Migrations(Protocol):
         """Cancel the draining of an executor."""
 
     def cancel(self, migration: str, reason: str) -> None:
-        """End a migration: what has switched stays, the rest does not move."""
+        """Cancel a migration; key groups that have switched stay there."""
 
     def announce(self, kind: type[Event], **values: Any) -> None:
         """Announce an event of a decision."""
@@ -138,7 +159,7 @@ class ExecutorPool(Protocol):
         """State of the pool, as a value."""
 
     def add(self, count: int) -> None:
-        """Ask the cluster for `count` more executors."""
+        """Request `count` more executors from the cluster manager."""
 
     def remove(self, executors: Sequence[str]) -> None:
         """Return executors that own no key group any more to the cluster."""
@@ -165,7 +186,7 @@ class Driven(Protocol):
         """Record a committed epoch."""
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Record how long the rows of a delivered epoch took."""
+        """Record the latency of a delivered epoch's rows."""
 
     def step(self) -> None:
         """Decide, and carry out decisions through the ports."""

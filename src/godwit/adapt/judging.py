@@ -6,6 +6,10 @@ expected gain, while the target is still missed, did not help: nobody is asked f
 situation is another one, by its arrival rate or by the executors there are.  A model that is wrong
 therefore costs one decision and not one every period.
 
+Moves of key groups expect a load distance.  Where they ended it is measured by the time for which
+lanes were busy over one period, and not by the model that the plan was made with.  A verdict is
+told; what to do next, the next plan says by what was learned since.
+
 Source: Floratou et al., "Dhalion: self-regulating stream processing in Heron" (2017), §4: cures
 that did not help are blacklisted for the symptoms that they were to cure.
 """
@@ -16,12 +20,21 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from godwit.adapt.cost_benefit import CERTAIN
 from godwit.adapt.latency_model import why_no_faster
 from godwit.model import events
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    from godwit.adapt.interfaces import MeasuredProblem
+    from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce
     from godwit.adapt.scaling import ScalingSituation, WantedExecutors
+    from godwit.adapt.statistics import PeriodStatistics
 
 _PART = 0.25
 """Part of the expected gain from which on executors that came have helped; and by which what came
@@ -71,7 +84,7 @@ class Judge:
         wanted: WantedExecutors,
         situation: ScalingSituation,
     ) -> None:
-        """Record a decision, if its model said what it expects."""
+        """Record a scaling decision for judgement, if its model predicted a result."""
         self._overtaken("another decision was made")
         expected, at_first = wanted.expects(executors), wanted.expects(before)
         if expected is None or at_first is None or not math.isfinite(expected):
@@ -117,7 +130,7 @@ class Judge:
             self._judge(one, wanted.measured, situation)
 
     def _judge(self, one: _Decided, measured: float, situation: ScalingSituation) -> None:
-        """Announce whether a decision helped, and record the load at which one did not."""
+        """Announce the judgement of a decision; if it did not help, record the load at the time."""
         gained, due = one.before_figure - measured, one.before_figure - one.expected
         met = measured <= one.target
         if one.kind == "in":
@@ -164,10 +177,127 @@ class Judge:
         )
 
     def why_not_again(self) -> str:
-        """Return why more executors are no cure in this situation; empty where they may be."""
+        """Return the reason why more executors would not help; empty if they might."""
         return "" if self._ineffective is None else self._ineffective.reason
 
 
 def _differ(before: float, now: float) -> bool:
     """Return whether two arrival rates are of different situations."""
     return abs(now - before) > _SAME * max(before, now)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rebalanced:
+    """Moves that wait for their verdict."""
+
+    executors: frozenset[str]  # that there were
+    before: float  # load distances, as shares of the mean
+    expected: float
+    age: int = 0  # periods since they were decided
+
+
+class BalanceJudge:
+    """Compares the load distances that moves of key groups expected with what came."""
+
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
+        self._decided: dict[tuple[str, ...], _Rebalanced] = {}
+
+    def decided(self, plan: Planned) -> None:
+        """Record that the moves of a plan are under way."""
+        components = plan.measured.components
+        self._overtaken(components, "other moves were decided")
+        self._decided[components] = _Rebalanced(
+            executors=frozenset(plan.measured.problem.executors),
+            before=plan.selected.distance_before,
+            expected=plan.selected.distance_after,
+        )
+
+    def abandoned(self, component: str) -> None:
+        """Drop moves that were abandoned, since another event reports them."""
+        self._decided = {of: one for of, one in self._decided.items() if component not in of}
+
+    def look(
+        self, planned: Sequence[Planned], period: PeriodStatistics, under_way: AbstractSet[str]
+    ) -> None:
+        """Judge moves that ended before a period began; called once a period."""
+        problems = {plan.measured.components: plan.measured for plan in planned}
+        for components, one in list(self._decided.items()):
+            one.age += 1
+            measured = problems.get(components)
+            if measured is None or one.executors != set(measured.problem.executors):
+                self._overtaken(components, "there are other executors")
+            elif one.age > _PATIENCE:
+                self._overtaken(components, f"they did not come to rest within {_PATIENCE} periods")
+            elif period.settled and under_way.isdisjoint(components):
+                came = _busy_distance(measured, period)
+                if came is not None:
+                    self._judge(components, one, *came)
+
+    def _judge(
+        self, components: tuple[str, ...], one: _Rebalanced, measured: float, error: float
+    ) -> None:
+        """Announce whether the load became more even."""
+        due = max(one.expected, CERTAIN * error)
+        gained = one.before - measured >= _PART * (one.before - one.expected)
+        helped = measured <= due or gained
+        reason = "executors are as even as was expected"
+        if measured > due:
+            reason = "key groups cost more or less at their new places than was expected"
+        self._tell(components, one, "helped" if helped else "no help", reason, measured)
+
+    def _overtaken(self, components: tuple[str, ...], reason: str) -> None:
+        """Stop judging moves, and announce the reason."""
+        one = self._decided.get(components)
+        if one is not None:
+            self._tell(components, one, "overtaken", reason, None)
+
+    def _tell(
+        self,
+        components: tuple[str, ...],
+        one: _Rebalanced,
+        verdict: Literal["helped", "no help", "overtaken"],
+        reason: str,
+        measured: float | None,
+    ) -> None:
+        """Announce a verdict."""
+        del self._decided[components]
+        self._announce(
+            events.RebalancingJudged,
+            components=components,
+            verdict=verdict,
+            before=one.before,
+            expected=one.expected,
+            measured=measured,
+            reason=reason,
+        )
+
+
+def _busy_distance(
+    measured: MeasuredProblem, period: PeriodStatistics
+) -> tuple[float, float] | None:
+    """Return load distance by lanes' busy time, and its error, as shares of the mean.
+
+    ``None`` in a period without load, or if another resource is the bottleneck.
+    """
+    problem = measured.problem
+    if problem.resources[problem.bottleneck] != "time":
+        return None
+    number = {name: at for at, name in enumerate(problem.executors)}
+    busy_s, variance = np.zeros((2, problem.num_executors))
+    for name in measured.components:
+        part = period.components.get(name)
+        if part is None or not number.keys() >= set(part.by_assignment[0].assignment.executors):
+            return None
+        (span,) = part.by_assignment
+        at = np.array([number[e] for e in span.assignment.executors])[span.assignment.executor_of]
+        busy_s += np.bincount(at, span.busy_s, len(busy_s))
+        counted = span.busy_s**2 / np.maximum(span.rows, 1.0)
+        variance += np.bincount(at, counted, len(busy_s))
+    standard_s = busy_s * problem.speed / problem.cores
+    mean = float(standard_s.sum() / problem.speed[problem.available].sum())
+    if not mean > 0:
+        return None
+    index = (busy_s / problem.cores)[problem.available]
+    error = float(np.sqrt((variance / problem.cores**2)[problem.available].max()))
+    return float(np.abs(index - mean).max()) / mean, error / mean

@@ -16,17 +16,21 @@ or two of the first :math:`L + 1` together.  How much more it has in fact, :math
 Where rows do not wait for epochs, all lanes together are one queue M/M/k.
 
 What the model lacks is learnt while the stream runs (`Learning`): by number of executors, the fixed
-part of an epoch, which may grow with them, and measured over predicted latency; and :math:`u`.
+part of an epoch, which may grow with them, :math:`u`, and measured over predicted latency.
 Costs are those of any period in which nothing moved, also while what a step left behind is worked
-off; latency is that of steady ones alone.  All are smoothed; for a number that was never seen, the
-nearest that was stands.
+off; latency is that of steady ones alone, beside what the model says with the costs of the same
+period.  All are smoothed; for a number that was never seen, the nearest that was stands.
+
+Epochs of a start are slow: processes compile what they run.  As long as those of one number of
+executors become quicker from period to period, what was measured last stands, and it is forgotten
+once there is another number of executors, which would look cheaper beside it than it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +52,8 @@ _RATIO = (0.25, 8.0)
 _UNEVENNESS = (1.0, 2.0)
 _GROWS = 0.1
 """Share by which fixed costs must differ for the number of executors to explain it."""
+_QUICKER = 0.8
+"""Part of the fixed cost before under which epochs still become quicker, as those of a start do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,9 +64,10 @@ class StageLoad:
     loads: FloatArray
     component: str  # of the heaviest one
     key_group: int  # its number there
+    key: str = ""  # the key that has most of it, as JSON, where one has
 
     def busiest(self, lanes: int, speed: float) -> float:
-        """Share of its time that the busiest of so many lanes is busy, at the least."""
+        """Return the minimum share of its time that the busiest of `lanes` lanes is busy."""
         if not len(self.loads):
             return 0.0
         share = float(self.loads.sum()) / lanes
@@ -73,10 +80,8 @@ class StageLoad:
         return float(self.loads[0]) if len(self.loads) else 0.0
 
     def times(self, factor: float) -> StageLoad:
-        """Return the stage under so many times the load."""
-        return StageLoad(
-            loads=self.loads * factor, component=self.component, key_group=self.key_group
-        )
+        """Return the stage with its load multiplied by `factor`."""
+        return replace(self, loads=self.loads * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ class Learned:
     fixed_s: Mapping[int, float] = field(default_factory=dict)  # of an epoch
     ratio: Mapping[int, float] = field(default_factory=dict)  # measured over predicted latency
     # load of the busiest lane over the least that it could have
-    unevenness: float = 1.0
+    unevenness: Mapping[int, float] = field(default_factory=dict)
 
     def fixed_at(self, executors: int, now_s: float) -> float:
         """Return the fixed part of an epoch; `now_s`: as measured in this period."""
@@ -98,7 +103,25 @@ class Learned:
         rise = known[high] - known[low]
         if executors == near or low == high or rise <= _GROWS * known[low]:
             return known[near]
-        return max(known[near] + rise / (high - low) * (executors - near), 0.0)
+        if low < executors < high:
+            numbers = sorted(known)
+            return float(np.interp(executors, numbers, [known[n] for n in numbers]))
+        line = known[near] + rise / (high - low) * (executors - near)
+        # At most in proportion to the executors: no epoch is for nothing.
+        bound = known[near] * executors / near
+        return max(line, bound) if executors < near else min(line, bound)
+
+    def unevenness_at(self, executors: int, cores: float) -> float:
+        """Return load of the busiest lane over the least that it could have.
+
+        Fewer executors than were ever seen have fewer lanes with more rows each, which differ by
+        less. Of more than were seen the nearest stands: they come where the rate is higher.
+        """
+        if not self.unevenness:
+            return 1.0
+        near = _nearest(self.unevenness, executors)
+        excess = self.unevenness[near] - 1
+        return 1 + excess * min(_chance(executors * cores) / _chance(near * cores), 1.0)
 
     def ratio_at(self, executors: int) -> float:
         """Return measured over predicted latency; 1 where nothing is known."""
@@ -110,19 +133,28 @@ def _nearest(known: Mapping[int, float], executors: int) -> int:
     return min(known, key=lambda n: (abs(math.log(n / executors)), n))
 
 
+def _chance(lanes: float) -> float:
+    """Return the expected excess of the busiest of `lanes` lanes over the mean, by chance."""
+    return math.sqrt(lanes * math.log(1 + lanes))
+
+
 class Learning:
     """Measurements of periods in which nothing changed, smoothed."""
 
     def __init__(self) -> None:
         self._fixed: OrderedDict[int, float] = OrderedDict()
         self._ratio: OrderedDict[int, float] = OrderedDict()
-        self._unevenness = 1.0
+        self._unevenness: OrderedDict[int, float] = OrderedDict()
+        self._once: tuple[int, float] | None = None  # unevenness of a number seen but once
+        self._starting: int | None = None  # number whose epochs were still becoming quicker
 
     @property
     def learned(self) -> Learned:
         """State of knowledge, as a value."""
         return Learned(
-            fixed_s=dict(self._fixed), ratio=dict(self._ratio), unevenness=self._unevenness
+            fixed_s=dict(self._fixed),
+            ratio=dict(self._ratio),
+            unevenness=dict(self._unevenness),
         )
 
     def note_costs(self, situation: ScalingSituation) -> None:
@@ -130,18 +162,46 @@ class Learning:
         executors = situation.executors
         if executors < 1 or not situation.epoch_s:
             return
-        _smooth(self._fixed, executors, situation.fixed_s)
-        least = _least_busy(situation, executors)
-        if situation.busiest and least > 0:
-            seen = float(np.clip(situation.busiest / least, *_UNEVENNESS))
-            self._unevenness += _NEW * (seen - self._unevenness)
+        self._note_fixed(executors, situation.fixed_s)
+        unevenness = _unevenness(situation)
+        if unevenness is not None:
+            self._note_unevenness(executors, unevenness)
+
+    def _note_unevenness(self, executors: int, unevenness: float) -> None:
+        """Add the unevenness of lanes; the first of a number of executors is waited out.
+
+        Lanes of executors that have just come are not balanced yet, and what they differ by then
+        would stand for the numbers around it for good, once there is another number.
+        """
+        first = executors not in self._unevenness and bool(self._unevenness)
+        if first and (self._once is None or self._once[0] != executors):
+            self._once = executors, unevenness
+            return
+        self._once = None
+        _smooth(self._unevenness, executors, unevenness)
+
+    def _note_fixed(self, executors: int, fixed_s: float) -> None:
+        """Add the fixed cost of epochs; drop the values from the slow start of a run."""
+        starts = not self._fixed
+        if self._starting is not None and self._starting != executors:
+            self._fixed.pop(self._starting, None)
+        if fixed_s < _QUICKER * self._fixed.get(executors, 0.0):
+            starts = True
+            del self._fixed[executors]
+        self._starting = executors if starts else None
+        _smooth(self._fixed, executors, fixed_s)
 
     def note_latency(self, situation: ScalingSituation) -> None:
-        """Add the latency of a period in which nothing changed, nor in the one before."""
+        """Add the measured latency of a steady period that follows a steady one."""
         executors = situation.executors
         if executors < 1 or not situation.epoch_s:
             return
-        expected_s = modelled_latency_s(situation, executors, self.learned)
+        unevenness = _unevenness(situation)
+        costs = Learned(
+            fixed_s={executors: situation.fixed_s},
+            unevenness=self._unevenness if unevenness is None else {executors: unevenness},
+        )
+        expected_s = modelled_latency_s(situation, executors, costs)
         measured_s = situation.latency.mean_s
         if situation.latency.rows and measured_s > 0 and 0 < expected_s < math.inf:
             _smooth(self._ratio, executors, float(np.clip(measured_s / expected_s, *_RATIO)))
@@ -155,6 +215,14 @@ def _smooth(known: OrderedDict[int, float], executors: int, value: float) -> Non
         known.popitem(last=False)
 
 
+def _unevenness(situation: ScalingSituation) -> float | None:
+    """Return the busiest lane's load over its possible minimum; ``None`` if unknown."""
+    least = _least_busy(situation, situation.executors)
+    if not situation.busiest or least <= 0:
+        return None
+    return float(np.clip(situation.busiest / least, *_UNEVENNESS))
+
+
 def _least_busy(situation: ScalingSituation, executors: int) -> float:
     """Share of its time that the busiest lane is busy, if the assignment is as even as can be."""
     lanes = max(int(executors * situation.cores), 1)
@@ -163,14 +231,15 @@ def _least_busy(situation: ScalingSituation, executors: int) -> float:
 
 
 def busy_share(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Share of its time that the busiest lane is busy with so many executors."""
+    """Return the share of its time that the busiest lane is busy with `executors` executors."""
     if not situation.stages:
         return situation.offered * situation.evenness / (executors * situation.lanes)
-    return learned.unevenness * _least_busy(situation, executors)
+    unevenness = learned.unevenness_at(executors, situation.cores)
+    return unevenness * _least_busy(situation, executors)
 
 
 def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Learned) -> float:
-    """Mean latency by the model; infinite where so many executors cannot keep up."""
+    """Return the modelled mean latency; infinite if `executors` executors cannot keep up."""
     busy = busy_share(situation, executors, learned)
     if busy >= 1:
         return math.inf
@@ -195,7 +264,7 @@ def modelled_latency_s(situation: ScalingSituation, executors: int, learned: Lea
 
 
 def predicted_latency_s(situation: ScalingSituation, executors: int) -> float:
-    """Mean latency with so many executors, corrected by what was measured; may be infinite."""
+    """Return the modelled mean latency, corrected by measurements; may be infinite."""
     learned = situation.learned
     return learned.ratio_at(executors) * modelled_latency_s(situation, executors, learned)
 
@@ -212,16 +281,17 @@ def busy_curve(situation: ScalingSituation) -> FloatArray:
 
 
 def why_no_faster(situation: ScalingSituation, executors: int) -> str:
-    """Name what more executors than these would not change."""
+    """Return the bottleneck that more than `executors` executors would not remove."""
     lanes = max(int(executors * situation.cores), 1)
     speed = situation.lanes / situation.cores
     for stage in sorted(situation.stages, key=lambda s: -s.heaviest):
         heavy = stage.heaviest / speed
         if heavy >= _FILLS and heavy >= stage.busiest(lanes, speed) * (1 - 1e-9):
+            most = f", most of it with key {stage.key}" if stage.key else ""
             return (
                 f"key group {stage.key_group} of {stage.component!r} alone fills {heavy:.2g} of a "
-                "lane: no number of executors helps; spread its keys over more key groups, or make "
-                "its heaviest key finer"
+                f"lane{most}: no number of executors helps; spread its keys over more key groups, "
+                "make its heaviest key finer, or divide it by merge= or spread="
             )
     if not situation.waits_for_epochs:
         return ""

@@ -48,24 +48,24 @@ class LoadRange:
 
 @user_call
 def load_range(low: float = 0.4, high: float = 0.8) -> LoadRange:
-    """Scale so that the mean load of executors stays in a range (paper 4 §3).
+    """Scale so that the mean load of executors stays within a range (paper 4 §3).
 
-    Outside of the range their number becomes the one that puts the mean into its middle. The
-    planner ``elb`` takes the same range for the load of every executor.
+    If the mean leaves the range, the number of executors changes so that the mean is in its middle.
+    The planner ``elb`` keeps the load of every executor within such a range.
 
     Parameters
     ----------
     low, high
-        Shares of their time that lanes are to be busy at least and at most; above 0, at most 1.
+        Minimum and maximum share of their time that lanes are busy; above 0, at most 1.
 
     Raises
     ------
     InvalidControlError
-        If they are no such range.
+        If they are not two increasing shares above 0 and at most 1.
 
     Examples
     --------
-    >>> load_range(0.4, 0.8).high
+    >>> gw.load_range(0.4, 0.8).high
     0.8
     """
     numbers = all(isinstance(value, int | float) for value in (low, high))

@@ -117,7 +117,7 @@ class LoadWindow:
         now_s: float,
         speeds: Mapping[str, float],
     ) -> None:
-        """Add an epoch with input, and forget what was before a change."""
+        """Add an epoch with input; if the distribution has changed, drop earlier epochs."""
         self.shifted = False
         if load is None or not len(load.key_groups):
             return
@@ -159,7 +159,7 @@ class LoadWindow:
     # -- changes ----------------------------------------------------------------------------------
 
     def _cut_at_change(self, speeds: Mapping[str, float]) -> None:
-        """Forget what was before the latest part that differs most from it, if one does."""
+        """Drop epochs before the latest significant change of the distribution, if there is one."""
         blocks = self._blocks
         if sum(block.epochs for block in blocks) < _BEFORE + _PARTS[0]:
             return
@@ -203,7 +203,7 @@ class LoadWindow:
                 half = next(s for e, s in scores.items() if 2 * e >= epochs)
         # What the last epoch alone shows may pass, or go on: the next one will tell. What the
         # later half of the part does not show was one odd epoch.
-        if cut and scores[1] <= worst <= 2 * half:
+        if cut and scores.get(1, 0.0) <= worst <= 2 * half:
             _, _, self._dispersion, self._together = self._noise(blocks[:cut], speeds)
             del blocks[:cut]
             self.shifted = shifts
@@ -229,12 +229,13 @@ class LoadWindow:
     def _strays(
         self, assignment: Assignment, raw_s: FloatArray, speeds: Mapping[str, float]
     ) -> tuple[FloatArray, float, float] | None:
-        """Return squares of what an epoch strayed from the shares before it, and two sums of them.
+        """Return squared deviations of an epoch from earlier shares, and two sums of these.
 
-        What is many times as much as it was is no noise, and counts no more than that: a state
-        that was brought forward, an executor of which nobody knew yet that it is slow.
+        Very large deviations are capped, since they are not noise: such as loading of state, or an
+        executor that has become slow.
         """
         rows, busy_s, _ = self._sums(self._blocks, speeds)
+        _, _, dispersion, together = self._noise(self._blocks, speeds)
         speed = np.array([speeds.get(name, 1.0) for name in assignment.executors])
         epoch_s = raw_s * speed[assignment.executor_of]
         total_s, window_s = float(epoch_s.sum()), float(busy_s.sum())
@@ -244,10 +245,10 @@ class LoadWindow:
         # The share that it strays from has an error of its own.
         own = 1 / (1 + total_s / window_s)
         usual = busy_s * (total_s / window_s) * busy_s / np.maximum(rows, 1.0)
-        usual *= _OUTLIER**2 * max(self._dispersion, 1.0)
+        usual *= _OUTLIER**2 * max(dispersion, 1.0)
         of = assignment.executor_of
         sums = np.minimum(
-            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(self._together, 1.0)
+            np.bincount(of, strayed) ** 2, np.bincount(of, usual) * max(together, 1.0)
         )
         squares = np.minimum(strayed * strayed, np.maximum(usual, usual.mean())) * own
         return squares, float(squares.sum()), float(sums.sum()) * own
@@ -272,7 +273,7 @@ class LoadWindow:
     def _sums(
         self, blocks: list[_Block], speeds: Mapping[str, float]
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Rows, seconds of a standard executor, and their squared strays, over some blocks."""
+        """Return rows, normalised seconds, and their squared deviations, summed over blocks."""
         rows, busy_s, squares = np.zeros((3, self._size))
         for block, standard_s in zip(blocks, _standard_s(blocks, speeds), strict=True):
             rows += block.rows

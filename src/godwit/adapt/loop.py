@@ -95,14 +95,17 @@ class Controller:
             run_planner = PlannerThread() if timed else run_untimed
             run_model = PlannerThread() if timed else run_untimed
         self._run_planner = run_planner
-        self._planning = Planning(settings, topology, run_planner, now_s, self._announce)
+        self._planning = Planning(
+            settings, topology, run_planner, now_s, self._announce, sizes=memory.sizes
+        )
         self._rebalancing = Rebalancing(settings, migrations, self._announce)
         self._resizing = Resizing(settings, migrations, pool, run_model, self._announce)
         self._overrides = ManualOverrides(settings.respect_s, announce=self._announce)
         self._forecaster = forecaster_of(settings, memory, self._announce)
         for event in past:
             self._resizing.recall(event, now_s)
-            self._planning.recall(event)
+            if not memory.sizes:
+                self._planning.recall(event)
             self._overrides.recall(event, now_s)
         self._resizing.restore(memory, now_s)
         self._overrides.restore(memory.overrides, now_s)
@@ -117,10 +120,9 @@ class Controller:
     # -- what whoever drives it calls -------------------------------------------------------------
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float | None = None) -> None:
-        """Record that an epoch with input has begun; sources hold `backlog_rows` back beside it.
+        """Record the begin of an epoch with `rows` rows, with `backlog_rows` more in the sources.
 
-        What has arrived is known before the epoch has ended, and that of an overloaded stream
-        ends late.
+        Arrivals are counted at the begin, since an epoch of an overloaded stream ends late.
         """
         self._statistics.begun(rows, backlog_rows, self._clock.now_s() if at_s is None else at_s)
 
@@ -147,12 +149,17 @@ class Controller:
         self._loop.step(now_s)
 
     def regroup(self, topology: Topology) -> None:
-        """Continue with other components: statistics begin anew, decisions stand."""
+        """Continue with other components: statistics start again, earlier decisions stay."""
         now_s = self._clock.now_s()
         self._topology, self._period = topology, None
         self._statistics = Statistics(topology, now_s, {}, self._statistics.usual_rates)
         self._planning = Planning(
-            self._settings, topology, self._run_planner, now_s, self._announce
+            self._settings,
+            topology,
+            self._run_planner,
+            now_s,
+            self._announce,
+            sizes=self._planning.sizes,
         )
         self._lanes.forget()
 
@@ -171,6 +178,7 @@ class Controller:
             rates_per_s=tuple(self._statistics.usual_rates),
             rates={} if self._forecaster is None else self._forecaster.history.to_dict(),
             came_s=0.0 if self._forecaster is None else self._forecaster.came_s,
+            sizes=self._planning.sizes,
         )
 
     @property
@@ -191,6 +199,7 @@ class Controller:
             "speeds": {e: round(v, 2) for e, v in self._speed_of.items() if v != 1.0},
             "leftAlone": {w: round(s, 1) for w, s in self._overrides.left_s(now_s).items()},
             "notDone": dict(self._loop.skipped),
+            **({} if (remote := self._planning.remote) is None else {"remote": remote}),
         }
 
     # -- evaluate ---------------------------------------------------------------------------------
@@ -241,7 +250,7 @@ class Controller:
     def _balance(
         self, period: PeriodStatistics, view: ProtocolView, now_s: float, *, scale: bool
     ) -> Iterator[Proposal]:
-        """Plan, scale by the plan if asked to, plan again, and propose the moves."""
+        """Plan, scale by the plan if `scale`, plan again, and yield the proposed moves."""
         own = self._rebalancing.ids if self._replans else frozenset()
         busy = {
             name: _IN_MIGRATION if c.migration else "it was migrated by hand"
@@ -256,6 +265,7 @@ class Controller:
         planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
         if scale:
             self._announce_load(period, planned)
+            self._rebalancing.judge(planned, period)
             if period.missing and period.missing == period.epochs:
                 reason = "the figures of all epochs are missing"
                 yield Proposal(subject="balancing", reason=reason)
@@ -274,9 +284,9 @@ class Controller:
 
     @property
     def _replans(self) -> bool:
-        """True if plans can be made while others are under way.
+        """True if a new plan may be made while another is carried out.
 
-        Not by ranges, of which there are none then; and cores that are lent remember to whom.
+        Not for interval planners, since key groups form no intervals meanwhile, nor for lent cores.
         """
         known = self._settings.registered
         ranges = known is not None and known.plans_intervals

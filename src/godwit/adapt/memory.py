@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerMemory:
-    """Overrides, the last scaling decision, and the rates that are usual."""
+    """Overrides, the last scaling decision, usual rates, and numbers of executors."""
 
     # what was decided by hand → until when it is left alone, in Unix time
     overrides: Mapping[str, float] = field(default_factory=dict)
@@ -28,6 +28,9 @@ class ControllerMemory:
     # rates of days, for a forecast (`RateHistory.to_dict`), and how long executors took to come
     rates: Mapping[str, Any] = field(default_factory=dict)
     came_s: float = 0.0
+    # numbers of executors in use, oldest first, each change one: what planners that expect further
+    # changes go by (paper 1 §5.2)
+    sizes: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for the journal."""
@@ -36,6 +39,7 @@ class ControllerMemory:
             "scaled": self.scaled,
             "scaled_s": self.scaled_s,
             "rates_per_s": list(self.rates_per_s),
+            "sizes": list(self.sizes),
             **({"rates": dict(self.rates), "came_s": self.came_s} if self.rates else {}),
         }
 
@@ -46,12 +50,13 @@ class ControllerMemory:
             rates = tuple(float(rate) for rate in values["rates_per_s"])
             overrides = {str(what): float(t) for what, t in values["overrides"].items()}
             scaled, scaled_s = str(values["scaled"]), float(values["scaled_s"])
+            sizes = tuple(int(size) for size in values.get("sizes", ()))
             history, came_s = dict(values.get("rates", {})), float(values.get("came_s", 0.0))
         except (LookupError, TypeError, ValueError, AttributeError):
             return None
         if not all(map(math.isfinite, (*rates, *overrides.values(), scaled_s, came_s))):
             return None
-        if min(*rates, came_s, 0.0) < 0 or scaled not in ("", "in", "out"):
+        if min(*rates, *sizes, came_s, 0.0) < 0 or scaled not in ("", "in", "out"):
             return None
         return cls(
             overrides=overrides,
@@ -60,4 +65,5 @@ class ControllerMemory:
             rates_per_s=rates,
             rates=history,
             came_s=came_s,
+            sizes=sizes,
         )

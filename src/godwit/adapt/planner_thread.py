@@ -64,7 +64,7 @@ class _Call(Generic[T]):
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
-        """Wait for the call's end for some seconds; return whether it came."""
+        """Wait up to `seconds` for the call's end; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -79,7 +79,7 @@ class _Call(Generic[T]):
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def end(self) -> bool:
-        """End the thread if Python lets us; say whether it has ended."""
+        """Try to interrupt the thread by an exception; return whether it has ended."""
         _silence_finalizers()
         for _ in range(_ATTEMPTS):
             self._raise_there()
@@ -109,9 +109,9 @@ class _Call(Generic[T]):
 
 
 def _silence_finalizers() -> None:
-    """Keep Python from writing that an exception of ours has landed in a finalizer.
+    """Suppress Python's message about our interrupting exception if it hits a finalizer.
 
-    For good: nobody knows when a thread that waits for its turn will meet the exception.
+    It stays installed, since the thread may get the exception at any later time.
     """
     former = sys.unraisablehook
     if former.__module__ == __name__:

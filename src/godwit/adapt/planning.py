@@ -73,7 +73,7 @@ def measured_problem(
     topology: Topology,  # who sends to whom
     seconds_per_byte: float = 0.0,  # what moving state costs, for planners that mind
 ) -> MeasuredProblem:
-    """Build a planner's problem for some components from measurements."""
+    """Build the planning problem of some components from measurements."""
     period_s, seen = statistics.covered_s, statistics.components
     parts = {
         name: seen.get(name) or _nothing(view.components[name].assignment) for name in components
@@ -210,11 +210,11 @@ def usage(problem: Problem) -> Mapping[str, float]:
 
 
 def evacuated(problem: Problem, planned: IntArray) -> IntArray:
-    """Make sure that a plan moves some key group off draining executors, if they own any.
+    """Return a plan that moves at least one key group off draining executors, if they own any.
 
-    A plan that does so itself stays as it is; to another one all key groups that would stay there
-    are added, heaviest first, each to the executor that has least per capacity. Ties: the lower
-    executor, the lower key group.
+    A plan that already does is unchanged. Otherwise all key groups of draining executors move,
+    heaviest first, each to the executor with the least load per capacity. Ties: the lower executor,
+    the lower key group.
     """
     there = problem.draining[problem.current]
     if not there.any() or (there & (planned != problem.current)).any():
@@ -290,7 +290,7 @@ def _read(answer: Any, problem: Problem, name: str) -> Solution:
 
 
 def _failed(name: str, reason: str) -> PlannerFailedError:
-    """Return the error that a planner gave no plan."""
+    """Return the error for a planner that returned no plan."""
     return PlannerFailedError(
         f"Planner {name!r} gave no plan: {reason}.",
         remedy="The stream goes on with the assignment it has.",
@@ -304,7 +304,7 @@ _STEADY = 0.25
 and share of an epoch's rows by which what sources hold back may."""
 _HISTORY = 8
 """Past periods that planners over a history get, at least."""
-_SIZES = 1000
+_SIZES = 256
 """Numbers of executors that are remembered."""
 _BY_PLAN = "resource_centric"
 _NEARLY = 0.05
@@ -332,6 +332,8 @@ class Planning:
         run: PlannerRunner,
         now_s: float,
         announce: Announce,
+        *,
+        sizes: Sequence[int] = (),  # numbers of executors until now, oldest first
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
         self._announce, self._started_s = announce, now_s
@@ -341,7 +343,7 @@ class Planning:
         self._history: dict[str, deque[FloatArray]] = {}
         self._periods = 0
         self._random = np.random.default_rng(0)
-        self._sizes: deque[int] = deque(maxlen=_SIZES)  # numbers of executors, each change one
+        self._sizes = deque(sizes, maxlen=_SIZES)  # numbers of executors, each change one
         self._homes = None
         if settings.elasticity.endswith("executor_centric"):
             self._homes = Homes(naive=settings.elasticity.startswith("naive"))
@@ -354,6 +356,16 @@ class Planning:
         self._unchanged: ScalingSituation | None = None
         # time, key groups and bytes of what was carried out within a period
         self._spent: list[tuple[float, ...]] = []
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of executors until now, oldest first."""
+        return tuple(self._sizes)
+
+    @property
+    def remote(self) -> dict[str, float] | None:
+        """Work on lent cores; ``None`` where key groups have no home."""
+        return None if self._homes is None else self._homes.remote
 
     def note_size(self, executors: int) -> None:
         """Log a number of executors, for planners that expect further changes (paper 1 §5.2)."""
@@ -378,7 +390,7 @@ class Planning:
         self._spent.append((now_s, len(selected.order), selected.moved_bytes))
 
     def _budget(self) -> tuple[Budget, bool]:
-        """Return what is left of the period's budget, and whether nothing of it was spent."""
+        """Return the rest of the period's budget, and ``True`` if nothing of it was spent."""
         moves, size_bytes = (sum(spent[at] for spent in self._spent) for at in (1, 2))
         return self._settings.budget.less(int(moves), size_bytes), not moves
 
@@ -435,7 +447,7 @@ class Planning:
     def _plan_one(
         self, measured: MeasuredProblem, budget: Budget, fixed: set[str], *, alone: bool
     ) -> Planned:
-        """Plan one problem within the budget, and select the moves that are worth it."""
+        """Plan one problem within the budget, and select the moves that pay."""
         settings, model = self._settings, self._settings.scaling_model
         limits = replace(
             settings.search.limits, max_moves=budget.max_moves, max_bytes=budget.max_bytes
@@ -500,11 +512,11 @@ class Planning:
         return best
 
     def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
-        """Limits on moves to try one after the other, until a plan is even enough.
+        """Return limits on the number of moves, to be tried in order until a plan is balanced.
 
-        Few are tried first: with all moves to spend, a planner spends them on the last per mille.
-        Twice as many as it takes to shed what is above the mean suffice as a rule; where all
-        problems together are large nobody is asked twice.
+        A low limit is tried first, since a planner uses all moves that it may. Twice the moves
+        needed to remove load above the mean usually suffice. If the problems are large, only one
+        limit is tried.
         """
         known, most = self._settings.registered, problem.limits.max_moves
         if self._any_gain or known is None or "max_moves" in known.refuses:
@@ -628,13 +640,13 @@ class Planning:
     def learn(
         self, situation: ScalingSituation, *, changing: bool, settled: bool
     ) -> tuple[ScalingSituation, bool]:
-        """Complete the model by a period's measurements; return whether they are of steady state.
+        """Add a period's measurements to the latency model; return whether it was steady.
 
-        Costs of epochs are known where the period was `settled`, with one assignment throughout.
+        Costs of epochs are measured if the period was `settled`: one assignment throughout.
 
-        They are not where something was changing, in the period before either, since its rows may
-        have been delivered in this one; nor while epochs become longer or shorter, as they do when
-        what a step left behind is worked off.
+        It is not steady if something was changing in this period or in the one before, whose rows
+        may have been delivered in this one; nor while epochs become longer or shorter, as when a
+        backlog is worked off.
         """
         if settled and not changing:
             self._learning.note_costs(situation)
@@ -644,12 +656,14 @@ class Planning:
         self._unchanged = None if changing or behind else situation
         if before is None or before.executors != situation.executors:
             return situation, False
-        for one, other in (
-            (before.arrival_per_s, situation.arrival_per_s),
-            (before.epoch_s, situation.epoch_s),
-            (before.latency.mean_s, situation.latency.mean_s),
+        # The busier lanes are, the longer it takes epochs to become as short as they will be.
+        slowly = _STEADY * min(1.0, 2 * max(1 - situation.busiest, 0.0))
+        for one, other, allowed in (
+            (before.arrival_per_s, situation.arrival_per_s, _STEADY),
+            (before.epoch_s, situation.epoch_s, slowly),
+            (before.latency.mean_s, situation.latency.mean_s, slowly),
         ):
-            if abs(other - one) > _STEADY * one:
+            if abs(other - one) > allowed * one:
                 return situation, False
         worked_off = abs((situation.backlog_rows or 0) - (before.backlog_rows or 0))
         if worked_off > _STEADY * situation.arrival_per_s * situation.epoch_s:
@@ -696,11 +710,13 @@ def _stages(
         if not parts:
             continue
         heaviest = max(parts, key=lambda name: float(parts[name].max(initial=0.0)))
+        key_group = int(np.argmax(parts[heaviest])) if len(parts[heaviest]) else 0
         loads.append(
             StageLoad(
                 loads=np.sort(np.concatenate(list(parts.values())))[::-1],
                 component=heaviest,
-                key_group=int(np.argmax(parts[heaviest])) if len(parts[heaviest]) else 0,
+                key_group=key_group,
+                key=period.heaviest_key(heaviest, key_group),
             )
         )
     return tuple(loads)

@@ -81,23 +81,23 @@ class AdaptationPolicy(Protocol[Epoch_contra]):
         """Record a committed epoch."""
 
     def propose(self, now_s: float) -> Iterable[Proposal]:
-        """Evaluate if it is time to; return proposals, unanswered earlier ones included.
+        """Evaluate if a period has ended; return proposals, with earlier unanswered ones.
 
-        Each is decided and acted upon before the next is made, which may build on it.
+        It is lazy: each proposal is decided and carried out before the next one is made.
         """
 
     def answered(self, proposal: Proposal) -> None:
-        """Record that a proposed change is being made, or is not worth its cost."""
+        """Record that a proposal was accepted, or rejected since it does not pay."""
 
 
 class Actor(Protocol):
     """Carries out what was decided."""
 
     def cost(self, proposal: Proposal) -> float:
-        """Cost of a change as things stand, in the unit of its gain."""
+        """Return the present cost of a proposed change, in the unit of its gain."""
 
     def act(self, proposal: Proposal) -> bool:
-        """Begin a change, and announce it; false where it cannot be made now."""
+        """Begin a change and announce it; return ``False`` if it is not possible now."""
 
 
 class Hysteresis:
@@ -109,9 +109,9 @@ class Hysteresis:
         self._made: dict[str, tuple[str, float]] = {}
 
     def confirms(self, subject: str, change: Hashable) -> bool:
-        """Count an evaluation; return true once enough in a row came to this change.
+        """Count an evaluation; return ``True`` once enough consecutive ones gave this change.
 
-        A change that is false (``None``, nothing, an empty tuple) is none.
+        A falsy change (``None``, an empty tuple) means no change, and resets the count.
         """
         before, times = self._proposed.pop(subject, (None, 0))
         if not change:
@@ -121,12 +121,12 @@ class Hysteresis:
         return times >= self._confirm
 
     def record(self, subject: str, change: str, at_s: float) -> None:
-        """Start a subject's rest; its next change must be confirmed from the beginning."""
+        """Record a change of a subject: start its cool-down, and reset its confirmations."""
         self.forget(subject)
         self._made[subject] = change, at_s
 
     def resting(self, subject: str, now_s: float) -> str:
-        """Return the change after which a subject rests; empty if it does not rest."""
+        """Return the change that put a subject into cool-down; empty if it is not in one."""
         change, at_s = self._made.get(subject, ("", -math.inf))
         return change if now_s - at_s < self._rest_s else ""
 
@@ -268,7 +268,7 @@ class PolicyLoop(Generic[Epoch]):
         return acted
 
     def skip(self, subject: str, reason: str, numbers: Mapping[str, float]) -> None:
-        """Announce why nothing is done, once until the reason changes."""
+        """Announce the reason why nothing is done, once until it changes."""
         if self.skipped.get(subject) != reason:
             self.skipped[subject] = reason
             self._announce(

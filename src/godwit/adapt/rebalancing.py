@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from godwit.adapt.cost_benefit import CERTAIN, LEAST_GAIN, distance
+from godwit.adapt.judging import BalanceJudge
 from godwit.adapt.policy import Proposal
 from godwit.migration import LanesRequested, MigrationRequested
 from godwit.migration.placement import with_newcomers
@@ -31,13 +32,14 @@ from godwit.model.errors import GodwitError, InvalidPlanError
 from godwit.planning.cores.intra_executor import balance_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from godwit.adapt.cost_benefit import SelectedMoves
     from godwit.adapt.interfaces import EpochObserved, MeasuredProblem, Migrations
     from godwit.adapt.planning import Planned
     from godwit.adapt.policy import Announce, ManualOverrides
     from godwit.adapt.settings import Control
+    from godwit.adapt.statistics import PeriodStatistics
     from godwit.migration import ProtocolView
     from godwit.model.assignment import Assignment
     from godwit.planning import Problem
@@ -69,9 +71,9 @@ class _Migration:
         *,
         max_load_distance: float,
     ) -> str:
-        """Return why today's plan replaces the rest of the migration; empty if it does not.
+        """Return the reason to replace the migration by a new plan; empty if it goes on.
 
-        `remaining` are the moves still to be made: key group, numbered as in `problem`, → executor.
+        `remaining`: moves not made yet: key group, numbered as in `problem`, → executor.
         """
         if not len(selected.order):
             return ""
@@ -112,6 +114,7 @@ class Rebalancing:
         self._settings, self._migrations, self._announce = settings, migrations, announce
         self._asked = 0
         self._own: dict[str, _Migration] = {}
+        self._judge = BalanceJudge(announce)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -149,8 +152,12 @@ class Rebalancing:
         )
         return next(filter(None, reasons), "")
 
+    def judge(self, planned: Sequence[Planned], period: PeriodStatistics) -> None:
+        """Compare the results of moves with the expected ones; called once a period."""
+        self._judge.look(planned, period, self._own.keys())
+
     def give_back(self, executors: Collection[str]) -> None:
-        """Forget executors that are given back, so that their absence ends no plan."""
+        """Record released executors, whose absence must not abandon a plan."""
         for name, own in self._own.items():
             self._own[name] = replace(own, executors=own.executors.difference(executors))
 
@@ -166,13 +173,14 @@ class Rebalancing:
                 self._abandon(name, own, f"executor {gone[0]} is gone")
 
     def _abandon(self, name: str, own: _Migration, reason: str) -> None:
-        """Cancel a migration and announce why, unless it has just ended by itself."""
+        """Cancel a migration and announce the reason, unless it has just ended."""
         try:
             self._migrations.cancel(own.id, reason)
         except GodwitError:
             return  # it has just ended by itself
         finally:
             del self._own[name]
+        self._judge.abandoned(name)
         self._announce(events.PlanAbandoned, component=name, reason=reason)
 
     def start(self, change: Rebalance) -> bool:
@@ -208,11 +216,14 @@ class Rebalancing:
             distance_after=selected.distance_after,
             gain_s=selected.gain_s,
             cost_s=selected.cost_s,
+            variance_before=selected.variance_before,
+            variance_after=selected.variance_after,
         )
+        self._judge.decided(plan)
         return True
 
     def change_lanes(self, change: LaneChange) -> bool:
-        """Request other lanes; false if the assignment has changed since."""
+        """Request a change of lanes; return ``False`` if the assignment has changed since."""
         try:
             self._migrations.change_lanes(change.request)
         except GodwitError:
@@ -235,7 +246,7 @@ class Rebalancing:
         sources: list[str],
         busy: dict[str, FloatArray],  # what lanes have to do, see `on_even_lanes`
     ) -> str:
-        """Request the moves of one component; return the migration's id, or empty if overtaken."""
+        """Request the moves of one component; return the migration's id, empty if outdated."""
         # As it is by now: what turns to its other slot has changed the places of that component.
         view = self._migrations.view
         measured = plan.measured
@@ -312,7 +323,7 @@ def _busy_lanes(measured: MeasuredProblem, view: ProtocolView) -> dict[str, Floa
 
 
 def _check_sources(component: str, current: Assignment, sources: dict[int, str]) -> None:
-    """Refuse moves of key groups that have moved since the plan was made."""
+    """Raise if key groups have moved since the plan was made."""
     for key_group, source in sources.items():
         if current.executor(key_group) != source:
             raise InvalidPlanError(
@@ -354,13 +365,13 @@ class LaneBalancing:
             self._epochs.append(epoch)
 
     def forget(self) -> None:
-        """Forget all epochs, for other components."""
+        """Drop all measurements, since the components have changed."""
         self._epochs.clear()
 
     def propose(
         self, view: ProtocolView, now_s: float, stages: Iterable[tuple[str, ...]]
     ) -> Iterator[Proposal]:
-        """Propose other lanes, if it is time to."""
+        """Propose changes of lanes if the interval has passed."""
         every = self._settings.cadence.lanes_every
         if every is None or now_s < self._due_s:
             return

@@ -26,6 +26,7 @@ import numpy as np
 
 from godwit.adapt.forecast import looking_ahead
 from godwit.adapt.judging import Judge
+from godwit.adapt.latency_model import busy_share
 from godwit.adapt.policy import Hysteresis, Proposal
 from godwit.adapt.scaling import WantedExecutors, at_rate
 from godwit.model import events
@@ -92,7 +93,13 @@ class Pace:
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
 
     def step(
-        self, wanted: WantedExecutors, situation: ScalingSituation, pool: PoolView, *, paced: bool
+        self,
+        wanted: WantedExecutors,
+        situation: ScalingSituation,
+        pool: PoolView,
+        *,
+        paced: bool,
+        steady: bool = False,  # whether what is measured is of a stream at rest
     ) -> ScalingStep:
         """Decide on a model's answer; called once a period."""
         have = situation.executors
@@ -101,7 +108,11 @@ class Pace:
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
         roomy = max(bounded, min(max(wanted.comfortable, situation.least), most))
-        fewer = self._hysteresis.confirms(_SCALING, "in" if have > roomy else None)
+        # What waits takes longer than the model says of a stream at rest: nobody goes before the
+        # target is met, or the stream is at rest and misses it by what no executor changes.
+        missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
+        spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
+        fewer = self._hysteresis.confirms(_SCALING, "in" if spare else None)
         if bounded > coming and paced and not situation.movable:
             return ScalingStep(kind="refused", executors=coming, reason=_IMMOVABLE)
         if bounded > coming:
@@ -109,10 +120,14 @@ class Pace:
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
             within = min(max(aim, bounded), roomy)
             return self._more(within, situation, pool, paced=paced, arrived=arrived)
-        # While the target is missed anyway nobody goes: the model is wrong somewhere, and fewer
-        # executors make no latency better.
-        if have > roomy and not pool.pending and not wanted.unattainable:
-            return self._fewer(roomy, situation, paced=paced, confirmed=fewer)
+        if spare and not pool.pending:
+            step = self._fewer(roomy, situation, paced=paced, confirmed=fewer)
+            # Out of reach is a target also for as long as a backlog is worked off: nobody goes
+            # meanwhile. Of a stream at rest those go that make no difference, unless a lane is so
+            # busy that a little more would make one.
+            calm = steady and busy_share(situation, roomy, situation.learned) < _CALM
+            if not wanted.unattainable or (calm and step.kind == "in"):
+                return step
         if max(wanted.executors, situation.least) > most <= coming:
             limit = "limit" if most == situation.most else "cluster's limit"
             return ScalingStep(kind="refused", executors=coming, reason=f"{most} is the {limit}")
@@ -163,6 +178,8 @@ _FLICKER = 2
 """Periods in a row in which nothing is wanted, after which a refusal is announced anew."""
 _OUT_OF_REACH = "the target is out of reach"
 _IMMOVABLE = "the budget lets no key group move, so that an executor which comes would be idle"
+_CALM = 0.7
+"""Share of its time that the busiest lane may be busy for executors to go that bring nothing."""
 _FULL = 0.9
 """Share of its time that no executor's lanes may be busy once others are gone."""
 
@@ -194,7 +211,7 @@ class Resizing:
 
     @property
     def pending(self) -> int:
-        """Executors that were asked for and are not there yet."""
+        """Number of requested executors that have not arrived yet."""
         return 0 if self._pool is None else self._pool.view.pending
 
     def recall(self, event: events.Event, now_s: float) -> None:
@@ -218,11 +235,11 @@ class Resizing:
 
     @property
     def lead_s(self) -> float:
-        """Seconds from asking for executors until all have come, as a rule; first a guess."""
+        """Usual seconds from a request of executors until all have arrived; at first a guess."""
         return float(np.median(self._leads_s)) if self._leads_s else self._settings.period_s
 
     def look(self, view: ProtocolView, now_s: float) -> None:
-        """Forget lost executors, and measure how long those that were asked for took."""
+        """Drop lost executors, and measure the time until requested ones arrived."""
         if self._asked_s is not None and not self.pending:
             self._leads_s.append(now_s - self._asked_s)
             self._asked_s = None
@@ -230,7 +247,7 @@ class Resizing:
         self.returned &= view.executors.keys()
 
     def give_back(self, view: ProtocolView) -> tuple[str, ...]:
-        """Return drained executors that are empty to the pool (Algorithm 1, 1 to 3)."""
+        """Release empty drained executors (Algorithm 1, lines 1 to 3); return their names."""
         if self._pool is None:
             return ()
         empty = {name for name in self.draining if _owns_nothing(view, name)}
@@ -284,7 +301,7 @@ class Resizing:
         trial: Callable[[frozenset[str]], list[Planned]] | None,
         steady: bool,  # whether nothing changes any more, see `Planning.learn`
     ) -> Iterator[Proposal]:
-        """Ask the scaling model, and propose its answer once pace and limits allow."""
+        """Evaluate the scaling model, and propose its answer if pace and limits allow."""
         model = self._settings.scaling_model
         assert model is not None, "asked only where there is one"
         try:
@@ -300,11 +317,12 @@ class Resizing:
             self._refuse(have, wanted.executors, "this cluster has no pool", numbers)
             return
         self._judge.look(situation, wanted, steady=steady)
-        step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced)
+        step = self._pace.step(wanted, situation, self._pool.view, paced=model.paced, steady=steady)
         if step.kind == "out" and model.paced and (why := self._judge.why_not_again()):
             step = ScalingStep(kind="refused", executors=have, reason=why)
         leaving: tuple[str, ...] = ()
         fault, budget = "", self._settings.budget
+        beyond = _OUT_OF_REACH if wanted.unattainable else ""
         self._stayed = self._stayed + 1 if step.kind == "stay" else 0
         if step.kind == "refused":
             far = bool(wanted.unattainable) and step.reason.startswith(wanted.unattainable)
@@ -313,16 +331,18 @@ class Resizing:
         elif self._stayed > _FLICKER:
             self._refused = ""
         elif step.kind == "in" and 0 in (budget.max_moves, budget.max_bytes):
-            self._refuse(have, step.executors, "the budget lets no key group move", numbers)
+            self._refuse(
+                have, step.executors, "the budget lets no key group move", numbers, about=beyond
+            )
         elif step.kind == "in" and trial is None:
-            self._refuse(have, step.executors, "key groups are on the move", numbers)
+            self._refuse(have, step.executors, "key groups are on the move", numbers, about=beyond)
         elif step.kind == "in" and trial is not None:
             leaving = _cheapest_to_drain(view, planned)[: have - step.executors]
             # One fewer may still be had where several are too many.
             while leaving and (fault := self._fault(trial(frozenset(leaving)), situation)):
                 leaving = leaving[:-1]
             if not leaving:
-                self._refuse(have, step.executors, fault, numbers)
+                self._refuse(have, step.executors, fault, numbers, about=beyond)
         if step.kind == "out" or leaving:
             yield Proposal(
                 subject=_SCALING,
@@ -341,7 +361,7 @@ class Resizing:
         return self._scale_in(change) if change.leaving else self._scale_out(change)
 
     def _scale_out(self, change: Resize) -> bool:
-        """Cancel the draining of executors, and request the rest; ``False`` if neither worked."""
+        """Keep draining executors and request the rest; return ``False`` if neither worked."""
         pool, wanted, situation = self._pool, change.wanted, change.situation
         assert pool is not None
         self._pace.decided(
@@ -370,11 +390,14 @@ class Resizing:
         return True
 
     def _scale_in(self, change: Resize) -> bool:
-        """Drain the executors that leave, and announce it."""
+        """Drain the executors to be removed, and announce it."""
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
         self._pace.decided("in", change.situation.now_s)
+        reason = change.wanted.unattainable or change.wanted.reason
+        if change.wanted.unattainable and self._refused == _OUT_OF_REACH:
+            reason = "fewer come as near to the target, which stays out of reach"  # said why before
         self._refused = _OUT_OF_REACH if change.wanted.unattainable else ""
         before = change.situation.executors
         self._judge.decided("in", before, change.executors, change.wanted, change.situation)
@@ -383,7 +406,7 @@ class Resizing:
             before=change.situation.executors,
             wanted=change.executors,
             executors=change.leaving,
-            reason=change.wanted.unattainable or change.wanted.reason,
+            reason=reason,
             numbers=_with_expected(change.wanted, change.executors),
         )
         return True
@@ -453,7 +476,7 @@ class Resizing:
 
 
 def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
-    """Ask a scaling model for the number of executors, and check its answer."""
+    """Evaluate a scaling model, and check its answer."""
     wanted: Any = model.wanted(situation)
     if not isinstance(wanted, WantedExecutors):
         raise InvalidControlError(
@@ -468,7 +491,7 @@ def _asked(model: ScalingModel, situation: ScalingSituation) -> WantedExecutors:
 
 
 def _with_expected(wanted: WantedExecutors, executors: int) -> dict[str, float]:
-    """Return the numbers of a model's answer with what it expects of a decision."""
+    """Return the numbers of a model's answer, with the predicted result of the decision."""
     expected = wanted.expects(executors)
     numbers = dict(wanted.numbers)
     if expected is not None and np.isfinite(expected):

@@ -119,7 +119,7 @@ class WantedExecutors:
     curve: tuple[float, ...] = ()
 
     def expects(self, executors: int) -> float | None:
-        """Return the figure that is expected with so many executors; ``None``: nothing is."""
+        """Return the predicted figure with `executors` executors; ``None`` without a prediction."""
         return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
@@ -144,9 +144,9 @@ def _no_answer(name: str, value: Any, wanted: str) -> InvalidControlError:
 
 
 def backlog_to_come(situation: ScalingSituation) -> float:
-    """Rows that sources will hold back when executors that are asked for now begin to work.
+    """Predict the sources' backlog, in rows, when executors requested now begin to work.
 
-    Until they have come, and the epoch under way has ended, what the busiest lane cannot do waits.
+    It grows by what the busiest lane cannot process until they arrive and the current epoch ends.
     """
     rows = float(situation.backlog_rows or 0)
     busy = busy_share(situation, max(situation.executors, 1), situation.learned)
@@ -249,22 +249,28 @@ class Utilisation:
 def utilisation(
     target: float = 0.7, *, slack: float = 0.2, catch_up: DurationOrSeconds = 60.0
 ) -> Utilisation:
-    """Scale so that lanes are busy for a share of their time at the arrival rate.
+    """Scale so that lanes are busy for at most a target share of their time.
 
     Parameters
     ----------
     target
-        The share, above 0 and at most 1.
+        Target share of a lane's time, above 0 and at most 1, at the measured arrival rate.
     slack
-        Executors go only if the rest would stay under the target by this share of it.
+        Executors are removed only if the remaining lanes would be busy for at most ``target * (1 -
+        slack)`` of their time.
     catch_up
-        Executors go only if the rest would work off within this time what sources hold back,
-        beside what comes. Nobody is asked for because of it: it will be worked off in the end.
+        Executors are removed only if the remaining ones could also work off the sources' backlog
+        within this time (text or seconds). A backlog alone adds no executors.
 
     Raises
     ------
     InvalidControlError
-        If a share is out of range, or `catch_up` is no time.
+        If a share is out of range, or `catch_up` is no length of time.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.utilisation(0.6)).scaling_model
+    Utilisation(target=0.6, slack=0.2, catch_up_s=60.0, name='utilisation', paced=True)
     """
     if not isinstance(target, int | float) or not 0 < target <= 1:
         raise InvalidControlError(
@@ -320,11 +326,11 @@ class Latency:
     paced: bool = True
 
     def measured_s(self, latency: LatencyHistogram) -> float:
-        """Return the figure of a measured latency that is to meet the target."""
+        """Return the measured figure that has to meet the target: the mean or the quantile."""
         return latency.mean_s if self.quantile is None else latency.quantile_s(self.quantile)
 
     def _ratio(self, situation: ScalingSituation) -> float:
-        """Ratio of the quantile to the mean, as measured of late: what corrects predictions."""
+        """Return the recently measured ratio of the quantile to the mean."""
         recent = situation.recent_latency
         if self.quantile is None or recent.rows < _ROWS_OF_RATIO or recent.mean_s <= 0:
             return 1.0
@@ -432,25 +438,33 @@ def latency(
     slack: float = 0.2,
     catch_up: DurationOrSeconds = 60.0,
 ) -> Latency:
-    """Scale so that rows take a set time on average, from their arrival to their epoch's commit.
+    """Scale so that the latency of rows, from arrival to their epoch's commit, meets a target.
 
     Parameters
     ----------
     target
-        Such as ``"2 seconds"``, or a number of seconds.
+        The latency, as text such as ``"2 seconds"`` or in seconds.
     quantile
-        Share of the rows that are to take no longer than the target, such as 0.99; ``None``: the
-        mean is to meet it. The mean is predicted, and the quantile by its ratio to the mean, as
-        measured over the last periods (at most ten times the mean).
+        Share of the rows that have to meet the target, such as 0.99; ``None``: the mean has to. The
+        mean is predicted by a model; a quantile is predicted from it by the ratio of the two in the
+        last periods, at most 10.
     slack
-        Executors go only if the rest would stay under the target by this share of it.
+        Executors are removed only if the latency with the remaining ones is predicted to be at most
+        ``target * (1 - slack)``.
     catch_up
-        Time within which rows that sources hold back are to be worked off.
+        Time within which the sources' backlog has to be worked off (text or seconds): rows that are
+        available but not read yet.
 
     Raises
     ------
     InvalidControlError
-        If the target or `catch_up` is no time, or the quantile is not between 0 and 1.
+        If the target or `catch_up` is no length of time, or the quantile is not between 0 and 1.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.latency("2 seconds")).scaling_model
+    Latency(target_s=2.0, slack=0.2, catch_up_s=60.0, quantile=None, name='latency',
+    paced=True)
     """
     check_slack(slack)
     if quantile is not None:
@@ -502,29 +516,45 @@ class Scripted:
 
 @user_call
 def fixed(executors: int) -> Fixed:
-    """Keep a set number of executors: what dies is replaced.
+    """Keep a fixed number of executors; a lost one is replaced.
+
+    Parameters
+    ----------
+    executors
+        The number, at least 1.
 
     Raises
     ------
     InvalidControlError
-        If it is no number, or less than 1.
+        If it is no integer, or less than 1.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", scaling=gw.fixed(4)).scaling_model
+    Fixed(executors=4, name='fixed', paced=False)
     """
     return Fixed(executors=checked_count(executors))
 
 
 @user_call
 def scripted(steps: Mapping[DurationOrSeconds, int]) -> Scripted:
-    """Set the number of executors by the time since the start of the run.
+    """Set the number of executors by a schedule, from the start of the run.
 
     Parameters
     ----------
     steps
-        Time since the start → number of executors from then on, as in ``{0: 2, "1 minute": 4}``.
+        Time since the start (text or seconds) → number of executors from then on, as in ``{0: 2, "1
+        minute": 4}``.
 
     Raises
     ------
     InvalidControlError
-        If there is no step, or one is no time or no number.
+        If there is no step, a time is no length of time, or a number is no integer above 0.
+
+    Examples
+    --------
+    >>> gw.scripted({"0 seconds": 2, "10 minutes": 4})
+    Scripted(steps=((0.0, 2), (600.0, 4)), name='scripted', paced=False)
     """
     if not isinstance(steps, Mapping) or not steps:
         raise InvalidControlError(
@@ -560,7 +590,7 @@ class Custom:
 def custom(
     function: Callable[[ScalingSituation], int | WantedExecutors], *, name: str = ""
 ) -> Custom:
-    """Scale by a function that returns the number of executors there should be.
+    """Scale by a user's function that returns the target number of executors.
 
     It gets the situation once a period and returns a number, or `WantedExecutors` with reasons.
     """

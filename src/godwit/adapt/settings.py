@@ -1,4 +1,4 @@
-"""Settings of the controller in values by what they concern, with the defaults and checks."""
+"""Settings of the controller, grouped by concern, with defaults and checks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,19 @@ Elasticity: TypeAlias = Literal[
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits on what one period may move, over all components; ``None``: no limit.
+    """Limits on the moves of one statistics period, over all components; ``None``: no limit.
 
     Attributes
     ----------
     max_moves
-        Key groups.
+        Maximum number of key groups that move.
     max_bytes
-        Bytes of state. A key group that is larger by itself moves alone.
+        Maximum bytes of state that move; 1 GiB by default. A key group that is larger moves alone.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", budget=gw.Budget(max_moves=16)).budget.max_moves
+    16
     """
 
     max_moves: int | None = None
@@ -52,7 +57,7 @@ class Budget:
                 insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return the rest of the budget after some moves."""
+        """Return the budget that is left after `moves` key groups with `size_bytes` of state."""
         return Budget(
             max_moves=None if self.max_moves is None else max(0, self.max_moves - moves),
             max_bytes=None if self.max_bytes is None else max(0.0, self.max_bytes - size_bytes),
@@ -62,14 +67,19 @@ class Budget:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Network and memory of one executor; ``None``: unlimited.
+    """Network bandwidth and memory of one executor; ``None``: unlimited.
 
     Attributes
     ----------
     link_bytes_per_s
-        What it can take in over the network.
+        Bytes per second that it can receive over the network.
     memory_bytes
-        State that it can hold.
+        Bytes of state that it can hold.
+
+    Examples
+    --------
+    >>> gw.Worth(means=gw.Means(link_bytes_per_s=1e9)).means.link_bytes_per_s
+    1000000000.0
     """
 
     link_bytes_per_s: float | None = 125e6
@@ -86,18 +96,27 @@ class Means:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Periods, cool-downs and how long manual overrides last.
+    """Timing of decisions: minimum period, lane balancing, cool-down and manual overrides.
 
     Attributes
     ----------
     min_epochs
-        Epochs with input that a statistics period has at least.
+        Minimum number of epochs with input in a statistics period; the period lasts until it has
+        them.
     lanes_every
-        How often lanes are re-balanced within executors; None: never.
+        Interval at which key groups are re-balanced over the lanes within an executor, as text or
+        seconds; ``None``: never.
     cool_down
-        For how long no scaling decision is taken back; three periods if left out.
+        Time within which a scaling decision is not reversed, as text or seconds; by default three
+        statistics periods.
     respect
-        For how long what somebody decided by hand is left alone.
+        Time for which the controller leaves a manual decision, such as ``query.migrate``, as it is;
+        text or seconds.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", cadence=gw.Cadence(cool_down="2 minutes")).cool_down_s
+    120.0
     """
 
     min_epochs: int = 3
@@ -115,20 +134,27 @@ class Cadence:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Options of a planner, and its time limit.
+    """Options of the planner, how often it plans, and its time limit.
 
     Attributes
     ----------
     options
-        Options of the planner, by name.
+        Options of the planner, by name, as in ``{"gap": 0.5}``: `milp` stops within 0.5 % of the
+        mean load of the optimum.
     limits
-        Further limits for the planner, such as ``tau``; those on moves and bytes are the budget's.
+        Further limits for the planner, such as ``tau``. Limits on moves and bytes are in `Budget`.
     every
-        Periods from one plan to the next, over whose loads planners with a history plan; `clb` is
-        made to be asked once for many (paper 4 §4). What drains is planned for at once.
+        Number of statistics periods from one plan to the next. A planner that uses a history, such
+        as `clb` (paper 4 §4), gets the loads of all of them. Executors that drain are planned for
+        without waiting.
     time_limit
-        Real time that planners may take for one decision, and a scaling function besides. None: as
-        long as they take; then equal observations give equal decisions, however busy the machine.
+        Maximum wall-clock time of the planner for one decision, and of a scaling function; text or
+        seconds. ``None``: no limit; then decisions do not depend on how busy the machine is.
+
+    Examples
+    --------
+    >>> gw.Search(every=4, time_limit="2 seconds").every
+    4
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -156,19 +182,27 @@ class Worth:
     Attributes
     ----------
     max_load_distance
-        By how much of the mean an executor's load may differ from it before key groups move.
+        Key groups move only if an executor's load differs from the mean by more than this share of
+        the mean.
     theta
-        Busiest lane over mean lane above which lanes are re-balanced (paper 5 §3.1).
+        Load of the busiest lane over the mean, within an executor, above which its lanes are
+        re-balanced (paper 5 §3.1).
     horizon
-        Periods that the load is taken to stay as it is: what moving costs must come back by then.
+        Number of statistics periods for which the load is assumed to stay as it is: a move must
+        gain more than it costs within them.
     seconds_per_byte
-        Time that one link needs for one byte of state.
+        Seconds that one network link needs for one byte of state.
     means
-        Network and memory of an executor, for the bottleneck.
+        Network bandwidth and memory of an executor; see `godwit.adapt.settings.Means`.
     gain
-        ``"positive"``: key groups move only if that gains more than it costs. ``"any"``: a plan is
-        carried out as the planner made it, whatever it gains, within the budget; so planners, and
-        baselines among them, can be compared as their papers define them.
+        ``"positive"``: key groups move only if that gains more than it costs. ``"any"``: every plan
+        is carried out as the planner made it, within the budget; for comparing planners as their
+        papers define them.
+
+    Examples
+    --------
+    >>> gw.Control(planner="albic", worth=gw.Worth(max_load_distance=0.2)).worth.max_load_distance
+    0.2
     """
 
     max_load_distance: float = 0.1
@@ -203,42 +237,45 @@ class Control:
     Attributes
     ----------
     planner
-        Name of a planner, as in ``godwit plan``, or a function of a `Problem` that returns a
-        solution or the index of each key group's executor.
+        Name of a planner, as in ``godwit plan``; or a function that gets a
+        `godwit.planning.Problem` and returns a solution, or for each key group the index of its
+        executor.
     scaling
-        How many executors there are to be: `gw.latency`, `gw.utilisation`, `gw.fixed`,
-        `gw.scripted`, or a function of a situation. None: as many as there are.
+        Rule for the number of executors: `gw.latency`, `gw.utilisation`, `gw.load_range`,
+        `gw.fixed`, `gw.scripted`, or a function that gets a `godwit.adapt.scaling.ScalingSituation`
+        and returns a number. ``None``: the number stays.
     min_executors, max_executors
-        Limits on their number.
+        Limits on the number of executors; ``None``: no upper limit.
     elasticity
-        How work and cores are matched, after paper 5 §5. ``"resource_centric"``: key groups move
-        between executors; ``"executor_centric"``: key groups stay at home, and cores of other
-        executors are lent to where the work is; ``"naive_executor_centric"``: the same, without
-        regard to state or locality; ``"static"``: nothing moves.
+        How work is matched with cores, after paper 5 §5. ``"resource_centric"``: key groups move
+        between executors. ``"executor_centric"``: a key group keeps a home executor, and uses cores
+        of other executors only if its home's do not suffice. ``"naive_executor_centric"``: the
+        same, ignoring state and locality. ``"static"``: nothing moves.
     period
-        Statistics period: how often the loop decides, if there are enough epochs (`cadence`).
+        Statistics period, as text or seconds: the interval between decisions, if it has enough
+        epochs (`Cadence.min_epochs`).
     budget
-        What one period may move.
+        Limits on the moves of one period; see `gw.Budget`.
     bounds
-        What may be in flight at once, see `gw.Bounds`.
+        Limits on what a migration has in flight at once; see `gw.Bounds`.
     cadence
-        Periods, cool-downs and how long manual overrides last; see `gw.Cadence`.
+        Timing of decisions, cool-down and manual overrides; see `gw.Cadence`.
     search
-        Options and limits of the planner; see `gw.Search`.
+        Options, limits and time limit of the planner; see `gw.Search`.
     worth
         Thresholds and costs that decide if a move is worth it; see `gw.Worth`.
     forecast
-        Lets executors be asked for before a load that repeats needs them; see `gw.Forecast`.
-        None: they are asked for when they are needed.
+        Requests executors ahead of time for a load that repeats; see `gw.Forecast`. ``None``: they
+        are requested when they are needed.
 
     Raises
     ------
     InvalidControlError
-        Says which setting is wrong, or which contradict each other.
+        If a setting is wrong, or settings contradict each other.
 
     Examples
     --------
-    >>> Control(planner="flux", period="5 seconds").period_s
+    >>> gw.Control(planner="flux", period="5 seconds").period_s
     5.0
     """
 
@@ -279,7 +316,7 @@ class Control:
         self._check_scaling()
 
     def _check_planner(self) -> None:
-        """Refuse a planner that is neither a known name nor a function."""
+        """Raise `InvalidControlError` if the planner is neither a known name nor a function."""
         if callable(self.planner):
             return
         if not isinstance(self.planner, str):
@@ -312,7 +349,7 @@ class Control:
             )
 
     def _check_scaling(self) -> None:
-        """Refuse a scaling model or limits that contradict each other."""
+        """Raise `InvalidControlError` if scaling settings are wrong or contradict each other."""
         least, most = self.min_executors, self.max_executors
         if most is not None and most < least:
             raise InvalidControlError(
@@ -383,10 +420,12 @@ class Control:
         return seconds(self.period, "The period")
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Seconds that an epoch of own sources is to last; ``None``: as long as it takes.
+        """Return the maximum seconds of an epoch of own sources; ``None``: no limit.
 
-        Executors that come work from the next epoch on. One that took all that a step in the rate
-        has left would end long after them.
+        `trigger_s`: interval of the trigger, in seconds.
+
+        New executors get work only from the next epoch on, so an epoch must not take a whole
+        backlog at once.
         """
         if self.scaling_model is None:
             return None
@@ -394,19 +433,19 @@ class Control:
 
     @property
     def respect_s(self) -> float:
-        """Time for which manual overrides are left alone, in seconds."""
+        """Time for which manual overrides are respected, in seconds."""
         return seconds(self.cadence.respect, "The setting respect")
 
     @property
     def planning_limit_s(self) -> float:
-        """Real time that planners may take for one decision, in seconds; infinite: any."""
+        """Maximum wall-clock seconds of the planner for one decision; infinite without a limit."""
         if self.search.time_limit is None:
             return float("inf")
         return seconds(self.search.time_limit, "The setting time_limit")
 
     @property
     def cool_down_s(self) -> float:
-        """Time within which no scaling decision is taken back, in seconds."""
+        """Time within which a scaling decision is not reversed, in seconds."""
         if self.cadence.cool_down is None:
             return 3 * self.period_s
         return seconds(self.cadence.cool_down, "The cool-down")

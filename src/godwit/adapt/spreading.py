@@ -1,10 +1,11 @@
-"""Policy for joins: rows of a hot key are spread over lanes, and gathered when it cools.
+"""Policy for hot keys: divides their rows among lanes, and gathers them when they cool.
 
-Lanes report which keys of a join have most work: rows that come, rows of state that are looked at
-for them, and pairs.  A key with more than a lane's share is given a grid of parts
-(`godwit.operators.joins.spreading`), as few as bring each part below half of that share, in the
-lanes that have least to do.  A key group cannot be split by moving it, so balancing does nothing
-for a key like that; the parts are key groups like others, which it moves.
+Lanes report which keys of an operator have most work: of a join, rows that come, rows of state that
+are looked at for them, and pairs; of any other operator, microseconds.  A key with more than a
+lane's share is given a grid of parts (`godwit.operators.spreading`), as few as bring each part
+below half of that share, in the lanes that have least to do.  A key group cannot be split by moving
+it, so balancing does nothing for a key like that; the parts are key groups like others, which it
+moves.
 
 Invariant: results do not depend on how keys are spread.
 
@@ -14,17 +15,24 @@ al. ("When Two Choices Are not Enough", 2016); join matrix, `godwit.planning.spr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from godwit.adapt.policy import Hysteresis, Proposal, insist_on_epochs
-from godwit.engine.spreading import spreading_joins
-from godwit.model.errors import InvalidFlowError
+from godwit.model.errors import InvalidFlowError, InvalidPlanError, MigrationError
 from godwit.model.frames import user_class
-from godwit.model.key_work import JoinWork
-from godwit.operators.joins.spreading import WHOLE, Grid, key_group_of_part
+from godwit.model.key_work import OperatorWork
+from godwit.model.naming import did_you_mean, listing
+from godwit.operators.spreading import (
+    WHOLE,
+    Grid,
+    hash_of_keys,
+    key_group_of_part,
+    keys_as_json,
+)
 from godwit.planning.spreading import SidesOfKey, choose_shape, place_parts
 
 if TYPE_CHECKING:
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from godwit.engine.spreading import SpreadOrders
     from godwit.model.assignment import Assignment
     from godwit.model.key_work import KeyWork
+    from godwit.operators.operator import KeyedOperator
     from godwit.plan.compiled import CompiledFlow
 
 _GOAL: Final = 0.5
@@ -41,7 +50,7 @@ _GOAL: Final = 0.5
 _WORTH: Final = 0.7
 """A grid is given up for one whose parts have this share of the work of today's, or less."""
 _MIN_WORK: Final = 4096
-"""Rows and pairs of an epoch, below which no lane is busy enough to relieve it."""
+"""Rows and pairs of an epoch, or microseconds, below which no lane is worth relieving."""
 _CANDIDATES: Final = 64
 """Parts to choose from, for each that is needed."""
 
@@ -49,17 +58,30 @@ _CANDIDATES: Final = 64
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreading:
-    """Settings of the policy that spreads hot keys of joins with ``spread=``.
+    """Settings for dividing the rows of hot keys among several lanes.
+
+    It applies to joins with ``spread=``, and to ``process`` with ``merge=``.
 
     Attributes
     ----------
     epochs
-        Epochs with input that a decision looks back on.
+        Number of epochs with input between decisions, whose measurements they use.
     spread_above, gather_below
-        A key is spread if it has more work than this many times what a lane gets on average, and
-        gathered if it has less than that many times. Between the two it stays as it is.
+        A key's rows are divided if its work (rows and pairs of a join, else time) is more than
+        `spread_above` times a lane's average, and go to one lane again if it is at most
+        `gather_below` times that. In between nothing changes.
     confirm
-        Decisions in a row that must agree before anything happens.
+        Number of consecutive decisions that must agree before anything changes.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Adaptation(spreading=gw.Spreading(spread_above=0.5)).spreading.spread_above
+    0.5
     """
 
     epochs: int = 8
@@ -83,7 +105,7 @@ class Spreading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadKeyOver:
-    """Change of the parts of one key of a join."""
+    """Change of the parts of one key of an operator."""
 
     operator: str
     hash: int  # of the key
@@ -92,36 +114,36 @@ class SpreadKeyOver:
 
 
 def spreading_of(flow: CompiledFlow, settings: Spreading | None) -> Spreading | None:
-    """Return the settings by which hot keys of a flow's joins are spread; ``None``: none are.
+    """Return the settings by which hot keys of a flow are spread; ``None``: none are.
 
-    Raises `InvalidFlowError` if there are settings and no join whose keys may be spread.
+    Raises `InvalidFlowError` if there are settings and no operator whose keys may be spread.
     """
-    if settings is None or spreading_joins(flow.operators):
+    if settings is None or any(operator.max_parts for operator in flow.operators):
         return settings
     raise InvalidFlowError(
         f"The setting spreading of adaptation has nothing to decide: flow {flow.name!r} has no "
-        "join(..., spread=...).",
+        "join(..., spread=...) and no process(..., merge=...).",
         remedy="Say of a join into how many parts rows of a hot key may be divided, as in "
-        'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), or leave '
-        "spreading= out.",
+        'join(payments.key_by("order"), between=("0 seconds", "1 hour"), spread=4), or how two '
+        "states of a function become one, as in process(..., merge=add), or leave spreading= out.",
         flow=flow.name,
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Period:
-    """Measurements of one join since the last evaluation."""
+    """Measurements of one operator since the last evaluation."""
 
-    work: JoinWork = field(default_factory=JoinWork)
+    work: OperatorWork = field(default_factory=OperatorWork)
     cpu_ms: dict[int, float] = field(default_factory=dict)  # key group → CPU time
 
 
 class SpreadHotKeys:
-    """Policy that finds hot keys of joins, and proposes parts for them."""
+    """Policy that finds hot keys, and proposes parts for them."""
 
     def __init__(
         self,
-        orders: Mapping[str, SpreadOrders],  # join → how its keys are spread
+        orders: Mapping[str, SpreadOrders],  # operator → how its keys are spread
         settings: Spreading,
         *,
         overrides: ManualOverrides,
@@ -133,10 +155,10 @@ class SpreadHotKeys:
         self._standing: dict[tuple[str, int], Proposal] = {}
 
     def observe(self, epoch: FlowEpoch) -> None:
-        """Add an epoch to the period; evaluate after every so many epochs with input."""
+        """Add an epoch to the period; evaluate after `Spreading.epochs` epochs with input."""
         outcome = epoch.outcome
         for name, period in self._periods.items():
-            period.work += outcome.join_work.get(name, JoinWork())
+            period.work += outcome.key_work.get(name, OperatorWork())
             load = outcome.loads.get(epoch.flow.component_of(name).name)
             if load is not None:
                 for key_group, spent in zip(load.key_groups, load.cpu_ms, strict=True):
@@ -162,7 +184,7 @@ class SpreadHotKeys:
         self._hysteresis.forget(f"{change.operator} {change.hash}")
 
     def _evaluate(self, name: str, period: _Period, epoch: FlowEpoch) -> None:
-        """Propose what the period says about the keys of a join."""
+        """Propose changes for the hot keys of an operator, by the period's measurements."""
         orders, plan = self._orders[name], epoch.plans[epoch.flow.component_of(name).name]
         spreads = orders.spreads
         measured = {of.hash: of for of in period.work.keys}
@@ -189,6 +211,7 @@ class SpreadHotKeys:
                     assignment=plan.assignment,
                     cpu_ms=period.cpu_ms,
                     share=shape[0] * shape[1] * sides.part(*shape) / max(period.work.total, 1),
+                    hashes_whole=orders.operator.hashes_whole,
                 ),
             )
             share = sides.total * lanes / max(period.work.total, 1)
@@ -213,13 +236,13 @@ class SpreadHotKeys:
     def _shape(
         self, key: SidesOfKey, now: Grid, mean: float, orders: SpreadOrders, lanes: int
     ) -> tuple[int, int] | None:
-        """Return the grid that a key should have; ``None``: the one that it has."""
+        """Return the grid that a key should get; ``None`` to leave it as it is."""
         if key.total <= self._settings.gather_below * mean:
             return None if now == WHOLE else (1, 1)
         little = mean * lanes < _MIN_WORK * self._settings.epochs
         if little or key.total <= self._settings.spread_above * mean:
             return None
-        most = min(orders.join.spread, lanes)
+        most = min(orders.operator.max_parts, lanes)
         shape = choose_shape(key, max_parts=most, goal=_GOAL * mean)
         if key.part(*shape) > _WORTH * key.part(now.rows, now.columns):
             return None
@@ -240,9 +263,10 @@ def parts_for(
     count: int,
     *,
     taken: Grid,  # parts that the key has now
-    assignment: Assignment,  # of the join's component
+    assignment: Assignment,  # of the operator's component
     cpu_ms: Mapping[int, float],  # key group → what it has to do, of those that have anything
     share: float = 1.0,  # of all that, what the key's parts will have
+    hashes_whole: bool = True,  # see `KeyedOperator.hashes_whole`
 ) -> tuple[int, ...]:
     """Choose parts for a key whose key groups are in different lanes, those with least to do."""
     if count == 1:
@@ -256,9 +280,111 @@ def parts_for(
     numbers = np.arange(1, 1 + _CANDIDATES * (count + len(taken.parts)), dtype=np.int64)
     numbers = numbers[~np.isin(numbers, taken.parts)]
     key_groups = key_group_of_part(key_hash, numbers, assignment.num_key_groups)
-    home = key_group_of_part(key_hash, np.array(taken.parts, np.int64), assignment.num_key_groups)
+    home = key_group_of_part(
+        key_hash,
+        np.array(taken.parts, np.int64),
+        assignment.num_key_groups,
+        hashes_whole=hashes_whole,
+    )
     # What is spread goes from where it is.
     np.subtract.at(load, place[home], busy[home])
     each = max(float(busy.sum()), 1.0) * share / count
     chosen = place_parts(place[key_groups], load, count, each)
     return tuple(int(numbers[at]) for at in chosen)
+
+
+# -- by hand
+
+
+def orders_of(spreading: Mapping[str, SpreadOrders], name: str) -> SpreadOrders:
+    """Return the orders for an operator whose hot keys may be spread, or refuse the name."""
+    if name in spreading:
+        return spreading[name]
+    known = f"Those are {listing(spreading)}." if spreading else "No operator has either."
+    raise InvalidPlanError(
+        f"There is no join {name!r} with spread=, and no process with merge=.",
+        remedy=f"{did_you_mean(str(name), list(spreading))}{known}",
+        operator=name,
+    )
+
+
+def change_by_hand(
+    orders: SpreadOrders, key: Any, shape: tuple[int, int] | None, assignment: Assignment
+) -> SpreadKeyOver:
+    """Return the change that a user requested, or raise.
+
+    `shape`: numbers of parts of the left and of the right rows; ``None``: gather the key.
+    `assignment`: that of the operator's component. Raises `InvalidPlanError` if key or shape is not
+    valid, and `MigrationError` while another change of the key is in progress.
+    """
+    operator, (left, right) = orders.operator, shape or (1, 1)
+    name = operator.name
+    if shape is not None and not (
+        all(type(n) is int and n >= 1 for n in shape) and 2 <= left * right <= operator.max_parts
+    ):
+        raise InvalidPlanError(
+            f"Operator {name!r} was to divide a key in left={left!r} and right={right!r} parts.",
+            remedy="Give whole numbers from 1, whose product is from 2 to "
+            f"{operator.max_parts}, the most parts that its keys may have.",
+            operator=name,
+        )
+    if operator.parts_state and right > 1:
+        raise InvalidPlanError(
+            f"Operator {name!r} was to divide a key in right={right!r} parts, and is no join.",
+            remedy=f"Give the number of parts alone, as in left={left * right}.",
+            operator=name,
+        )
+    row = _key_row(operator, key)
+    (key_hash,), (text,) = hash_of_keys(row).tolist(), keys_as_json(row)
+    now = orders.spreads.grid_of(key_hash)
+    change = SpreadKeyOver(operator=name, hash=key_hash, key=text, grid=WHOLE)
+    if orders.changing(key_hash):
+        raise being_changed(change)
+    if now == WHOLE and shape is None:
+        raise InvalidPlanError(
+            f"Key {text} of operator {name!r} is not spread.",
+            remedy="query.hot_keys says which are.",
+            operator=name,
+        )
+    parts = parts_for(
+        key_hash,
+        left * right,
+        taken=now,
+        assignment=assignment,
+        cpu_ms={},
+        hashes_whole=operator.hashes_whole,
+    )
+    return replace(change, grid=Grid(rows=left, columns=right, parts=parts))
+
+
+def being_changed(change: SpreadKeyOver) -> MigrationError:
+    """Return the error that another change of a key is under way."""
+    return MigrationError(
+        f"A change of key {change.key} of operator {change.operator!r} is under way.",
+        remedy="Wait for an epoch with input; of a join, until the watermark has passed what rows "
+        "of before it can meet: its interval, and the slack.",
+        operator=change.operator,
+    )
+
+
+def _key_row(operator: KeyedOperator, key: Any) -> pa.RecordBatch:
+    """Return a user's key as a row of the operator's key columns, or refuse it."""
+    fields = list(operator.own_keys)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(fields):
+        raise InvalidPlanError(
+            f"Key {key!r} has {len(values)} values, and operator {operator.name!r} is keyed by "
+            f"{listing(operator.own_keys.names)}.",
+            remedy="Give a value for each key column, in a tuple if there are several.",
+            operator=operator.name,
+        )
+    try:
+        columns = [pa.array([v], f.type) for v, f in zip(values, fields, strict=True)]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        types = ", ".join(f"{field.name} {field.type}" for field in fields)
+        raise InvalidPlanError(
+            f"Key {key!r} is none of operator {operator.name!r}: {error}.",
+            remedy=f"Its key columns are {types}.",
+            operator=operator.name,
+        ) from None
+    return pa.RecordBatch.from_arrays(columns, schema=operator.own_keys)

@@ -18,7 +18,8 @@ import numpy as np
 
 from godwit.adapt.arrivals import ArrivalCurve
 from godwit.adapt.load_window import LoadWindow
-from godwit.model.key_groups import KeyGroupPairs
+from godwit.model.key_groups import KeyGroupPairs, key_groups_of
+from godwit.model.key_work import OperatorWork
 from godwit.model.latency import LatencyHistogram
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class PeriodStatistics:
     recent_latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     # time that the busiest lanes of all epochs were busy with key groups, stage after stage
     busiest_s: float = 0.0
+    key_work: Mapping[str, OperatorWork] = field(default_factory=dict)  # operator → by key
 
     @property
     def period_s(self) -> float:
@@ -152,7 +154,7 @@ class PeriodStatistics:
 
     @property
     def settled(self) -> bool:
-        """True if there were figures, and no key group changed its place or lane meanwhile."""
+        """True if there are measurements, and no key group changed its place or lane."""
         seen = self.components.values()
         return bool(seen) and all(len(one.by_assignment) == 1 for one in seen)
 
@@ -160,6 +162,17 @@ class PeriodStatistics:
     def covered_s(self) -> float:
         """Seconds that the figures cover: less than the period if outcomes are missing."""
         return self.period_s * self.covered
+
+    def heaviest_key(self, component: str, key_group: int) -> str:
+        """Return the key that has most of a key group's time, as JSON; empty if it is not known."""
+        busy_s = self.components[component].busy_s
+        work = self.key_work.get(component, OperatorWork())  # of one operator it has the name
+        for of in work.keys:
+            (its,) = key_groups_of(np.array([of.hash]), len(busy_s)).tolist()
+            is_time = of.left and not (of.right or of.pairs)
+            if is_time and its == key_group and of.left > 0.5e6 * busy_s[key_group]:
+                return of.key
+        return ""
 
     @property
     def demand(self) -> float:
@@ -220,6 +233,7 @@ class Statistics:
         self.began_s = now_s
         self._epochs = _Epochs()
         self._components: dict[str, _Tally] = {}
+        self._key_work: dict[str, OperatorWork] = {}
         self._latency = LatencyHistogram()
 
     @property
@@ -228,7 +242,7 @@ class Statistics:
         return len(self._epochs.rows)
 
     def show(self, epochs: int, lasting_s: float) -> bool:
-        """Return whether the period has so many epochs, or epochs of such a length in all."""
+        """Return whether the period has `epochs` epochs, or `lasting_s` seconds of them."""
         seen = self._epochs
         long = len(seen.rows) >= _SHOWN and sum(seen.took_s) >= lasting_s
         return len(seen.rows) >= epochs or long
@@ -250,7 +264,7 @@ class Statistics:
         return self._arrivals.usual
 
     def begun(self, rows: int, backlog_rows: int | None, at_s: float) -> None:
-        """Add what has arrived by the time at which an epoch begins."""
+        """Add the arrivals up to the begin of an epoch."""
         self._arrivals.note(rows, at_s, backlog_rows)
         self._arrivals_noted = True
         if backlog_rows is not None:
@@ -266,6 +280,8 @@ class Statistics:
                 sizes[load.key_groups] = load.state_bytes
         if outcome.batch is None:
             return  # what it cost is of rows that waited, which says nothing of the load to come
+        for name, work in outcome.key_work.items():
+            self._key_work[name] = self._key_work.get(name, OperatorWork()) + work
         so_far.rows.append(outcome.rows_in)
         so_far.took_s.append(epoch.took_s)
         began_s, held_back = committed_s - epoch.took_s, epoch.backlog_rows
@@ -290,7 +306,7 @@ class Statistics:
         so_far.busiest_s.append(sum(busiest_lane_s(stage, epoch) for stage in stages))
 
     def delivered(self, latency: LatencyHistogram) -> None:
-        """Add how long the rows of a delivered epoch took."""
+        """Add the latency of a delivered epoch's rows."""
         self._latency = LatencyHistogram.merged((self._latency, latency))
 
     def _sizes(self, component: str, num_key_groups: int) -> FloatArray:
@@ -331,7 +347,7 @@ class Statistics:
         return statistics
 
     def so_far(self, now_s: float) -> PeriodStatistics:
-        """Return the statistics of a period that goes on."""
+        """Return the statistics of the current period, which has not ended."""
         so_far = self._epochs
         busiest, took = sum(so_far.busiest_s), sum(so_far.took_s)
         rows, counted = sum(so_far.rows), len(so_far.busiest_s)
@@ -347,6 +363,7 @@ class Statistics:
             epoch_s=mean_s,
             fixed_s=max(0.0, mean_s - busiest / counted) if counted else mean_s,
             busiest_s=busiest,
+            key_work=dict(self._key_work),
             backlog_rows=so_far.backlog_rows,
             latency=self._latency,
             recent_latency=LatencyHistogram.merged(self._recent),

@@ -61,7 +61,7 @@ class EpochColumns:
         )
 
     def where(self, mask: np.ndarray) -> EpochColumns:
-        """Return some of the epochs."""
+        """Return the selected epochs."""
         return EpochColumns(**{name: getattr(self, name)[mask] for name in _COLUMNS})
 
 
@@ -157,7 +157,7 @@ class StreamRecorder:
         self._latest: EpochObserved | None = None
 
     def observe(self, epoch: EpochObserved, topology: Topology, now_s: float) -> None:
-        """Add a committed epoch, if it had input and its figures are there."""
+        """Add a committed epoch if it had input and its measurements are complete."""
         outcome = epoch.outcome
         if outcome.batch is None or not outcome.loads:
             return
@@ -176,7 +176,7 @@ class StreamRecorder:
         )
 
     def forget(self) -> None:
-        """Drop what is of components that are no more."""
+        """Drop figures of components that do not exist any more."""
         self._epochs.clear()
         self._latest = None
 

@@ -201,7 +201,10 @@ class LayoutMeter:
         self._sums.movers.update(moved.tolist())
 
     def _metered(self, epoch: FlowEpoch, layout: WindowLayout, levels_more: int) -> Metered:
-        """Price both layouts by the measurements of the period."""
+        """Compute the costs of both layouts from the measurements of the period.
+
+        `levels_more`: stages that the split layout adds to an epoch.
+        """
         sums, exchange = self._sums, self._exchange
         if layout == "split":
             if sums.crossed:
@@ -252,7 +255,7 @@ class LayoutMeter:
 
 
 def _mixed(before: float, measured: float) -> float:
-    """Average of earlier periods and this one."""
+    """Return the moving average after adding this period."""
     return _MEMORY * before + (1 - _MEMORY) * measured
 
 
@@ -280,23 +283,33 @@ def partials_in(grid: PaneGrid, period_us: int) -> float:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitting:
-    """Settings of the policy that chooses one-phase or two-phase windows.
+    """Settings for choosing one-phase or two-phase windows by measured costs.
 
     Attributes
     ----------
     max_latency
-        How long the migrations of one period may take, all together, such as ``"500
-        milliseconds"``; ``None``: as long as they like, and CPU time alone decides.
+        Maximum time that all migrations of one period take together, such as ``"500
+        milliseconds"``; ``None``: no limit, so that CPU time alone decides.
     period
-        Event time that a decision looks back on; ``None``: the longest window of each aggregate. A
-        shorter one may see no window close, or more than there are on average.
+        Event time between decisions, whose measurements they use; ``None``: the length of the
+        longest window. In a shorter period no window may close, or more than on average.
     epochs
-        Epochs with input that it looks back on at least.
+        Minimum number of epochs with input between decisions.
     confirm
-        Decisions in a row that must agree before anything happens.
+        Number of consecutive decisions that must agree before the layout changes.
     payback_epochs
-        Epochs within which the CPU time that is saved must come to that of moving the state that
-        has to come together for it.
+        Number of epochs within which the CPU time saved must exceed the CPU time of moving state to
+        change the layout.
+
+    Raises
+    ------
+    InvalidFlowError
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Splitting(max_latency="2 seconds").max_latency_ms
+    2000.0
     """
 
     max_latency: Duration | None = None
@@ -347,9 +360,9 @@ def splitting_of(flow: CompiledFlow, settings: Splitting | None) -> Splitting | 
 
 
 def layout_of(flow: CompiledFlow, part: ConsolidatePart) -> WindowLayout | None:
-    """Return the current layout of windows; ``None`` if it is not one of the two.
+    """Return the current layout of windows; ``None`` if it is neither split nor combined.
 
-    Operators that rows stay in a lane with, behind the consolidate part, may be beside it.
+    Fused operators downstream may share the consolidate part's component.
     """
     homes = [flow.component_of(name) for name in (*part.slots, part.name)]
     row, streams = {part.name}, rows_stay(flow)
@@ -441,7 +454,7 @@ class SplitOrCombine:
         return self._layouts[at]
 
     def _forget(self, name: str) -> None:
-        """Forget the evaluations of an aggregate."""
+        """Withdraw the proposal for an aggregate; evaluations must agree anew for another."""
         self._choices.pop(name, None)
         self._standing.pop(name, None)
         self._hysteresis.forget(name)

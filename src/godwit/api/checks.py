@@ -27,23 +27,26 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.operators.aggregates import builtin
-from godwit.operators.calls import is_asynchronous
-from godwit.operators.joins.spreading import MAX_PARTS
+from godwit.operators.batch import StateColumns
+from godwit.operators.calls import check_arguments, is_asynchronous
+from godwit.operators.spreading import MAX_PARTS
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
 from godwit.operators.windows.spec import Hopping, Session, grid_of
 from godwit.plan.event_times import check_output_time
 from godwit.plan.nodes import SourceNode, branches_of, sources_of
+from godwit.store.columns import is_fixed_width, is_variable_width
+from godwit.values.records import hint_text, is_row_class, row_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from godwit.columns.types import SchemaLike
     from godwit.model.durations import Duration
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode, WindowedNode
+    from godwit.values.records import RowClass
 
 
 def check_not_results(where: str, **options: object) -> None:
@@ -235,17 +238,55 @@ def check_aggregate(aggregate: Any, result: str, operator: str) -> None:
 
 
 def read_output(
-    name: str, output: SchemaLike | None, event_time: object, slack: Duration | None
-) -> tuple[pa.Schema, str | None, int | None]:
-    """Read columns, event time and slack (µs) of what a function emits."""
+    name: str, output: Any, event_time: object, slack: Duration | None
+) -> tuple[pa.Schema, RowClass | None, str | None, int | None]:
+    """Read columns, their class, event time and slack (µs) of what a function emits."""
+    where = f"The output of operator {name!r}"
     if output is None:
         raise InvalidFlowError(
             f"Operator {name!r} has no output columns.",
             remedy='Say what the function emits, as in output="symbol string, price double".',
             operator=name,
         )
-    columns = to_schema(output, where=f"The output of operator {name!r}")
-    return columns, *check_output_time(name, columns, event_time, slack)
+    of = row_class(output, where, example="output=Trade") if is_row_class(output) else None
+    columns = to_schema(output, where=where) if of is None else of.schema
+    return columns, of, *check_output_time(name, columns, event_time, slack)
+
+
+def read_state_columns(name: str, state: Any) -> StateColumns:
+    """Read the columns of the state of a function over tables, and what new keys begin with."""
+    where = f"The state of operator {name!r}"
+    if state is None:
+        raise InvalidFlowError(
+            f"Operator {name!r} has no columns of state.",
+            remedy='Name them, as in state="count long, total double", or give a class whose '
+            "fields have defaults.",
+            operator=name,
+        )
+    if not is_row_class(state):
+        columns = StateColumns(columns=to_schema(state, where=where))
+    else:
+        of = row_class(state, where, example="state=Total")
+        columns = StateColumns(columns=of.schema, defaults=of.defaults())
+        unset = [f.name for f in of.fields if not f.nullable and f.name not in columns.defaults]
+        if unset:
+            raise InvalidFlowError(
+                f"{where}, {state.__qualname__}, says nothing of {unset[0]!r} for a new key.",
+                remedy=f"Give the field a default, or declare it as `| None`, as in "
+                f"{unset[0]}: {hint_text(of.field(unset[0]).hint)} | None = None.",
+                operator=name,
+            )
+    for column in columns.columns:
+        if not (is_fixed_width(column.type) or is_variable_width(column.type)):
+            raise InvalidFlowError(
+                f"{where} has a column {column.name!r} of type {column.type}, which state cannot "
+                "hold.",
+                remedy="Use numbers, text, bytes, dates and timestamps; or a function per key, "
+                "process(...), whose state is any Python value.",
+                operator=name,
+                column=column.name,
+            )
+    return columns
 
 
 def check_timers(operator: str, timers: object, on_timer: object) -> None:
@@ -299,6 +340,28 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
         )
 
 
+def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
+    """Refuse ``merge=`` that cannot be called with two states, or beside what is not divided."""
+    if merge is None:
+        return
+    if not callable(merge):
+        raise InvalidFlowError(
+            f"Operator {name!r} was given merge={merge!r:.100}, which cannot be called.",
+            remedy="Give a function of two states that returns what they become, as in "
+            "merge=lambda state, other: state + other.",
+            operator=name,
+        )
+    check_arguments(name, merge, "merge(state, other)", number=2)
+    given = [other for other, value in others.items() if value]
+    if given:
+        raise InvalidFlowError(
+            f"Operator {name!r} has merge= and {given[0]}=, which belong to a whole key, and "
+            "not to each of several parts.",
+            remedy=f"Leave merge= out, and all rows of a key go to one lane; or {given[0]}=.",
+            operator=name,
+        )
+
+
 def check_table_names(name: str, broadcast: object, example: str) -> None:
     """Refuse ``broadcast=`` that is not a mapping of arguments' names, parts of names of states."""
     if not isinstance(broadcast, Mapping) or not all(
@@ -330,8 +393,11 @@ def check_results(
     name: str, keys: tuple[str, ...], aggregates: Mapping[str, Any], output: object
 ) -> None:
     """Refuse results that are no aggregates, or that have the name of a key column."""
-    remedy = "Give 'update' (keys that changed) or 'complete' (all keys)."
-    known = ("update", "complete")
+    remedy = (
+        "Give 'update' (keys that changed), 'complete' (all keys) or 'changes' (of keys that "
+        "changed, before and after)."
+    )
+    known = ("update", "complete", "changes")
     check_one_of(f"Operator {name!r}", "output", output, known, remedy, operator=name)
     for result, aggregate in aggregates.items():
         if result in keys:

@@ -1,26 +1,38 @@
-"""The logical flow: sources, the streams that come from them, and the sinks they end in.
+"""The logical flow: sources, the streams that come from them, and the sinks that they end in.
 
-Building a flow runs nothing; a Spark session it needs only for DataFrames that it is given.
-`LogicalFlow.compile` turns it into values that can run; `godwit.cluster.spark.query.flow.Flow`,
-which users build, adds what starts it.
+Building a flow runs nothing, and needs a Spark session only if its sources are DataFrames.
+`LogicalFlow.compiled` turns it into a plan that can run; `godwit.cluster.spark.query.flow.Flow`,
+which users build, adds `start`.
 """
 
 from __future__ import annotations
 
+import html
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.checks import check_formerly, describe, is_sink
 from godwit.api.stand_in import map_rows
 from godwit.api.streams import Stream
+from godwit.columns.types import SchemaLike, to_schema
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
 from godwit.model.key_groups import DEFAULT_NUM_KEY_GROUPS, MAX_NUM_KEY_GROUPS
-from godwit.model.naming import check_name, check_unique, type_name
-from godwit.plan.compilation import Resolver, compile_flow
+from godwit.model.naming import check_name, check_unique, insist_on_number, type_name
+from godwit.plan.compilation import compile_flow
 from godwit.plan.event_times import source_time
-from godwit.plan.nodes import FlowGraph, OperatorNode, SinkNode, SourceNode, branches_of, levels_of
-from godwit.plan.stream_columns import Retimed, never_retimed
+from godwit.plan.feedback import DEFAULT_MAX_ROUNDS, FeedbackSource
+from godwit.plan.nodes import (
+    FeedbackNode,
+    FlowGraph,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    StreamNode,
+    branches_of,
+    levels_of,
+)
+from godwit.plan.stream_columns import Resolver, Retimed, never_retimed
 from godwit.sources.source import Source
 
 if TYPE_CHECKING:
@@ -34,9 +46,9 @@ if TYPE_CHECKING:
 
 
 class LogicalFlow:
-    """Sources, keyed operators and sinks, as declared; users call `Flow`, which adds `start`."""
+    """Sources, keyed operators and sinks, as declared; users build `Flow`, which adds `start`."""
 
-    __slots__ = ("_operators", "_sinks", "_sources", "name", "num_key_groups")
+    __slots__ = ("_feedbacks", "_operators", "_sinks", "_sources", "name", "num_key_groups")
 
     @user_call
     def __init__(self, name: str, num_key_groups: int = DEFAULT_NUM_KEY_GROUPS) -> None:
@@ -56,6 +68,7 @@ class LogicalFlow:
         self._sources: dict[str, SourceNode] = {}
         self._operators: dict[str, OperatorNode] = {}
         self._sinks: dict[str, SinkNode] = {}
+        self._feedbacks: dict[str, FeedbackNode] = {}
 
     def __repr__(self) -> str:
         return (
@@ -63,9 +76,19 @@ class LogicalFlow:
             f"{list(self._operators)}, sinks {list(self._sinks)}>"
         )
 
+    def _repr_html_(self) -> str:
+        """Draw the flow, for notebooks."""
+        return f"<div><b>{html.escape(f'Flow {self.name!r}')}</b><br>{self._picture()}</div>"
+
+    def _picture(self) -> str:
+        """Draw the graph (SVG)."""
+        from godwit.plan.drawing import flow_svg  # noqa: PLC0415  few programs draw
+
+        return flow_svg(self._graph())
+
     @property
     def sources(self) -> Mapping[str, DataFrame]:
-        """Name of a source that is a DataFrame → that, in the order they were declared."""
+        """Sources that are DataFrames, by name, in the order of declaration."""
         return MappingProxyType(
             {
                 name: node.dataframe
@@ -76,28 +99,29 @@ class LogicalFlow:
 
     @property
     def own_sources(self) -> Mapping[str, Source]:
-        """Name of a source of Godwit's own → that, in the order they were declared."""
+        """Godwit's own sources (`gw.sources`), by name, in the order of declaration."""
         return MappingProxyType(
             {name: node.own for name, node in self._sources.items() if node.own is not None}
         )
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
-        """Keyed operators, in the order they were declared: upstream before downstream."""
+        """Keyed operators, in the order of declaration: upstream before downstream."""
         return tuple(self._operators.values())
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the components: what assignments and migrations are about.
+        """Names of the components, the units of assignments and migrations.
 
-        A component is one operator, and has its name. Upstream before downstream.
+        Before the start every operator is a component of its own, of the same name. Upstream
+        components come first.
         """
         levels = levels_of(self._operators.values())
         return tuple(sorted(levels, key=levels.__getitem__))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
-        """Sinks, in the order they were declared."""
+        """Sinks, in the order of declaration."""
         return tuple(self._sinks.values())
 
     @user_call
@@ -111,35 +135,39 @@ class LogicalFlow:
         max_ahead: Duration = "1 day",
         idle: Duration | None = None,
     ) -> Stream:
-        """Take rows from a source of Godwit's own, or from a streaming DataFrame.
+        """Add a source of Godwit's own, or a streaming DataFrame, and return its rows as a stream.
 
         Parameters
         ----------
         name
-            Unique among the flow's sources.
+            Name of the source, unique in the flow.
         rows
-            A source of ``gw.sources``, or one's own (`godwit.sources.Source`): maps on its rows
-            take and give Arrow tables. Or what ``spark.readStream...load()`` returns, transformed
-            or not; what it was transformed by must need no state: no aggregation, no duplicates
-            removed, no watermark.
+            A source of ``gw.sources``, or an instance of your own subclass of
+            `godwit.sources.Source`; maps on its rows take and return Arrow tables. Or the streaming
+            DataFrame that ``spark.readStream...load()`` returns, with or without transformations;
+            these must be stateless: no aggregation, no removal of duplicates, no watermark.
         event_time
-            Timestamp column that says when a row happened, for windows. Maps must leave it.
+            Timestamp column with the event time, for windows, joins and timers. Maps must keep the
+            column.
         slack
-            How far the watermark stays behind the greatest event time seen: rows may be this late.
-            By default there is none: a row that comes out of order may be late.
+            Delay of the watermark behind the greatest event time seen, as in Spark's
+            ``withWatermark``: rows that are out of order by at most this are not late. 0 by
+            default.
         max_ahead
-            Rows that are further ahead of the driver's clock than this do not move the watermark,
-            and windows leave them out and count them.
+            Rows whose event time is further ahead of the driver's clock than this do not advance
+            the watermark; operators over event time leave them out and count them.
         idle
-            Once no rows have come for this long, their windows are over; by default they wait for
-            the next rows.
+            After this time without rows, by the driver's clock, the source is idle: its open
+            windows are emitted, and it no longer holds back the watermark of a union or join. By
+            default a source is never idle.
 
         Raises
         ------
         InvalidFlowError
-            If the name is taken, this is neither a source nor a streaming DataFrame of a classic
-            session, the same as that of the other sources, Spark would keep state for it, or it is
-            a source already; or if a length of time will not do.
+            If the name is taken; `rows` is neither a source nor a streaming DataFrame of a classic
+            Spark session (not Spark Connect), or of another session than the other sources; the
+            DataFrame needs state in Spark; the same source object was added before; or a length of
+            time is not valid.
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         time = source_time(name, event_time=event_time, slack=slack, max_ahead=max_ahead, idle=idle)
@@ -152,8 +180,80 @@ class LogicalFlow:
         self._sources[name] = node
         return Stream(self, node)
 
+    @user_call
+    def feedback(
+        self,
+        name: str,
+        schema: SchemaLike,
+        *,
+        event_time: str | None = None,
+        holds_watermark: bool = True,
+        max_rounds: int = DEFAULT_MAX_ROUNDS,
+    ) -> Stream:
+        """Begin a feedback loop: return the stream of the rows that are fed back to it.
+
+        Rows that ``stream.feed_back_to(loop)`` gets in epoch *e* are rows of this stream in epoch
+        *e + 1*. While rows wait in the loop, epochs run even if no source has rows.
+
+        Parameters
+        ----------
+        name
+            Name of the source, unique in the flow. It must not change while rows wait in the loop.
+        schema
+            Columns of the rows: an Arrow schema, a dict of column name → type, text such as
+            ``"person long, by long"``, or a PySpark ``StructType``.
+        event_time
+            Timestamp column with the event time, for windows in the loop.
+        holds_watermark
+            ``True``: while a row waits in the loop, operators in the loop close no window that ends
+            after the row's event time. ``False``: such windows close as the watermark advances, and
+            rows that wait may be late.
+        max_rounds
+            Maximum number of consecutive epochs that run for rows of the loop alone. Then the loop
+            pauses, with an event `FeedbackPaused`: its rows stay, and go on in the next epoch that
+            has other rows, or after a restart.
+
+        Returns
+        -------
+        Stream
+            The rows of the loop; none in the first epoch. Use it in ``union``, ``join`` or
+            ``key_by``.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the name is taken, or the schema or an option is not valid.
+
+        Examples
+        --------
+        >>> loop = flow.feedback("reached", "person long, by long")  # doctest: +SKIP
+        >>> found = asked.union(loop).key_by("person").process(...)  # doctest: +SKIP
+        >>> found.feed_back_to(loop)  # doctest: +SKIP
+        """
+        check_unique("source", check_name("source", name), self._sources, self.name)
+        insist_on_number("max_rounds", max_rounds, least=1, error=InvalidFlowError)
+        columns = to_schema(schema, where=f"The schema of the loop {name!r}")
+        time = source_time(
+            name, event_time=event_time, slack="0 seconds", max_ahead="1 day", idle=None
+        )
+        own = FeedbackSource(
+            name, columns, max_rounds=max_rounds, holds_watermark=bool(holds_watermark)
+        )
+        node = self._sources[name] = SourceNode(name=name, own=own, time=time)
+        return Stream(self, node)
+
+    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None:
+        """Record the stream that is fed back to a loop. Refuses a second one."""
+        if loop.name in self._feedbacks:
+            raise InvalidFlowError(
+                f"Two streams are fed back to the loop {loop.name!r} of flow {self.name!r}.",
+                remedy="Unite them before, as in one.union(other).feed_back_to(loop).",
+                source=loop.name,
+            )
+        self._feedbacks[loop.name] = FeedbackNode(loop=loop, upstream=stream)
+
     def _check_own(self, name: str, source: Source) -> None:
-        """Refuse a source whose identity will not do, or that is another source already."""
+        """Refuse a source object that was added before, or whose identity is no text."""
         for other, known in self.own_sources.items():
             if known is source:
                 raise InvalidFlowError(
@@ -172,7 +272,7 @@ class LogicalFlow:
             )
 
     def _check_dataframe(self, name: str, dataframe: DataFrame) -> None:
-        """Refuse what is no streaming DataFrame, or cannot be run."""
+        """Refuse a value that is no streaming DataFrame, or one that cannot be run."""
         streaming = getattr(dataframe, "isStreaming", None)
         if not isinstance(streaming, bool):
             raise InvalidFlowError(
@@ -192,25 +292,26 @@ class LogicalFlow:
 
     @user_call
     def sink(self, name: str, stream: Stream, sink: Any, *, formerly: str | None = None) -> None:
-        """Send a stream to a sink.
+        """Write the rows of a stream to a sink.
 
         Parameters
         ----------
         name
-            Unique among the flow's sinks.
+            Name of the sink, unique in the flow.
         stream
-            Output of a keyed operator, mapped or not.
+            Output of a keyed operator, with or without maps after it.
         sink
-            What gets every committed epoch, such as ``gw.sinks.parquet("out/")``.
+            The sink that gets the rows of every committed epoch, such as
+            ``gw.sinks.parquet("out/")``.
         formerly
-            Name that the sink had in earlier runs. Not needed while it writes to the same target,
-            by which it is known again.
+            Name of the sink in earlier runs, for renaming it. Not needed if it writes to the same
+            target, by which it is recognised.
 
         Raises
         ------
         InvalidFlowError
             If the name is taken, the stream belongs to another flow or has no keyed operator, or
-            this is not a sink.
+            `sink` is no sink.
         """
         check_unique("sink", check_name("sink", name), self._sinks, self.name)
         if not isinstance(stream, Stream):
@@ -275,14 +376,18 @@ class LogicalFlow:
         column anew; by default none does. Godwit's own sources need neither. `zone` is the
         session's: of datetimes without one that functions return.
         """
-        graph = FlowGraph(
+        return compile_flow(self._graph(), resolve, retimed, zone)
+
+    def _graph(self) -> FlowGraph:
+        """Return all declarations."""
+        return FlowGraph(
             name=self.name,
             num_key_groups=self.num_key_groups,
             sources=tuple(self._sources.values()),
             operators=self.operators,
             sinks=self.sinks,
+            feedbacks=tuple(self._feedbacks.values()),
         )
-        return compile_flow(graph, resolve, retimed, zone)
 
     def compiled(self) -> CompiledFlow:
         """Compile with the columns of the sources, of which none is Spark's; see `compile`.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_STREAM = ("map", "union", "drop_duplicates", "key_by")
+_STREAM = ("map", "union", "drop_duplicates", "key_by", "feed_back_to")
 _KEYED = ("compute", "process", "window", "join", "join_newest")
 
 _MEANT = {
@@ -75,7 +75,7 @@ def no_such_call(name: str, where: str, *, keyed: bool) -> AttributeError:
 
 _FORMAT = 'gw.sinks.foreach(lambda rows, epoch: rows.write.format("{name}")....save())'
 _FORMATS = (
-    *("avro", "bigquery", "cassandra", "csv", "elasticsearch", "hudi", "iceberg", "jdbc", "json"),
+    *("avro", "bigquery", "cassandra", "csv", "elasticsearch", "hudi", "jdbc", "json"),
     *("mongodb", "mysql", "orc", "redis", "snowflake", "table", "text"),
 )
 
@@ -100,17 +100,22 @@ CALLS: Mapping[str, str] = {
     **dict.fromkeys(("tumble", "Tumbling", "TumblingWindow"), "gw.tumbling"),
     **dict.fromkeys(("sliding", "slide", "hop", "Sliding", "Hopping"), "gw.hopping"),
     **dict.fromkeys(("session_window", "SessionWindow"), "gw.session"),
-    **dict.fromkeys(("parquet", "delta", "postgres", "memory", "console"), "gw.sinks.{name}"),
+    **dict.fromkeys(
+        ("parquet", "delta", "iceberg", "postgres", "memory", "console"), "gw.sinks.{name}"
+    ),
     "foreach": "gw.sinks.foreach",
     "kafka": "gw.sources.kafka or gw.sinks.kafka",
-    **dict.fromkeys(("jdbc", "csv", "json", "iceberg"), _FORMAT),
+    **dict.fromkeys(("jdbc", "csv", "json"), _FORMAT),
     "source": 'flow.source("name", spark.readStream...)',
 }
 """Name → what to use for it."""
 
 SINKS: Mapping[str, str] = {
     **dict.fromkeys(_FORMATS, _FORMAT),
-    **dict.fromkeys(("foreachBatch", "foreach_batch", "custom"), "gw.sinks.foreach"),
+    **dict.fromkeys(
+        ("foreachBatch", "foreach_batch", "for_each_epoch", "custom"),
+        "gw.sinks.foreach, or gw.sinks.foreach_table for Arrow tables",
+    ),
     **dict.fromkeys(("postgresql", "pg"), "gw.sinks.postgres"),
     **dict.fromkeys(("deltalake", "delta_lake"), "gw.sinks.delta"),
     **dict.fromkeys(("file", "files"), "gw.sinks.parquet"),

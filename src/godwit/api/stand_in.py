@@ -1,4 +1,4 @@
-"""Stand-ins for streaming DataFrames, so that a flow can be explained and played without Spark.
+"""Stand-ins for streaming DataFrames, so that flows can be explained and tested without Spark.
 
 Maps before the first keyed operator run on DataFrames.  A stand-in does what needs no more than
 names of columns; everything else needs a Spark session, and is done by one where it is there.
@@ -31,13 +31,13 @@ _WAYS_OUT = (
 
 
 class NeedsSessionError(InvalidFlowError, AttributeError):
-    """A stand-in was asked for something that only Spark can do."""
+    """A map called a method of a stand-in that needs a Spark session."""
 
 
 class StandIn:
-    """Stand-in for a streaming DataFrame: columns, and the rows of one epoch while it is played.
+    """Stand-in for a streaming DataFrame: its columns, and during a test the rows of one epoch.
 
-    Its maps may call `select`, `drop` and `withColumnRenamed` with names of columns.
+    Maps may call `select`, `drop` and `withColumnRenamed` on it, with names of columns.
     """
 
     isStreaming = True  # noqa: N815  PySpark's name
@@ -59,7 +59,7 @@ class StandIn:
         return list(self.schema.names)
 
     def select(self, *columns: Any) -> Self:
-        """Return the rows with these columns only, given by name."""
+        """Return the rows with only these columns, given by name."""
         return type(self)(self.table.select([self._known(column, "select") for column in columns]))
 
     def drop(self, *columns: Any) -> Self:
@@ -105,24 +105,30 @@ def _needs_session(what: str) -> NeedsSessionError:
 
 @user_call
 def stream(schema: SchemaLike) -> Any:
-    """Make a stand-in for a streaming DataFrame, to be given to ``flow.source``.
+    """Make a stand-in for a streaming DataFrame, for ``flow.source`` in tests without Spark.
 
     Parameters
     ----------
     schema
-        Columns, as ``output=`` of ``process`` takes them: ``"symbol string, price double"``, a
-        mapping from names to types, or an Arrow schema.
+        Columns: text such as ``"symbol string, price double"``, a dict of column name → type, an
+        Arrow schema or a PySpark ``StructType``.
 
     Returns
     -------
     StandIn
-        Has columns and no rows. A flow over it can be explained and played
-        (`godwit.testing.run`), and not started.
+        It has columns and no rows. A flow over it can be explained and tested by `gw.testing.run`,
+        but not started.
 
     Raises
     ------
     InvalidFlowError
-        If the schema cannot be read.
+        If the schema is not valid.
+
+    Examples
+    --------
+    >>> planes = gw.Flow("planes").source("planes", gw.testing.stream("plane string, seats int"))
+    >>> planes.key_by("plane").compute(seats=gw.last("seats"))
+    <Stream of flow 'planes': operator 'planes_seats_by_plane'>
     """
     return StandIn(to_schema(schema, where="The schema of a stream").empty_table())
 

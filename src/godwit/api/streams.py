@@ -1,22 +1,25 @@
-"""Streams: what a user chains calls on, from a source to the sinks.
+"""Streams: the values that users chain calls on, from a source to the sinks.
 
 A stream is an immutable value: each call returns a new one and changes nothing, so one stream may
-feed any number of operators and sinks.  A stream of a source or an operator is a `Stream`; keyed
-(`KeyedStream`) it has operators, and in windows (`WindowedStream`) those over event time.  What a
-call refuses at once is in `godwit.api.checks`.
+feed any number of operators and sinks. The rows of a source or an operator are a `Stream`.
+``key_by`` makes it a `KeyedStream`, which has the stateful operators; ``window`` makes that a
+`WindowedStream`, which has those over windows. The checks that a call makes at once are in
+`godwit.api.checks`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
+from godwit.api.annotations import check_annotations
 from godwit.api.checks import (
     check_aggregate,
     check_formerly,
     check_function,
     check_keys,
     check_late,
+    check_merge,
     check_not_results,
     check_one_of,
     check_plain,
@@ -34,6 +37,7 @@ from godwit.api.checks import (
     interval_of,
     operator_fields,
     read_output,
+    read_state_columns,
     warn_of_rebinding,
 )
 from godwit.api.names import no_such_call
@@ -51,9 +55,12 @@ from godwit.model.naming import (
     type_name,
 )
 from godwit.operators.asynchronous import settings_for
+from godwit.operators.batch import CALLED, FRAMES
+from godwit.operators.calls import check_arguments
 from godwit.operators.states.declared import check_states
 from godwit.operators.states.operator import States
 from godwit.operators.windows.rows import RowWindows
+from godwit.plan.feedback import FeedbackSource
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
@@ -68,18 +75,23 @@ from godwit.plan.nodes import (
     branches_of,
     sources_of,
 )
+from godwit.values.records import row_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Unpack
 
+    from godwit.api.typed import Emitted, O, ProcessOptions, R, S, TableFunction
     from godwit.model.durations import Duration
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
-    from godwit.operators.calls import TimerClock
+    from godwit.operators.batch import Frames
+    from godwit.operators.calls import FiredTimer, TimedRows, TimerClock
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Codec, OperatorNode
+    from godwit.values.codec import State
 
 
 class OwningFlow(Protocol):
@@ -89,12 +101,22 @@ class OwningFlow(Protocol):
 
     def _add_operator(self, node: OperatorNode) -> None: ...
 
+    def _feed_back(self, stream: StreamNode, loop: SourceNode) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stream:
-    """Rows that flow: from a source, out of a map, or out of a keyed operator.
+    """Unkeyed rows of a source, a map or a keyed operator.
 
-    `Flow.source` makes the first one; nobody calls this class.
+    `Flow.source` and `Flow.feedback` return streams, as do the calls below. Not for direct
+    construction.
+
+    Examples
+    --------
+    >>> flights
+    <Stream of flow 'delays': source 'flights'>
+    >>> flights.key_by("plane").compute(total=gw.sum("delay"))
+    <Stream of flow 'delays': operator 'flights_total_by_plane'>
     """
 
     flow: OwningFlow
@@ -110,25 +132,27 @@ class Stream:
 
     @user_call
     def map(self, function: Callable[[Any], Any], *, schema: SchemaLike | None = None) -> Stream:
-        """Transform the rows.
+        """Transform the rows of each epoch by a function without state.
 
         Parameters
         ----------
         function
-            On a source that is a DataFrame, before a keyed operator: DataFrame to DataFrame, over
-            the rows of one epoch; any Spark SQL that needs no state of its own. On a source of
-            Godwit's own: Arrow table to Arrow table, over some of an epoch's rows, in order. After
-            a keyed operator: the same, over the rows that one lane emits in one epoch, in that
-            lane.
+            Before a keyed operator, on a source that is a DataFrame: takes and returns a DataFrame,
+            the rows of one epoch; any Spark SQL without state of its own. On a source of Godwit's
+            own: takes and returns an Arrow table with some of an epoch's rows, in order. After a
+            keyed operator: takes and returns an Arrow table, the rows that one lane emits in one
+            epoch, and runs in that lane.
         schema
-            Columns that an Arrow function returns (see `godwit.columns.types.to_schema`). If left
-            out, the function is called on a table without rows to find them.
+            Columns that a function over Arrow tables returns: an Arrow schema, a dict of column
+            name → type, text such as ``"symbol string, price double"``, or a PySpark
+            ``StructType``. By default the function is called on an empty table to find them. Not
+            for functions over DataFrames.
 
         Raises
         ------
         InvalidFlowError
-            If `function` cannot be called, a schema is given for a function over DataFrames, or
-            the stream unites DataFrames with what has Arrow tables.
+            If `function` is not callable, a schema is given for a function over DataFrames, or the
+            stream is a union of rows in DataFrames with rows in Arrow tables.
 
         Examples
         --------
@@ -156,20 +180,22 @@ class Stream:
     def union(self, *others: Stream) -> Stream:
         """Merge this stream with others of the same columns.
 
-        An operator on it has one state, whichever stream a row came by. Rows of one key keep the
-        order that they have within each source; between sources there is none. By event time, the
-        source that is furthest behind says what is over (see ``idle=`` of `Flow.source`).
+        An operator on the result keeps one state per key for the rows of all streams. Rows of one
+        key stay in the order of their source; between sources there is no order. The watermark of
+        the result is the lowest of the streams' watermarks, idle sources excepted (see ``idle=`` of
+        `Flow.source`).
 
         Parameters
         ----------
         *others
             Streams of this flow. Their columns must have the same names and types, in the same
-            order; that is seen when the flow is explained or started.
+            order; that is checked when the flow is explained or started.
 
         Raises
         ------
         InvalidFlowError
-            If there is no other stream, one is something else, or one is of another flow.
+            If no other stream is given, an argument is no `Stream`, or a stream belongs to another
+            flow.
 
         Examples
         --------
@@ -192,6 +218,48 @@ class Stream:
         return Stream(self.flow, UnionNode(upstreams=nodes))
 
     @user_call
+    def feed_back_to(self, loop: Stream) -> None:
+        """Feed the rows back to a loop: each is a row of the loop's stream once, in the next epoch.
+
+        Parameters
+        ----------
+        loop
+            The stream that ``flow.feedback(...)`` returned, before any map. It must be upstream of
+            this stream, and have the same columns, in any order; both are checked when the flow is
+            explained or started.
+
+        Raises
+        ------
+        InvalidFlowError
+            If `loop` is no loop, belongs to another flow, or already has a stream that is fed back
+            to it; or if there is no keyed operator between a source and this stream.
+
+        Examples
+        --------
+        >>> loop = flow.feedback("left", "key string, left long")  # doctest: +SKIP
+        >>> left = orders.union(loop).key_by("key").process(...)  # doctest: +SKIP
+        >>> left.feed_back_to(loop)  # doctest: +SKIP
+        """
+        where = f"feed_back_to on {describe(self.node)}"
+        node = loop.node if isinstance(loop, Stream) else None
+        if not isinstance(node, SourceNode) or not isinstance(node.own, FeedbackSource):
+            told = describe(node) if node is not None else f"a value of type {type_name(loop)}"
+            raise InvalidFlowError(
+                f"{where} was given {told}, which is no loop.",
+                remedy="Give it what flow.feedback(name, schema) returned, before any map.",
+            )
+        check_same_flow(self.flow, loop.flow, where)
+        unworked = [b.feed for b in branches_of(self.node) if isinstance(b.feed, SourceNode)]
+        if unworked:
+            raise InvalidFlowError(
+                f"{where}: no keyed operator has worked on the rows of {unworked[0].name!r}.",
+                remedy="Feed back what an operator emits, as in "
+                "stream.key_by(...).process(...).feed_back_to(loop).",
+                source=unworked[0].name,
+            )
+        self.flow._feed_back(self.node, node)  # noqa: SLF001  the flow's own streams call it
+
+    @user_call
     def drop_duplicates(
         self,
         *columns: str,
@@ -205,12 +273,14 @@ class Stream:
         Parameters
         ----------
         *columns
-            Rows that are equal in these are duplicates; nulls are values like any other.
+            Key columns: rows with equal values in all of them are duplicates; two nulls are equal.
         within
-            Only those that happened at most this long before or after the row that came through.
-            State is as long-lived; rows older than the watermark are left out and counted, since
-            nobody knows any more whether they are duplicates. ``"forever"``: all of them, at the
-            price of an entry of state for each key that ever came; needs no event time.
+            Required: a length of event time, or ``"forever"``. With a length, a row is a duplicate
+            if its event time differs by at most that from the event time of the row that was kept.
+            State is removed after that time; rows older than the watermark are left out and
+            counted, since the state that would tell whether they are duplicates is removed. With
+            ``"forever"`` all later rows of a key are duplicates; that needs no event time, and
+            keeps an entry of state for every key for good.
         late
             Sink of the rows that are left out: older than the watermark, too far ahead of the
             clock, or without an event time. They are counted in any case.
@@ -225,8 +295,8 @@ class Stream:
         Raises
         ------
         InvalidFlowError
-            If no column is named, it is not said within which time, or there is nothing that could
-            be late.
+            If no column is named, `within` is left out, or `late` is given with
+            ``within="forever"``, where no row can be late.
 
         Examples
         --------
@@ -254,14 +324,19 @@ class Stream:
 
     @user_call
     def key_by(self, *columns: str) -> KeyedStream:
-        """Key the stream by columns, for the next operator.
+        """Key the stream by columns; the stateful operators are calls on the result.
 
-        Nulls are values like any other: rows whose key is null have one key.
+        Null is a key value like any other: all rows whose key is null share one key.
+
+        Parameters
+        ----------
+        *columns
+            Names of the key columns. Their types are checked when the flow is explained or started.
 
         Raises
         ------
         InvalidFlowError
-            If there is no column, one is not text, or one comes twice.
+            If no column is named, a name is not text, or a column is named twice.
         """
         keys = check_keys(columns, f"key_by on {describe(self.node)}", 'key_by("origin", "dest")')
         return KeyedStream(self.flow, self.node, keys)
@@ -269,7 +344,13 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KeyedStream:
-    """A stream whose rows have a key; `Stream.key_by` makes it."""
+    """A stream with a key, as `Stream.key_by` returns it; has the stateful operators.
+
+    Examples
+    --------
+    >>> flights.key_by("plane", "origin")
+    <KeyedStream of flow 'delays': source 'flights' by plane, origin>
+    """
 
     flow: OwningFlow
     node: StreamNode
@@ -292,22 +373,26 @@ class KeyedStream:
         self,
         *,
         name: str | None = None,
-        output: Literal["update", "complete"] = "update",
+        output: Literal["update", "complete", "changes"] = "update",
         formerly: str | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
-        """Aggregate all rows of each key so far.
+        """Aggregate all rows of each key since the first epoch, without windows.
 
         Parameters
         ----------
         name
-            The operator's name, by which its state is found again. Default: the source, the
-            results and the key, such as ``flights_total_by_tailnum``.
+            The operator's name, under which its state is stored. By default made of the source, the
+            results and the key, such as ``flights_total_by_tailnum``: then another result changes
+            the name, and the flow needs ``formerly=`` to go on with its state.
         output
-            ``"update"``: an epoch emits the keys that it changed. ``"complete"``: every epoch
-            emits all keys, which costs time in proportion to them.
+            ``"update"``: an epoch emits one row for each key that it changed. ``"complete"``: every
+            epoch emits one row for every key, which takes time in proportion to their number.
+            ``"changes"``: for each key whose result changed, an epoch emits the former result with
+            -1 in the column ``change``, and the new one with 1, so that another operator can
+            aggregate results.
         formerly
-            Name that the operator had in the checkpoint; it keeps its state under the new one.
+            Former name, under which the checkpoint has the operator's state; for renaming it.
         **aggregates
             Name of a result column → aggregate, as in ``total=gw.sum("arr_delay")``.
 
@@ -319,8 +404,8 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            If there is no aggregate, one is something else, a result has the name of a key column
-            or a reserved one, or the operator's name is taken.
+            If no aggregate is given, a value is no aggregate, a result has the name of a key column
+            or a reserved name, or another operator has the same name.
         """
         where = self._where("compute")
         check_not_results(where, name=name, output=output, formerly=formerly)
@@ -332,9 +417,71 @@ class KeyedStream:
         options = self._named(name, results_name(aggregates), formerly)
         check_results(options["name"], self.keys, aggregates, output)
         check_column_names([*self.keys, *aggregates], f"Operator {options['name']!r}")
-        node = ComputeNode(aggregates=dict(aggregates), complete=output == "complete", **options)
+        node = ComputeNode(aggregates=dict(aggregates), mode=output, **options)
         return _operate(self.flow, node)
 
+    @overload
+    def process(
+        self,
+        function: Callable[[tuple[Any, ...], TimedRows[R], State[S]], Emitted[O]],
+        *,
+        state: type[S],
+        output: type[O] | SchemaLike,
+        row: type[R] | None = None,
+        on_timer: Callable[[tuple[Any, ...], FiredTimer, State[S]], Emitted[O]] | None = None,
+        merge: Callable[[S, S], S] | None = None,
+        **options: Unpack[ProcessOptions],
+    ) -> Stream: ...
+    @overload
+    def process(
+        self,
+        function: Callable[[tuple[Any, ...], TimedRows[R], S], Emitted[O]],
+        *,
+        state: type[S],
+        output: type[O] | SchemaLike,
+        row: type[R] | None = None,
+        on_timer: Callable[[tuple[Any, ...], FiredTimer, S], Emitted[O]] | None = None,
+        merge: Callable[[S, S], S] | None = None,
+        **options: Unpack[ProcessOptions],
+    ) -> Stream: ...
+    @overload
+    def process(
+        self,
+        function: Callable[[tuple[Any, ...], TimedRows[R], States], Emitted[O]],
+        *,
+        states: Mapping[str, Declared],
+        output: type[O] | SchemaLike,
+        row: type[R] | None = None,
+        on_timer: Callable[[tuple[Any, ...], FiredTimer, States], Emitted[O]] | None = None,
+        **options: Unpack[ProcessOptions],
+    ) -> Stream: ...
+    @overload
+    def process(
+        self,
+        function: Callable[..., Emitted[O]],
+        *,
+        broadcast: Mapping[str, KeyedStream],
+        output: type[O] | SchemaLike,
+        state: Any = None,
+        states: Mapping[str, Declared] | None = None,
+        row: type[Any] | None = None,
+        on_timer: Callable[..., Emitted[O]] | None = None,
+        asynchronous: Async | None = None,
+        **options: Unpack[ProcessOptions],
+    ) -> Stream: ...
+    @overload
+    def process(
+        self,
+        function: Callable[..., Emitted[O]],
+        *,
+        asynchronous: Async | None,
+        output: type[O] | SchemaLike,
+        state: Any = None,
+        states: Mapping[str, Declared] | None = None,
+        row: type[Any] | None = None,
+        on_timer: Callable[..., Emitted[O]] | None = None,
+        **options: Unpack[ProcessOptions],
+    ) -> Stream: ...
     @user_call
     def process(
         self,
@@ -342,7 +489,8 @@ class KeyedStream:
         *,
         state: Any = None,
         states: Mapping[str, Declared] | None = None,
-        output: SchemaLike | None = None,
+        output: Any = None,
+        row: type | None = None,
         name: str | None = None,
         codec: Codec = "msgpack",
         state_classes: Mapping[str, type] | Sequence[type] = (),
@@ -354,68 +502,91 @@ class KeyedStream:
         slack: Duration | None = None,
         asynchronous: Async | None = None,
         broadcast: Mapping[str, KeyedStream] | None = None,
+        merge: Callable[[Any, Any], Any] | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Run a function of your own over the rows of each key, in arrival order.
+        """Call a function of yours with each key's rows, in arrival order, and its state.
 
         Parameters
         ----------
         function
-            Called as ``function(key, rows, state)`` once per epoch for every key that has rows;
-            returns the rows to emit, or ``None``. See `godwit.operators.process`. Of an ``async
-            def`` the calls for several keys run side by side, those for one key in order.
+            Called as ``function(key, rows, state)`` once per epoch for every key that has rows: a
+            tuple of the key's values, the rows (`godwit.KeyRows`) and the state, which it may
+            change in place. Returns an iterable of rows to emit, or ``None`` for none. An ``async
+            def`` function runs for several keys at once; its calls for one key run one after the
+            other.
         state
-            Type of the state of one key; a new key starts with ``state()``.
+            Type of the state of one key, as in ``state=dict``; a new key starts with ``state()``.
+            If it cannot be changed in place, as an ``int`` or a tuple, the function gets a
+            `godwit.State`, and assigns to ``state.value``. Either this or `states` is required.
         states
             Several states in place of one: name → `godwit.ValueState`, `godwit.ListState` or
-            `godwit.MapState`. The function is called with `godwit.States`, and each is read and
-            written only where the function touches it.
+            `godwit.MapState`. The function gets a `godwit.States` in place of the state; a named
+            state is read and written only if the function uses it.
         output
-            Columns of the rows that it emits (see `godwit.columns.types.to_schema`).
+            Columns of the rows that it emits (see `godwit.columns.types.to_schema`); or a
+            dataclass, `msgspec.Struct` or named tuple, whose fields they are and whose instances
+            the function emits.
+        row
+            Such a class, whose instances the rows are: ``godwit.KeyRows[Order]``. Its fields are
+            columns of the stream, those of the key among them, and no others are sent to the
+            function. By default rows are named tuples of all columns but the key's.
         name
-            The operator's name, by which its state is found again. Default: the source, the
+            The operator's name, under which its state is stored. By default made of the source, the
             function and the key, such as ``orders_clear_market_by_symbol``.
         codec
-            How state is written: ``"msgpack"``, or ``"pickle"`` for what that cannot hold. Reading
-            pickled state runs code, so only open such a checkpoint if you trust it.
+            Encoding of state: ``"msgpack"``, or ``"pickle"`` for values that msgpack cannot encode.
+            Unpickling can run any code, so open such a checkpoint only if you trust it.
         state_classes
             Classes (dataclasses, `msgspec.Struct`, named tuples, enumerations) that state may hold
-            besides those that its type mentions: a subclass in ``list[Base]``, anything in a plain
-            ``dict``. A mapping gives them names of their own, by which state finds them again.
+            beside those that its type mentions: a subclass in ``list[Base]``, anything in a plain
+            ``dict``. A mapping of name → class stores them under these names, so that a class may
+            be renamed later.
         state_upgrade
-            Called with the old state of a key, as plain values (a dict for a class), and returns
-            the new one; for state that was written when its type was another and that does not fit
-            as it is.
+            Called with stored state that does not fit its present type, as plain values (a dict for
+            a class); returns the state as its present type. Needed only after a change of the type
+            that cannot be read as it is.
         timers
-            Clock that the key's timers go by: ``"event"``, the watermark, or ``"processing"``, the
-            driver's clock. The function sets them by ``rows.timers`` (`godwit.Timers`).
+            Clock of the key's timers: ``"event"`` for the watermark, ``"processing"`` for the
+            driver's clock; ``None``: no timers. The function sets timers by ``rows.timers``
+            (`godwit.Timers`). Needs `on_timer`.
         on_timer
-            Called as ``on_timer(key, timer, state)`` for every timer that is due
-            (`godwit.FiredTimer`); returns the rows to emit, or ``None``.
+            Called as ``on_timer(key, timer, state)`` with every timer that is due
+            (`godwit.FiredTimer`), earliest first and before the epoch's rows; returns the rows to
+            emit, or ``None``.
         ttl
-            State is forgotten once its key was not touched for this long by the driver's clock.
+            Time-to-live: the state of a key is removed if the key was not used for this long, by
+            the driver's clock. By default state is kept for good.
         event_time
             Column of the output that operators behind take for event time, unless they name
             another.
         slack
-            How far behind the watermark that column may be: by default 0, which is right of rows
-            that are emitted as they come. A function that keeps rows and emits them later, from a
-            timer say, has to allow for that.
+            How far `event_time` of an emitted row may be behind the watermark: 0 by default, which
+            suits a function that emits rows in the epoch in which they arrive. A function that
+            keeps rows and emits them later, such as from a timer, needs more; rows further behind
+            are late downstream.
         asynchronous
-            For an ``async def``: how many keys at once, time-out, retries, and what is kept between
-            epochs (`godwit.Async`).
+            For an ``async def`` function: number of keys at once, time-out, retries, and resources
+            that are kept between epochs (`godwit.Async`).
         broadcast
-            Name → keyed stream of a source, whose newest row of each key every lane has: a small
-            table of rates or rules. Functions get it by that name, as a read-only mapping of keys
-            (tuples, if of several columns) to the other columns.
+            Name → keyed stream of a source: a small table, such as rates or rules, of which every
+            lane has the newest row of each key. The functions get it as an argument of that name: a
+            read-only mapping from the key (a tuple if it has several columns) to the other columns.
+        merge
+            Called as ``merge(state, other)``; returns the two states merged, and must give the same
+            for either order. It allows the rows of a hot key to be divided among several lanes,
+            each with a partial state of its own, by ``gw.Adaptation(spreading=gw.Spreading())`` or
+            ``query.hot_keys.spread(...)``. Meanwhile the function sees only the rows and the
+            partial state of its lane; the partial states are merged when the key goes back to one
+            lane. By default all rows of a key go to one lane.
         formerly
-            Name that the operator had in the checkpoint; it keeps its state under the new one.
+            Former name, under which the checkpoint has the operator's state; for renaming it.
 
         Raises
         ------
         InvalidFlowError
-            If the function cannot be called, state or output are left out, the codec is not known,
-            a declaration will not do, or the operator's name is taken.
+            If the function is not callable, state or output are left out, the codec is unknown,
+            options contradict each other, or another operator has the same name.
         """
         where = self._where("process")
         check_function(function, where, "process(clear_market, state=..., output=...)")
@@ -424,15 +595,28 @@ class KeyedStream:
         if states is not None:
             states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
         check_process(name, States if states else state, codec, state_upgrade)
-        columns, column, slack_us = read_output(name, output, event_time, slack)
+        columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
+        of_rows = None if row is None else row_class(row, f"The class of rows of operator {name!r}")
         check_state_classes(name, state_classes)
         check_timers(name, timers, on_timer)
         functions = (function, *(() if on_timer is None else (on_timer,)))
         for called in functions:
+            check_annotations(
+                name,
+                called,
+                keys=self.keys,
+                row=row,
+                state=States if states else state,
+                has_timers=timers is not None,
+                timed=called is not function,
+            )
+        for called in (*functions, *(() if merge is None else (merge,))):
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
         asynchronous = settings_for(name, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
         tables = self._tables(name, broadcast, taken=(*resources, *(states or ())))
+        others = {"states": states, "timers": timers, "ttl": ttl, "asynchronous": asynchronous}
+        check_merge(name, merge, others | {"broadcast": broadcast})
         lives = f"The time-to-live of operator {name!r}"
         node = ProcessNode(
             function=function,
@@ -449,6 +633,91 @@ class KeyedStream:
             ttl_us=None if ttl is None else microseconds(ttl, lives, least=1),
             asynchronous=asynchronous,
             tables=tables,
+            merge=merge,
+            row_class=of_rows,
+            output_class=output_class,
+            **options,
+        )
+        return _operate(self.flow, node)
+
+    @user_call
+    def process_batch(
+        self,
+        function: TableFunction,
+        *,
+        state: SchemaLike | type[Any] | None = None,
+        output: SchemaLike | type[Any] | None = None,
+        frames: Frames = "arrow",
+        name: str | None = None,
+        event_time: str | None = None,
+        slack: Duration | None = None,
+        formerly: str | None = None,
+    ) -> Stream:
+        """Run a function of your own over all rows of a lane and epoch at once, as tables.
+
+        Parameters
+        ----------
+        function
+            Called as ``function(rows, states, key_of_row)``: rows in order of arrival, key columns
+            first; one row of state for each key that has rows, key columns first; and, as a NumPy
+            array, the position in `states` of each row's key. Returns ``(output, states)``: rows to
+            emit and new states, either of which may be ``None``. States are found by their key
+            columns, or, without these, by their order; keys that are left out keep theirs. A third
+            value, a boolean for each row of `states`, says which keys are dropped.
+        state
+            Columns of the state of a key: null for a new key. Or a class (as `row` of `process`
+            takes) whose fields they are, and whose defaults a new key begins with.
+        output
+            Columns of the rows that it emits, as of `process`.
+        frames
+            What the tables are: ``"arrow"`` (`pyarrow.Table`), ``"pandas"`` (with Arrow's types) or
+            ``"polars"``. It may return tables of any of them.
+        name, event_time, slack, formerly
+            As of `process`.
+
+        Raises
+        ------
+        InvalidFlowError
+            If the function cannot be called, state or output are left out, or the operator's name
+            is taken.
+
+        Notes
+        -----
+        Which keys come together depends on where they are, and may change at any time: what is made
+        of a key must depend on its rows and its state alone.
+
+        Examples
+        --------
+        >>> def number(rows, states, key_of_row):
+        ...     counts = pa.array(np.bincount(key_of_row))
+        ...     new = states.set_column(1, "n", pc.add(states["n"], counts))
+        ...     return new, new
+        >>> import numpy as np, pyarrow.compute as pc
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Count:
+        ...     n: int = 0
+        >>> keyed = flights.key_by("plane")
+        >>> keyed.process_batch(number, state=Count, output="plane string, n long")
+        <Stream of flow 'delays': operator 'flights_number_by_plane'>
+        """
+        where = self._where("process_batch")
+        check_function(function, where, "process_batch(add_up, state=..., output=...)")
+        check_plain(function, where)
+        options = self._named(name, _action(function), formerly)
+        name = options["name"]
+        check_arguments(name, function, CALLED)
+        known = f"Give one of {listing(FRAMES)}."
+        check_one_of(f"Operator {name!r}", "frames", frames, FRAMES, known, operator=name)
+        columns, _, column, slack_us = read_output(name, output, event_time, slack)
+        node = ProcessNode(
+            function=function,
+            state_type=read_state_columns(name, state),
+            output=columns,
+            event_time=column,
+            slack_us=slack_us,
+            codec="msgpack",
+            frames=frames,
             **options,
         )
         return _operate(self.flow, node)
@@ -500,45 +769,49 @@ class KeyedStream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> WindowedStream:
-        """Assign rows to windows of event time, for the next operator.
+        """Assign rows to windows; aggregates and functions over them are calls on the result.
 
         Parameters
         ----------
         *windows
-            ``gw.tumbling(...)``, ``gw.hopping(...)``, several of them at once, or one
-            ``gw.session(...)`` or ``gw.rows(...)``.
+            ``gw.tumbling(...)`` or ``gw.hopping(...)``, or several of these at once; or one
+            ``gw.session(...)``; or one ``gw.rows(...)``, which counts rows and needs no event time.
         time
-            Column that holds the event time. Default: that of the source; after windows, the end
-            of the window.
+            Column with the event time. By default the event time of the source; of rows that
+            windows emit, the end of the window.
         output
-            ``"append"``: a window comes out once, when the watermark has passed its end.
-            ``"update"``: a window comes out in every epoch in which it grows.
+            ``"append"``: a window is emitted once, when the watermark has passed its end.
+            ``"update"``: a window is emitted in every epoch that adds rows to it.
         late
             Sink of the rows that are left out: too late for every window, too far ahead of the
-            clock, or without an event time. They are counted in any case.
+            driver's clock, or without an event time. They are counted with and without it.
         share
-            Whether windows that overlap share panes (``"always"``), have a state each
-            (``"never"``), or either, as costs come out while the query runs.
+            State of overlapping windows: shared panes (``"always"``), one state per window
+            (``"never"``), or whichever is measured to be cheaper while the query runs
+            (``"measured"``).
         consolidate
-            ``"together"``: one operator keeps panes and merges them into windows. ``"apart"``: it
-            is two, of two components, between which there is an exchange. ``"measured"``: it is
-            two, which begin in one component and part, and come together again, as costs come out
-            while the query runs (see `gw.Adaptation`). Only for `compute`.
+            ``"together"``: one-phase, one operator keeps panes and merges them into windows.
+            ``"apart"``: two-phase, two operators with an exchange between them; their key groups
+            can migrate without state. ``"measured"``: two operators that share a component at
+            first, and are separated and joined again by the costs that are measured while the query
+            runs (see `gw.Splitting`). Only for `compute`.
         allowed_lateness
-            How long, by the watermark, a window that has come out still takes rows, as in Flink: it
-            comes out again in every epoch that brings some, so its sink should replace rows by key
-            and window. Its state is kept as much longer. ``slack=`` of the source waits instead,
-            before a window comes out once. Only for `compute` of windows of fixed lengths.
+            As in Flink: a window that was emitted still takes late rows until the watermark is this
+            far past its end, and is emitted again in every epoch that has some. So the sink should
+            replace rows by key and window. The window's state is kept as much longer. In contrast,
+            ``slack=`` of the source delays the watermark, and thereby the first result. Only for
+            `compute` over tumbling and hopping windows.
         length_as
-            Name of a column of text, behind ``window_end``, that says how long a row's window is,
-            such as ``"1 hour"``: tells several windows apart. Only for `compute`.
+            Name of a text column to add after ``window_end``, with the length of the row's window,
+            such as ``"1 hour"``; tells the results of several windows apart. Only for `compute`.
         name, formerly
-            As of `compute`; they stand here so that results may have any name.
+            As of `compute`. They are given here, so that a result of `compute` may have any name.
 
         Raises
         ------
         InvalidFlowError
-            If there is no window, a session comes with others, or an option will not do.
+            If no window is given, a session or ``gw.rows`` is given together with other windows, or
+            an option has a wrong value.
 
         Examples
         --------
@@ -562,7 +835,7 @@ class KeyedStream:
         options |= {"named": name is not None, "aggregates": {}}
         node: ComputeNode | WindowedNode
         if isinstance(windows[0], RowWindows):
-            node = ComputeNode(windows=windows[0], complete=False, **options)
+            node = ComputeNode(windows=windows[0], **options)
         else:
             node = WindowedNode(
                 windows=tuple(spec for spec in windows if not isinstance(spec, RowWindows)),
@@ -590,45 +863,46 @@ class KeyedStream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Join with rows of another keyed stream that happened within an interval.
+        """Join with another keyed stream by key and an interval of event time.
 
-        A pair comes out as the second of its rows arrives. A row that met none comes out, where
-        `how` says so, once the watermark has passed all that it could meet; so long is it kept.
+        A pair is emitted in the epoch in which the second of its rows arrives. Each row is kept as
+        state until the watermark has passed all rows that it can match; an unmatched row of an
+        outer join is emitted then.
 
         Parameters
         ----------
         other
-            The right stream, keyed by as many columns of the same types. Null keys equal nothing.
+            The right stream, keyed by as many columns of the same types. Null keys match nothing.
         between
-            How long after a row of the left one of the right happens, at least and at most; both
-            count. Negative for before: ``("-10 minutes", "1 hour")``.
+            Minimum and maximum, both inclusive, of the right row's event time less the left row's.
+            ``("-10 minutes", "1 hour")``: from 10 minutes before the left row to 1 hour after it.
         how
-            ``"inner"``, ``"left"``, ``"right"`` or ``"full"``: whose rows come out that met none,
-            with nulls in place of the other's columns.
+            ``"inner"``, ``"left"``, ``"right"`` or ``"full"``, as in SQL: unmatched rows of the
+            named side, or of both, are emitted with nulls in the other side's columns.
         suffix
-            Put behind names of the right that the left has too.
+            Appended to the names of right columns that the left has too. Required if there are any.
         late
             Sink of the rows of either side that are left out: older than the watermark, too far
             ahead of the clock, or without an event time. They are counted in any case.
         spread
-            Into how many parts, from 2 to 256, the rows of a hot key may be divided, so that
-            several lanes join them; of an inner join. Which keys are hot is found as the stream
-            runs (``gw.Adaptation(spreading=gw.Spreading())``), or said by
-            ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. A join that
-            has state gets no `spread`, and does not lose it.
+            Maximum number of parts, 2 to 256, that the rows of a hot key may be divided into, so
+            that several lanes join them. Only for inner joins. Keys are divided while the query
+            runs, by ``gw.Adaptation(spreading=gw.Spreading())`` or by
+            ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
+            be added to or removed from a join that has state in the checkpoint.
         name, formerly
             As of `compute`.
 
         Returns
         -------
         Stream
-            The key columns, the other columns of the left, those of the right. Its event time is
-            that of the left, unless ``window(..., time=...)`` names another column.
+            The key columns, the other columns of the left, then those of the right. Its event time
+            is the left row's, unless ``window(..., time=...)`` names another column.
 
         Raises
         ------
         InvalidFlowError
-            If this is no keyed stream of the flow, or an option will not do.
+            If `other` is no keyed stream of the same flow, or an option has a wrong value.
 
         Examples
         --------
@@ -669,27 +943,27 @@ class KeyedStream:
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Join every row with the newest row of another keyed stream, as of when it happened.
+        """Join every row with another stream's newest row as of its event time (as-of join).
 
-        That is the row of the same key that happened last, at the same moment at the latest; of
-        several at one moment the one that arrived last. A row comes out once the watermark has
-        passed it, since only then is it known.
+        The match is the right row of the same key with the latest event time that is not after the
+        left row's; of several with that event time, the one that arrived last. A row is emitted
+        once the watermark has passed its event time, since until then a newer match may arrive.
 
         Parameters
         ----------
         other
-            The right stream, keyed by as many columns of the same types. Null keys equal nothing.
+            The right stream, keyed by as many columns of the same types. Null keys match nothing.
         within
-            How much older the row of the right may be. Without it the newest row of each key is
-            kept for good.
+            Maximum age of the right row, relative to the left row. By default there is none, and
+            the newest right row of each key is kept for good.
         how
-            ``"left"``: rows for which there is none come out with nulls. ``"inner"``: they do not.
+            ``"left"``: left rows without a match are emitted with nulls. ``"inner"``: they are not.
         suffix, late, name, formerly
             As of `join`.
         spread
-            Into how many parts, from 2 to 256, rows of the left of every key are divided, so that
-            several lanes join them; rows of the right go to all parts. Worth it where the left has
-            hot keys, and the right few rows.
+            Number of parts, 2 to 256, that the left rows of every key are divided into, so that
+            several lanes join them; right rows are copied to all parts. Useful if the left has hot
+            keys and the right has few rows. By default all rows of a key go to one lane.
 
         Returns
         -------
@@ -768,7 +1042,13 @@ class KeyedStream:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class WindowedStream:
-    """A keyed stream in windows; `KeyedStream.window` makes it."""
+    """A keyed stream in windows, as `KeyedStream.window` returns it.
+
+    Examples
+    --------
+    >>> flights.key_by("origin").window(gw.tumbling("1 hour")).compute(n=gw.count())
+    <Stream of flow 'delays': operator 'flights_n_tumbling_1_hour_by_origin'>
+    """
 
     keyed: KeyedStream
     windows: tuple[WindowSpec | RowWindows, ...]
@@ -796,15 +1076,15 @@ class WindowedStream:
         Returns
         -------
         Stream
-            The key columns, ``window_start`` (in the window) and ``window_end`` (not in it any
-            more), or ``window_number`` of windows of rows (which of the key's windows, from 0),
-            then one column per aggregate.
+            The key columns; ``window_start`` (inclusive) and ``window_end`` (exclusive), or for
+            windows of rows ``window_number`` (number of the window within its key, from 0); then
+            one column per aggregate.
 
         Raises
         ------
         InvalidFlowError
-            If there is no aggregate, one is something else, a result has the name of another
-            column, or the operator's name is taken.
+            If no aggregate is given, a value is no aggregate, a result has the name of another
+            column, or another operator has the same name.
         """
         if not aggregates:
             raise InvalidFlowError(
@@ -821,33 +1101,35 @@ class WindowedStream:
         self,
         function: Callable[..., Any],
         *,
-        output: SchemaLike | None = None,
+        output: SchemaLike | type[Any] | None = None,
         event_time: str | None = None,
         slack: Duration | None = None,
     ) -> Stream:
-        """Run a function of your own over the rows of each key and window, once it is over.
+        """Call a function of yours with all rows of a key and window, once the window has ended.
 
         Parameters
         ----------
         function
             Called as ``function(key, rows, window)`` with the tuple of key values, the rows
-            (`godwit.KeyRows`) in order of arrival, those of a session in order of event time, and
-            the `godwit.Window`; returns the rows to emit, or ``None``.
+            (`godwit.KeyRows`) and the `godwit.Window`; returns the rows to emit, or ``None``. Rows
+            are in arrival order, those of a session in order of event time.
         output
-            Columns of the rows that it emits (see `godwit.columns.types.to_schema`).
+            Columns of the rows that it emits (see `godwit.columns.types.to_schema`), or a class of
+            them, as of `KeyedStream.process`.
         event_time
             Column of the output that operators behind take for event time, unless they name
             another.
         slack
-            How far behind the watermark that column may be. By default as much as the longest
-            window is long, which what lies in a window never exceeds; of a window's end, it may be
-            0. Sessions may be of any length, so it has to be said of what they emit.
+            How far `event_time` of an emitted row may be behind the watermark. By default the
+            length of the longest window, which suits any time within a window; 0 suits the window's
+            end. Required with `event_time` over sessions, which have no maximum length.
+
 
         Raises
         ------
         InvalidFlowError
-            If the function cannot be called, windows are to come out as they grow, the output is
-            left out, or the operator's name is taken.
+            If the function is not callable, the windows have ``output="update"`` or count rows,
+            `output` is left out, or another operator has the same name.
         """
         check_function(function, f"process on {self._what()}", "process(rank, output=...)")
         check_plain(function, f"process on {self._what()}")
@@ -860,19 +1142,24 @@ class WindowedStream:
             )
         name = self._operator_name(_action(function))
         check_window_function(name, node)
-        columns, column, slack_us = read_output(name, output, event_time, slack)
+        columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
         return self._operate(
-            name, function=function, output=columns, event_time=column, slack_us=slack_us
+            name,
+            function=function,
+            output=columns,
+            output_class=output_class,
+            event_time=column,
+            slack_us=slack_us,
         )
 
     def _operate(self, name: str, **values: Any) -> Stream:
-        """Add the operator with its name and results, and return its stream."""
+        """Add the windows' operator, with its name and fields, to the flow; return its stream."""
         check_formerly(name, self.formerly)
         node = replace(self.node, name=name, formerly=self.formerly or "", **values)
         return _operate(self.keyed.flow, node)
 
     def _operator_name(self, action: str) -> str:
-        """Return the operator's name: the user's, or one of what it does and its windows."""
+        """Return the operator's name: ``name=``, or one made of `action`, windows and keys."""
         if self.name is not None:
             return self.name
         windows = str(self.windows[0]).replace(" ", "_")

@@ -21,12 +21,12 @@ version of the latest record; what they refer to keeps the names it was written 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from godwit.checkpoint.framing import row_problems, without_bytes
+from godwit.checkpoint.framing import flat, row_problems, rows_are_sound, without_bytes
 from godwit.checkpoint.records import (
     BROADCAST,
     BlockRef,
@@ -79,11 +79,45 @@ class WaitingRows:
         return _distinct(self.segments.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SegmentColumns:
+    """Key groups of several segments of one epoch, as columns: lanes come by the hundred."""
+
+    epoch: int
+    segments: list[SegmentRef]
+    # shape ``(n,)`` each, segment after segment: the number of the segment, the key group, and the
+    # key group's share of the segment's bytes, by its rows
+    at: npt.NDArray[np.int64]
+    key_groups: npt.NDArray[np.int64]
+    shares: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, segments: Sequence[SegmentRef]) -> SegmentColumns:
+        """Convert segments of one epoch; there is at least one."""
+        sizes = np.array([len(segment.key_groups) for segment in segments])
+        at = np.repeat(np.arange(len(segments)), sizes)
+        ends = flat((segment.row_ends for segment in segments), len(at))
+        firsts = np.cumsum(sizes) - sizes
+        rows = np.diff(ends, prepend=0)
+        begins = firsts[sizes > 0]
+        rows[begins] = ends[begins]
+        all_rows = np.ones(len(segments), np.int64)
+        all_rows[sizes > 0] = np.maximum(ends[(firsts + sizes - 1)[sizes > 0]], 1)
+        lengths = np.array([segment.block.length for segment in segments], np.int64)
+        return cls(
+            epoch=segments[0].epoch,
+            segments=list(segments),
+            at=at,
+            key_groups=flat((segment.key_groups for segment in segments), len(at)),
+            shares=rows * lengths[at] // all_rows[at],
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class StateChains:
     """The chains of one state. Arrays, and `segments`, have shape ``(num_key_groups,)``.
 
-    `recent` holds every segment after the epoch `recent_from`, in order, with its key groups.
+    `recent` holds every segment after the epoch `recent_from`, epoch by epoch.
     """
 
     version: npt.NDArray[np.int64]
@@ -94,7 +128,7 @@ class StateChains:
     num_segments: npt.NDArray[np.int64]
     segments: list[list[SegmentRef]]
     snapshots: dict[int, SnapshotRef] = field(default_factory=dict)
-    recent: list[tuple[SegmentRef, npt.NDArray[np.int64]]] = field(default_factory=list)
+    recent: list[SegmentColumns] = field(default_factory=list)
     recent_from: int = -1
 
     @classmethod
@@ -110,43 +144,38 @@ class StateChains:
             segments=[[] for _ in range(num_key_groups)],
         )
 
-    def add_segment(self, segment: SegmentRef) -> None:
-        """Append a segment to the chains of key groups that are not past it."""
-        groups, shares = np.array(segment.key_groups, np.int64), _shares(segment)
-        is_new = self.snapshot_version[groups] < segment.epoch
-        self.version[groups] = np.maximum(self.version[groups], segment.epoch)
-        self.changelog_bytes[groups[is_new]] += shares[is_new]
-        self.num_segments[groups[is_new]] += 1
-        for chain in map(self.segments.__getitem__, groups[is_new].tolist()):  # by the ten thousand
-            chain.append(segment)
-        self.recent.append((segment, groups))
-        if self.recent[0][0].epoch < segment.epoch - 2 * _RECENT_EPOCHS:
-            self.recent_from = segment.epoch - _RECENT_EPOCHS
-            self.recent = [pair for pair in self.recent if pair[0].epoch > self.recent_from]
+    def add_segments(self, segments: Sequence[SegmentRef]) -> None:
+        """Append segments of one epoch to the chains of key groups that are not past it."""
+        of = SegmentColumns.of(segments)
+        is_new = self.snapshot_version[of.key_groups] < of.epoch
+        groups, at = of.key_groups[is_new], of.at[is_new]
+        self.version[of.key_groups] = np.maximum(self.version[of.key_groups], of.epoch)
+        np.add.at(self.changelog_bytes, groups, of.shares[is_new])
+        np.add.at(self.num_segments, groups, 1)
+        for key_group, number in zip(groups.tolist(), at.tolist(), strict=True):
+            self.segments[key_group].append(segments[number])
+        self.recent.append(of)
+        if self.recent[0].epoch < of.epoch - 2 * _RECENT_EPOCHS:
+            self.recent_from = of.epoch - _RECENT_EPOCHS
+            self.recent = [columns for columns in self.recent if columns.epoch > self.recent_from]
 
     def tail(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
-        """Find the segments that bring the key groups `behind` forward from `floor`.
+        """Find the segments that bring the key groups `behind` up to date from versions `floor`.
 
-        Returns them, and the key groups that have to be looked up one by one.
+        Returns the segments, and key groups whose chains have to be looked up one by one.
         """
         one_by_one = behind & (
             (floor < self.recent_from) | ((self.snapshot_version >= 0) & (floor < self.base))
         )
         behind = behind & ~one_by_one
-        segments = []
-        if behind.any():
-            lowest = int(floor[behind].min())
-            newer = list(takewhile(lambda pair: pair[0].epoch > lowest, reversed(self.recent)))
-            if newer:
-                sizes = [len(groups) for _, groups in newer]
-                of = np.repeat(np.arange(len(newer)), sizes)
-                epochs = np.array([segment.epoch for segment, _ in newer])[of]
-                groups = np.concatenate([groups for _, groups in newer])
-                wanted = behind[groups] & (floor[groups] < epochs)
-                needed = np.bincount(of[wanted], minlength=len(newer))
-                segments = [newer[i][0] for i in np.flatnonzero(needed).tolist()]
+        segments: list[SegmentRef] = []
+        lowest = floor[behind].min(initial=np.iinfo(np.int64).max)
+        for of in takewhile(lambda of: of.epoch > lowest, reversed(self.recent)):
+            wanted = behind[of.key_groups] & (floor[of.key_groups] < of.epoch)
+            needed = np.bincount(of.at[wanted], minlength=len(of.segments))
+            segments += [of.segments[i] for i in np.flatnonzero(needed)[::-1].tolist()]
         return segments, np.flatnonzero(one_by_one)
 
     def add_snapshot(self, snapshot: SnapshotRef) -> None:
@@ -191,8 +220,8 @@ class StateChains:
         """Fill empty chains from a record."""
         for snapshot in manifest.snapshots:
             self.add_snapshot(snapshot)
-        for segment in manifest.segments:
-            self.add_segment(segment)
+        for _, of_epoch in groupby(manifest.segments, lambda segment: segment.epoch):
+            self.add_segments(list(of_epoch))
         for entry in manifest.entries:
             self.version[entry.key_group] = entry.version
             self.base[entry.key_group] = entry.base
@@ -200,9 +229,9 @@ class StateChains:
     def forget_inline_bytes(self, before: int) -> None:
         """Drop bytes that travel with references of epochs earlier than `before`."""
         lighter = _forget_inline_bytes(self.segments, before)
-        for i, (segment, groups) in enumerate(self.recent):
-            if segment.epoch < before:
-                self.recent[i] = (lighter.get(id(segment)) or without_bytes(segment), groups)
+        for of in self.recent:
+            if of.epoch < before:
+                of.segments[:] = [lighter.get(id(s)) or without_bytes(s) for s in of.segments]
         for key_group, snapshot in self.snapshots.items():
             if snapshot.version < before:
                 self.snapshots[key_group] = without_bytes(snapshot)
@@ -220,7 +249,7 @@ def _distinct(lists: Iterable[list[SegmentRef]]) -> list[SegmentRef]:
 
 
 def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict[int, SegmentRef]:
-    """Replace references of epochs earlier than `before` by ones without their bytes.
+    """Replace references of epochs earlier than `before` by references without inline bytes.
 
     Returns identity of a reference → the one in its place.
     """
@@ -234,10 +263,13 @@ def _forget_inline_bytes(lists: Iterable[list[SegmentRef]], before: int) -> dict
     return lighter
 
 
-def _shares(segment: SegmentRef) -> npt.NDArray[np.int64]:
-    """Share the bytes of a segment out among its key groups, by their rows."""
-    ends = np.array((0, *segment.row_ends), np.int64)
-    return (ends[1:] - ends[:-1]) * segment.block.length // max(1, int(ends[-1]))
+def _by_state(segments: Iterable[SegmentRef]) -> list[tuple[StateId, list[SegmentRef]]]:
+    """Return the states that segments change, with theirs; those of rows that wait change none."""
+    by_names: dict[tuple[str, str], list[SegmentRef]] = {}
+    for segment in segments:
+        if segment.kind == "changes":
+            by_names.setdefault((segment.operator, segment.state), []).append(segment)
+    return [(StateId(*names), of) for names, of in by_names.items()]
 
 
 def _share(segment: SegmentRef, key_group: int) -> int:
@@ -274,7 +306,7 @@ class Chains:
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """The states that anything was ever written of, in order."""
+        """States that have chains, in order."""
         return tuple(sorted(self._states))
 
     def become(self, number: int, version: FlowVersion) -> None:
@@ -315,16 +347,20 @@ class Chains:
             yield f"it is of epoch {record.epoch} but the next one is {self.epoch + 1}"
         if record.flow != self.flow:
             yield f"it is of flow version {record.flow} but the one that counts is {self.flow}"
+        sound: Sequence[SegmentRef] = record.segments
+        if not rows_are_sound(sound, self.num_key_groups) or any(
+            segment.epoch != record.epoch for segment in sound
+        ):
+            wrong = {id(s): list(self._segment_problems(s, record)) for s in sound}
+            for problems in wrong.values():
+                yield from problems
+            sound = [segment for segment in sound if not wrong[id(segment)]]
         changed: dict[StateId, npt.NDArray[np.bool_]] = {}
-        for segment in record.segments:
-            wrong = list(self._segment_problems(segment, record))
-            yield from wrong
-            if segment.kind == "changes" and not wrong:
-                seen = changed.setdefault(segment.id, np.zeros(self.num_key_groups, np.bool_))
-                groups = np.array(segment.key_groups, np.int64)
-                for key_group in groups[seen[groups]].tolist():
-                    yield f"two segments change key group {key_group} of '{segment.id}'"
-                seen[groups] = True
+        for state, segments in _by_state(sound):
+            times = np.bincount(SegmentColumns.of(segments).key_groups, None, self.num_key_groups)
+            for key_group in np.flatnonzero(times > 1).tolist():
+                yield f"two segments change key group {key_group} of '{state}'"
+            changed[state] = times > 0
         for state, seen in sorted(changed.items()):
             if state.state.startswith(BROADCAST):
                 continue
@@ -352,7 +388,7 @@ class Chains:
             yield f"what it names was written under flow version {flow}, not {record.flow}"
 
     def _segment_problems(self, segment: SegmentRef, record: CommitRecord) -> Iterator[str]:
-        """Yield what is wrong with a segment of a record that follows these chains."""
+        """Yield problems of a record's segment, given the chains before it."""
         where = f"the {segment.kind} segment of '{segment.id}', lane {segment.lane},"
         if segment.epoch != record.epoch:
             yield f"{where} is of epoch {segment.epoch}"
@@ -369,8 +405,8 @@ class Chains:
         for segment in record.segments:
             if segment.kind == "waiting":
                 self._waiting.setdefault(segment.operator, WaitingRows()).add(segment)
-            else:
-                self._grown(segment.id).add_segment(segment)
+        for state, segments in _by_state(record.segments):
+            self._grown(state).add_segments(segments)
         for snapshot in record.snapshots:
             self._grown(snapshot.id).add_snapshot(snapshot)
         self.epoch = record.epoch
@@ -384,9 +420,9 @@ class Chains:
         return self.since(state, key_group, -1)
 
     def since(self, state: StateId, key_group: int, version: int) -> KeyGroupChain:
-        """Return the chain that brings a table at `version` forward; often an empty one.
+        """Return the chain from `version` to this epoch's version; empty without changes.
 
-        A table that starts from the snapshot is to be replaced by it, not merged with it.
+        If the chain has a snapshot, it replaces the entries of the key group.
         """
         chains = self.of(state)
         segments = chains.segments[key_group]
@@ -411,10 +447,10 @@ class Chains:
     ) -> tuple[list[SegmentRef], dict[int, KeyGroupChain]]:
         """Return the segments and chains that bring many key groups forward.
 
-        `floor`: shape ``(num_key_groups,)``: version that is held of each key group.
-        `needed`: shape ``(num_key_groups,)``: those that are to be brought forward.
-        Returns every segment that some of them need, once; and key group → its chain (see `since`),
-        for those that begin with a snapshot or are far behind.
+        `floor`: shape ``(num_key_groups,)``: present version of each key group's copy. `needed`:
+        shape ``(num_key_groups,)``: mask of key groups to bring up to date. Returns all segments
+        that these need, each once; and key group → its chain (see `since`), for those that begin
+        with a snapshot or are far behind.
         """
         chains = self.of(state)
         segments, others = chains.tail(floor, (chains.version > floor) & needed)
@@ -445,9 +481,9 @@ class Chains:
         return sorted(self._waiting_of(operator).segments)
 
     def segments(self, state: StateId | None = None) -> list[SegmentRef]:
-        """Return the segments that some chain needs, of one state or of all, in order of epochs.
+        """Return the segments that chains need, of one state or of all, in order of epochs.
 
-        With those that wait, where all are asked for.
+        For all states, segments of wait buffers are included.
         """
         if state is not None:
             return self.of(state).distinct()
@@ -479,7 +515,7 @@ class Chains:
         return frozenset({self.flow, *(s.flow for s in segments), *(s.flow for s in snapshots)})
 
     def blocks(self) -> Iterator[BlockRef]:
-        """Every block that some chain needs."""
+        """Yield every block that a chain needs."""
         for segment in self.segments():
             yield segment.block
         for snapshot in self.snapshots():
@@ -554,19 +590,17 @@ def choose_snapshots(
 ) -> list[int]:
     """Choose key groups of one state to write a snapshot of in the next epoch.
 
-    A snapshot is worth it once reading the changelog of a key group costs `growth` times what
-    reading its snapshot costs. Rewriting then costs at most ``1 + 1 / growth`` times what was
-    written to the changelog since the last snapshot, so over any time the state is rewritten a
-    constant factor of what was changed, however large it is and whatever the pattern of changes
-    (the argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
+    A snapshot is due once reading a key group's changelog costs `growth` times as much as reading
+    its last snapshot. Rewriting then costs at most ``1 + 1 / growth`` times the bytes written to
+    the changelog since the last snapshot, so in the long run the bytes of snapshots are a constant
+    factor of the bytes of changes, whatever the size of the state and the pattern of changes (the
+    argument of logarithmic methods and LSM trees; O'Neil et al., Acta Informatica 1996).
 
-    `budget_bytes`: how much to write at most. The most urgent key group is chosen even if it alone
-    is larger, so that it is not put off for ever; a budget of 0 chooses nothing.
-    `growth`: how far a changelog may outgrow its snapshot, as a ratio.
-    `segment_overhead_bytes`: what opening a segment costs, however short it is, in bytes that could
-    be read in the same time.
-    Returns key groups, the one whose changelog has outgrown its snapshot the most first; ties in
-    order of key groups.
+    `budget_bytes`: maximum bytes to write. The most urgent key group is chosen even if it alone is
+    larger, so that it is not postponed for ever; a budget of 0 chooses nothing. `growth`: ratio of
+    changelog to snapshot at which a snapshot is due. `segment_overhead_bytes`: fixed cost of
+    opening a segment, in bytes that could be read in the same time. Returns key groups by
+    descending ratio; ties in order of key groups.
     """
     chosen_from = np.zeros(chains.num_key_groups, np.bool_)
     chosen_from[key_groups] = True

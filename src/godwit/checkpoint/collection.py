@@ -89,10 +89,10 @@ def collect(log: CommitLog) -> Collected:
 
 @contextmanager
 def reading(storage: CheckpointStorage) -> Iterator[None]:
-    """Context for reading a checkpoint that a query may be running on.
+    """Context for reading a checkpoint while a query may run on it and delete old files.
 
-    Raises `EpochCollectedError` in place of the error of a missing file, if no retained epoch needs
-    the file any more.
+    Raises `EpochCollectedError` in place of the error of a missing file if the file was deleted
+    because no retained epoch needs it.
     """
     try:
         yield
@@ -104,7 +104,7 @@ def reading(storage: CheckpointStorage) -> Iterator[None]:
 
 
 def unless_collected(storage: CheckpointStorage, error: CorruptCheckpointError) -> CheckpointError:
-    """Return the error to raise for a missing file: another one if it was collected meanwhile."""
+    """Return the error for a missing file: `EpochCollectedError` if it was deleted as garbage."""
     file = str(error.context.get("file", ""))
     if not collected_since(storage, [file]):
         return error
@@ -272,7 +272,7 @@ def inspect(storage: CheckpointStorage) -> CheckpointSummary:
 
 
 def _positions(log: CommitLog) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """Yield what each of Godwit's own sources reads, and how far it is read."""
+    """Yield source → its identity and position, for Godwit's own sources."""
     batch = None if log.latest is None else log.latest.last_batch
     if batch is not None:
         for name, position in batch.positions.items():
@@ -324,13 +324,13 @@ def copy_checkpoint(
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, with Spark's part, as of its latest epoch.
 
-    A query may be running on `source`, since what is committed never changes; if a collection
-    deletes files meanwhile, the copy begins again from a later epoch. There must be nothing at
-    `target` yet. The identity is written last, so an interrupted copy is no checkpoint.
+    A query may run on `source`, since committed files do not change; if old files are deleted
+    meanwhile, the copy begins again from a later epoch. `target` must not exist or be empty. The
+    identity is written last, so an interrupted copy is no checkpoint.
 
-    The copy is a query of its own: it has another id, both for sinks, which keep apart the epochs
-    of different queries, and for Spark, which refuses two running queries of one id. `same_query`
-    keeps the id, for a backup or a move: only one of the two may ever be started then.
+    The copy gets another query id, both for sinks, which store epochs per query, and for Spark,
+    which refuses two running queries with one id. `same_query` keeps the id, for a backup or a
+    move: then only one of the two may be started afterwards.
     """
     if any(target.list(directory) for directory in ("", COMMITS, BLOCKS, SPARK)):
         raise CheckpointError(

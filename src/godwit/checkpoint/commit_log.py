@@ -231,8 +231,8 @@ class CommitLog:
     def edits(self) -> tuple[EditRecord, ...]:
         """Edits of the current flow version that the next one applies, in order.
 
-        Each names the one before it, the flow version and the latest record by their digests;
-        raises `CorruptCheckpointError` for one that was written for another checkpoint.
+        Each has the digests of the edit before it, the flow version and the latest record; raises
+        `CorruptCheckpointError` for an edit of another checkpoint.
         """
         edits: list[EditRecord] = []
         previous = ""
@@ -250,7 +250,7 @@ class CommitLog:
         return tuple(edits)
 
     def next_edit(self, edit: EditRecord) -> EditRecord:
-        """Give an edit the next number, and add the digests of its predecessors."""
+        """Return an edit with the next number and the digests of its predecessors."""
         return msgspec.structs.replace(
             edit,
             number=max(self.edit_numbers(), default=-1) + 1,
@@ -271,7 +271,7 @@ class CommitLog:
         return [(edit, digest) for edit, digest in edits if edit.flow == self.flow]
 
     def _known_digest(self, epoch: int) -> str:
-        """Digest of an epoch's record; empty if the record is collected."""
+        """Digest of an epoch's commit record; empty if it was removed, or cannot be read."""
         with suppress(CorruptCheckpointError):
             return self.digest(epoch)
         return ""
@@ -366,7 +366,7 @@ class CommitLog:
         return self._load(commit_path(epoch), CommitRecord)[1]
 
     def _require_retained(self, epoch: int) -> None:
-        """Refuse an epoch whose state is not readable any more."""
+        """Raise `CheckpointError` if an epoch is not retained."""
         if epoch not in self.retained_epochs:
             retained = self.retained_epochs
             there_are = (
@@ -448,7 +448,7 @@ class CommitLog:
         self.flow = number
 
     def use_plan(self, plan: PhysicalPlan) -> None:
-        """Commit epochs under a physical plan from the next one on."""
+        """Use a physical plan for the commits of the next epochs."""
         if self.plan < 0 or plan != self.physical_plan:
             self.plan = create_numbered(self.storage, PLANS, plan, after=self.plan)
 

@@ -10,6 +10,10 @@ everything that reads the checkpoint knows already.  What the key had counts unt
 
 A source of Godwit's own may go on from its position though it reads something else: an epoch of its
 own forgets what it read.
+
+Rows that wait in loops are named by the last record alone, so the record of such an epoch names
+them again.  So is the output of the last epoch: a sink that has not got it would never do so, and
+such an epoch is refused until the journal says that it was delivered, or the user does.
 """
 
 from __future__ import annotations
@@ -21,13 +25,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.blocks import BlockWriter, encode_batch, read_block
 from godwit.checkpoint.chains import rows_of
 from godwit.checkpoint.entries import BatchCache, StateRows, in_utc, pack_entries
 from godwit.checkpoint.evolution import edited
 from godwit.checkpoint.framing import encode_record
+from godwit.checkpoint.journal import read_run
 from godwit.checkpoint.records import (
     ANY_IDENTITY,
+    FED_BACK,
     EditRecord,
     SegmentRef,
     StateId,
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
+    from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
@@ -117,10 +124,12 @@ def remove_key(
     matches: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]],
     *,
     key: str,
+    delivered: bool = False,
 ) -> dict[str, int]:
     """Commit an epoch that removes a key's state.
 
-    `matches`: says of n rows of key columns which are that key, shape ``(n,)``.
+    `matches`: says of n rows of key columns which are that key, shape ``(n,)``. `delivered`:
+    whether the user says that sinks have the last epoch.
     """
     version = log.version(log.flow)
     target = version.operator(operator)
@@ -177,19 +186,81 @@ def remove_key(
                 "of the checkpoint of an earlier epoch.",
                 operator=operator,
             )
+    _commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
+    return counts
+
+
+def _commit_edit(
+    log: CommitLog,
+    latest: CommitRecord,
+    before: BatchRef | None,
+    *,
+    segments: Iterable[SegmentRef] = (),
+    delivered: bool,
+) -> None:
+    """Commit an epoch without input, with the given segments, after the last epoch.
+
+    `before`: last committed batch, from which sources go on.
+
+    Raises `CheckpointError` if sinks may lack the last epoch.
+    """
+    with_rows = {ref.sink for ref in latest.outputs if ref.rows}
+    # Its record has no rows for a sink, which is not the whole result of any.
+    sinks = {
+        name: msgspec.structs.replace(sink, complete=False)
+        if sink.complete
+        else msgspec.structs.replace(
+            sink, before=latest.epoch if name in with_rows else sink.before
+        )
+        for name, sink in latest.sinks.items()
+    }
+    changed_only = {name for name in with_rows & {*sinks} if not latest.sinks[name].complete}
+    if changed_only and not delivered and not _was_delivered(log, latest):
+        raise CheckpointError(
+            f"Epoch {latest.epoch}, the last one, has rows for "
+            f"{', '.join(map(repr, sorted(changed_only)))}, and nothing says that they were "
+            "delivered. This change is an epoch of its own, and only the last epoch is delivered "
+            "at a start.",
+            remedy="Start the query once, which delivers them. Then, or if you see them at the "
+            "target already, say so: --delivered.",
+        )
     log.commit(
         msgspec.structs.replace(
             latest,
             epoch=latest.epoch + 1,
             batch=None,
-            before=latest.last_batch,
+            before=before,
             segments=tuple(segments),
             snapshots=(),
-            outputs=(),
+            outputs=_still_fed_back(log, latest),
             consumed={},
+            sinks=sinks,
         )
     )
-    return counts
+
+
+def _was_delivered(log: CommitLog, latest: CommitRecord) -> bool:
+    """Return whether the journal shows that an epoch was delivered.
+
+    Only what the run says that committed it: a journal outlives epochs that a repair takes back.
+    """
+    said = (entry.get("event") for entry in read_run(log.storage, latest.run_id))
+    found = (event for event in said if isinstance(event, dict))
+    return any(e.get("kind") == "EpochCommitted" and e.get("epoch") == latest.epoch for e in found)
+
+
+def _still_fed_back(log: CommitLog, latest: CommitRecord) -> tuple[OutputRef, ...]:
+    """Write the rows that the last epoch fed back again, as output of the new epoch."""
+    refs = [ref for ref in latest.outputs if ref.rows and ref.sink.startswith(FED_BACK)]
+    if not refs:
+        return ()
+    with BlockWriter(log.storage, epoch=latest.epoch + 1, name="loops") as writer:
+        for ref in refs:
+            writer.add(read_block(log.storage, ref.block))
+        blocks = writer.close()
+    return tuple(
+        msgspec.structs.replace(ref, block=block) for ref, block in zip(refs, blocks, strict=True)
+    )
 
 
 _Entries = list[tuple[int, npt.NDArray[np.int64], pa.RecordBatch]]
@@ -252,7 +323,11 @@ def _removals(
 
 
 def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -> pa.Array:
-    """Build a state column of placeholder values."""
+    """Return the values of a state column in `count` removals: placeholders, which nobody reads.
+
+    `text`: name of the column's type. `types`: name → type, of columns found in the checkpoint;
+    raises `CheckpointError` if it is not among them.
+    """
     dtype = types.get(text)
     if dtype is None:
         raise CheckpointError(
@@ -266,10 +341,10 @@ def _blank(name: str, text: str, count: int, types: Mapping[str, pa.DataType]) -
     return pa.array([0] * count, dtype) if dtype == pa.int64() else pa.nulls(count, dtype)
 
 
-def keep_position(log: CommitLog, source: str) -> None:
+def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> None:
     """Allow a source of Godwit's own to read other data from its present position.
 
-    The last committed batch has its position.
+    The last committed batch has its position. `delivered`: as for `remove_key`.
     """
     latest = log.latest
     assert latest is not None
@@ -282,15 +357,5 @@ def keep_position(log: CommitLog, source: str) -> None:
             uri=log.storage.uri,
         )
     identities = {**known, source: ANY_IDENTITY}
-    log.commit(
-        msgspec.structs.replace(
-            latest,
-            epoch=latest.epoch + 1,
-            batch=None,
-            before=msgspec.structs.replace(latest.last_batch, identities=identities),
-            segments=(),
-            snapshots=(),
-            outputs=(),
-            consumed={},
-        )
-    )
+    before = msgspec.structs.replace(latest.last_batch, identities=identities)
+    _commit_edit(log, latest, before, delivered=delivered)

@@ -51,7 +51,7 @@ class StateRows:
     removed: npt.NDArray[np.bool_] | None = None
 
     def then(self, others: StateRows) -> StateRows:
-        """Append other entries; none of either is a removal."""
+        """Return these entries followed by others; neither has removals."""
         return StateRows(
             hashes=np.concatenate([self.hashes, others.hashes]),
             keys=pa.concat_batches([self.keys, others.keys]),
@@ -117,7 +117,7 @@ class EntryLayout:
     def _upgraded(
         self, values: pa.RecordBatch, upgrade: StateUpgrade, columns: Sequence[pa.Array]
     ) -> pa.RecordBatch:
-        """Upgrade states; an error about one of them names its key."""
+        """Return upgraded states; an error names the state's key."""
         try:
             return upgrade(values)
         except GodwitError as error:
@@ -205,7 +205,7 @@ def aligned(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBat
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with instants in UTC, as they are stored; no copy."""
+    """Return a batch with its timestamps in time zone UTC, as they are stored; no copy."""
     types = [_utc(field.type) for field in batch.schema]
     if types == batch.schema.types:
         return batch
@@ -221,7 +221,7 @@ def _utc(dtype: pa.DataType) -> pa.DataType:
 
 
 def _as_type(column: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Cast instants to another time zone; refuse any other difference of types."""
+    """Cast timestamps to another time zone; raise for any other difference of types."""
     if column.type == dtype:
         return column
     if type_text(column.type) != type_text(dtype):

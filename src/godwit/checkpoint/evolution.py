@@ -102,7 +102,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()  # operators of the previous version whose state is gone
 
     def operator(self, name: str) -> OperatorVersion | None:
-        """Return an operator with state, of the flow or kept; ``None`` if there is none."""
+        """Return an operator with state, of the flow or removed from it; ``None`` if unknown."""
         return self.operators.get(name) or self.kept.get(name)
 
     def parts_of(self, name: str) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part for part, operator in every.items() if operator.part_of == name)
 
     def name_before(self, operator: str) -> str | None:
-        """Name of an operator in the previous version; ``None`` if it was not there."""
+        """Return an operator's name in the previous version; ``None`` if it is new."""
         for old, new in self.renamed.items():
             if new == operator:
                 return old
@@ -119,12 +119,12 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def type_text(dtype: pa.DataType) -> str:
-    """Describe a type; the zone in which instants are shown is left out."""
+    """Return a type as text, without the time zone of timestamps."""
     return _in_utc(str(dtype))
 
 
 def columns_of(schema: Iterable[pa.Field]) -> Columns:
-    """Describe columns."""
+    """Return columns as stored in a checkpoint: name and type as text."""
     return tuple((field.name, type_text(field.type)) for field in schema)
 
 
@@ -145,7 +145,7 @@ def without_zones(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as it comes back from a record: tuples as lists."""
+    """Return `value` as decoded from a record: tuples become lists."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
@@ -167,7 +167,7 @@ class WrittenState:
         return _still_counting(description, ())
 
     def live_in(self, today: StateDescription) -> frozenset[str]:
-        """Names of the columns that still mean the same today."""
+        """Return the names of stored columns whose meaning has not changed."""
         results = _results(self.description)
         if results is None:
             return self.live
@@ -242,7 +242,7 @@ def _still_counting(
 
 
 def _results(description: StateDescription) -> dict[str, Any] | None:
-    """Return the results of an aggregating operator by name; ``None`` of other operators."""
+    """Return result → description of an aggregating operator; ``None`` for other operators."""
     is_aggregate = description.codec == "arrow" and isinstance(description.type, dict)
     return description.type if is_aggregate else None
 
@@ -253,7 +253,7 @@ def _columns_of_results(results: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
-    """Names of the fields of every record that a state of Python values may hold."""
+    """Return class → names of its fields, for the classes in a state of Python values."""
     if description is None or description.codec != "msgpack":
         return {}
     return {
@@ -264,7 +264,7 @@ def _records(description: StateDescription | None) -> dict[str, frozenset[str]]:
 
 
 def differences(where: str, old: Any, new: Any) -> Iterator[str]:
-    """Describe in what way two plain values differ, field by field."""
+    """Yield descriptions of the differences of two plain values, field by field."""
     yield from _differences(where, (), plain(old), plain(new))
 
 
@@ -301,9 +301,9 @@ def insist_on_compatible(
     remedy: str = _START_EMPTY,
     **context: Any,
 ) -> None:
-    """Refuse state whose meaning differs from today's description.
+    """Raise `CheckpointMismatchError` if stored state differs from its present description.
 
-    `problems`: what the caller has found to differ already.
+    `problems`: differences that the caller has found.
     """
     every = [*problems, *changed_meaning(stored, today)]
     if (stored.codec == "arrow") != (today.codec == "arrow"):
@@ -315,10 +315,9 @@ def insist_on_compatible(
 
 
 def changed_meaning(stored: StateDescription, today: StateDescription) -> Iterator[str]:
-    """Yield changes by which stored entries or rows would mean something else.
+    """Yield changes by which stored entries or rows would be interpreted differently.
 
-    Meanings that only one of the two descriptions has are not compared: an earlier version did not
-    write them down, or there is nothing yet, or no more, that has them.
+    Only properties that both descriptions have are compared, since earlier versions stored fewer.
     """
     yield from differences("entries", stored.entries, today.entries)
     yield from differences(
@@ -350,7 +349,7 @@ def changed_columns(stored: Columns, today: Columns, *, are_rows: bool) -> Itera
 def refuse(
     what: str, problems: Iterable[str], remedy: str, **context: Any
 ) -> CheckpointMismatchError:
-    """Return the error that something stored does not fit, with every difference."""
+    """Return the error for stored data that does not fit, with every difference."""
     problems = list(problems)
     return CheckpointMismatchError(
         f"{what} in the checkpoint does not fit: {'; '.join(problems)}.",
@@ -363,7 +362,7 @@ def refuse(
 def unfit(
     uri: str, problems: Sequence[str], why: str = "", *, remedy: str
 ) -> CheckpointMismatchError:
-    """Return the error that a flow does not fit its checkpoint."""
+    """Return the error for a flow that does not fit its checkpoint."""
     return CheckpointMismatchError(
         f"The checkpoint {uri!r} does not fit this flow: {'; '.join(problems)}. {why}".rstrip(),
         remedy=remedy,
@@ -382,9 +381,9 @@ def _changed_values(where: str, was: Any, now: Any) -> Iterator[str]:
 
 
 def _exchanged(was: Any, now: Any) -> Iterator[str]:
-    """Yield what has changed places, such as the sides of a join: each name has another's origin.
+    """Yield names that were swapped, such as the sides of a join: each has another's origin.
 
-    Origins are compared by what all of them say, since an earlier version may have said less.
+    Origins are compared by their common fields, since earlier versions may have stored fewer.
     """
     if not (was and now):
         return
@@ -412,6 +411,8 @@ def _sorted_windows(windows: Any) -> Any:
 
 _TIMERS = "timers"
 """State that holds the timers of an operator of several states."""
+_PARTS = "parts"
+"""State that holds the parts of hot keys of an operator with `merge`."""
 _CLOCK = "clock of timers"
 """Entry of `StateDescription.means` of a state that holds timers."""
 
@@ -437,9 +438,9 @@ def changes_to(
     uri: str,
     edits: Sequence[EditRecord] = (),
 ) -> FlowChanges:
-    """Compare today's flow with the stored one; refuse what does not fit.
+    """Compare the present flow with the stored one; raise if it does not fit.
 
-    `stored`: the version that counts in the checkpoint; ``None`` before the first epoch.
+    `stored`: version of the last committed epoch; ``None`` before the first.
     """
     if stored is None:
         return FlowChanges(
@@ -533,7 +534,7 @@ def _origin(renamed: Mapping[str, str], name: str) -> str:
 
 
 def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
-    """Refuse other sources; that a single one was renamed makes no difference to Spark."""
+    """Raise if DataFrame sources were added or removed; a single one may be renamed."""
     if len(today.sources) == len(stored.sources) == 1 or today.sources == stored.sources:
         return
     if not stored.sources:  # all were of Godwit's own, so Spark has no numbers yet
@@ -552,7 +553,7 @@ def _check_sources(today: FlowVersion, stored: FlowVersion, uri: str) -> None:
 
 
 def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> dict[str, str]:
-    """Return the event-time column of every source; refuse one that was replaced by another."""
+    """Return source → event-time column; raise if the column of a source was replaced."""
     before = dict(stored.times)
     if len(today.sources) == len(stored.sources) == 1:  # it may have another name now
         (was,), (now,) = stored.sources, today.sources
@@ -592,6 +593,8 @@ def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> It
     lost = sorted(before.states.keys() - now.states.keys())
     if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
         return  # timers come and go
+    if lost == [_PARTS]:
+        return  # where keys are in parts, recovery refuses
     if lost == ["state"]:
         yield (
             f"operator {name!r} kept a single state, which is a state named 'state' among several: "
@@ -618,7 +621,7 @@ def _changed_results(name: str, before: OperatorVersion, now: OperatorVersion) -
 
 
 def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
-    """Yield in words where key columns differ; hot keys have one more, their part."""
+    """Yield differences of key columns; operators with divided keys have a part column more."""
     part = (f"{RESERVED_PREFIX}_part", "int32")
     if part in was and part not in now:
         yield f"{where}it had spread=, and has none"
@@ -629,7 +632,7 @@ def _changed_keys(where: str, was: Columns, now: Columns) -> Iterator[str]:
 
 
 def _changed_sinks(today: FlowVersion, stored: FlowVersion) -> Iterator[str]:
-    """Yield columns of sinks that are new, gone or of another type."""
+    """Yield columns of sinks that were added, removed or changed in type."""
     for sink, columns in today.sinks.items():
         where = f"sink {sink}: "
         yield from differences(where, dict(stored.sinks.get(sink, columns)), dict(columns))
@@ -652,7 +655,7 @@ def _lost_unnamed(
 
 
 def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> dict[str, str]:
-    """Old name → new name, for renamings not done yet."""
+    """Return old name → new name, for renamings that are not applied yet."""
     renamings = {name: o.formerly for name, o in today.operators.items() if o.formerly}
     renamed: dict[str, str] = {}
     for new, old in renamings.items():
@@ -683,11 +686,11 @@ def _renamed(today: FlowVersion, stored: FlowVersion, problems: list[str]) -> di
 
 
 def _exchanged_again(today: FlowVersion, stored: FlowVersion, new: str, old: str) -> bool:
-    """Return whether operators that exchanged their names have done so once more.
+    """Return whether operators that exchanged their names have exchanged them again.
 
-    The program says the same as after the first time; but what is behind a name now was behind the
-    one that it says it was.  Code that is new tells nothing, so one such operator is enough, unless
-    another is still what it was.
+    ``formerly=`` is the same as after the first exchange, so origins are compared: one that equals
+    the stored origin of its ``formerly`` name shows an exchange, unless another equals that of its
+    own name. Changed code shows nothing.
     """
     cycle = [new]
     while old != new:

@@ -16,6 +16,7 @@ import hashlib
 import re
 import struct
 import zlib
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -47,7 +48,7 @@ from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 from godwit.model.key_groups import MAX_NUM_KEY_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from godwit.checkpoint.storage import CheckpointStorage
 
@@ -64,7 +65,7 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
-    """Yield what is wrong with an identity."""
+    """Yield problems of an identity record."""
     if not 1 <= identity.num_key_groups <= MAX_NUM_KEY_GROUPS:
         yield f"it has {identity.num_key_groups} key groups, not 1 to {MAX_NUM_KEY_GROUPS}"
     yield from _not_hexadecimal(identity, "query_id", "history")
@@ -73,13 +74,13 @@ def _identity(identity: FlowIdentity, _number: int) -> Iterator[str]:
 
 
 def _run(run: RunRecord, number: int) -> Iterator[str]:
-    """Yield what is wrong with a record of a run."""
+    """Yield problems of a record of a run."""
     if run.number != number:
         yield f"it is of run {run.number}"
 
 
 def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
-    """Yield what is wrong with a segment of the journal."""
+    """Yield problems of a segment of the journal."""
     if segment.number != number:
         yield f"it is of segment {segment.number}"
     for entry in segment.entries:
@@ -89,7 +90,7 @@ def _journal(segment: JournalSegment, number: int) -> Iterator[str]:
 
 
 def _edit(edit: EditRecord, number: int) -> Iterator[str]:
-    """Yield what is wrong with an edit."""
+    """Yield problems of an edit record."""
     if edit.number != number:
         yield f"it is of edit {edit.number}"
     yield from _out_of_bounds(edit, flow=_NUMBER, epoch=(-1, _NUMBER[1]))
@@ -97,7 +98,7 @@ def _edit(edit: EditRecord, number: int) -> Iterator[str]:
 
 
 def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
-    """Yield what is wrong with a flow version."""
+    """Yield problems of a flow version."""
     if not -1 <= flow.previous < number:
         yield f"it follows flow version {flow.previous}"
     operators = [*flow.operators.values(), *flow.kept.values()]
@@ -109,7 +110,7 @@ def _flow(flow: FlowVersion, number: int) -> Iterator[str]:
 
 
 def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
-    """Yield what is wrong with a physical plan."""
+    """Yield problems of a physical plan."""
     names = [component.name for component in plan.components]
     operators = [name for component in plan.components for name in component.operators]
     for what, listed in (("a component", names), ("an operator", operators)):
@@ -122,7 +123,7 @@ def _plan(plan: PhysicalPlan, _number: int) -> Iterator[str]:
 
 
 def _commit(record: CommitRecord, number: int) -> Iterator[str]:
-    """Yield what is wrong with a commit record."""
+    """Yield problems of a commit record."""
     if record.epoch != number:
         yield f"it is of epoch {record.epoch}"
         return
@@ -146,7 +147,8 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
         if record.last_batch.positions.keys() != record.last_batch.identities.keys():
             yield "it has positions of other sources than identities"
         yield from plain_problems("a position", record.last_batch.positions)
-    for times in (record.watermarks, record.newest, record.expired, record.reached):
+    kept = {name: since for name, (since, _) in record.kept.items()}
+    for times in (record.watermarks, record.newest, record.expired, record.reached, kept):
         for name, time in times.items():
             if abs(time) > _EVENT_TIME:
                 yield f"the event time of {name!r:.200} is {time} microseconds"
@@ -193,7 +195,7 @@ def _commit(record: CommitRecord, number: int) -> Iterator[str]:
 
 
 def _manifest(manifest: Manifest, number: int) -> Iterator[str]:
-    """Yield what is wrong with a manifest."""
+    """Yield problems of a manifest."""
     if manifest.epoch != number:
         yield f"it is of epoch {manifest.epoch}"
         return
@@ -260,14 +262,41 @@ def _out_of_bounds(record: object, **bounds: tuple[int, int]) -> Iterator[str]:
 
 
 def _segment(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield what is wrong with a reference to a segment."""
+    """Yield problems of a reference to a segment."""
     yield from _out_of_bounds(segment, flow=_NUMBER, lane=_NUMBER)
     yield from _block(segment.block)
     yield from row_problems(segment, num_key_groups)
 
 
+def flat(parts: Iterable[Sequence[int]], size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Concatenate sequences of `size` integers in all."""
+    return np.fromiter(chain.from_iterable(parts), np.int64, size)
+
+
+def rows_are_sound(segments: Sequence[SegmentRef], num_key_groups: int) -> bool:
+    """Return whether `row_problems` has nothing to say of any segment, for all of them at once."""
+    sizes = [len(segment.key_groups) for segment in segments]
+    if sizes != [len(segment.row_ends) for segment in segments]:
+        return False
+    count = sum(sizes)
+    if not count:
+        return True
+    try:
+        key_groups = flat((segment.key_groups for segment in segments), count)
+        ends = flat((segment.row_ends for segment in segments), count)
+    except OverflowError:
+        return False
+    if key_groups.min() < 0 or key_groups.max() >= num_key_groups:
+        return False
+    if ends.min() < _SIZE[0] or ends.max() > _SIZE[1]:
+        return False
+    at = np.repeat(np.arange(len(sizes)), sizes)
+    ascend = (key_groups[1:] > key_groups[:-1]) & (ends[1:] >= ends[:-1])
+    return bool((ascend | (at[1:] != at[:-1])).all())
+
+
 def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
-    """Yield what is wrong with a segment's key groups and row ends."""
+    """Yield problems of a segment's key groups and row ends."""
     if len(segment.key_groups) != len(segment.row_ends):
         yield (
             f"a segment has {len(segment.key_groups)} key groups and {len(segment.row_ends)} ends "
@@ -284,7 +313,7 @@ def row_problems(segment: SegmentRef, num_key_groups: int) -> Iterator[str]:
 
 
 def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator[str]:
-    """Yield what is wrong with a reference to a snapshot."""
+    """Yield problems of a reference to a snapshot."""
     yield from _out_of_bounds(
         snapshot, flow=_NUMBER, key_group=(0, num_key_groups - 1), version=(0, last), rows=_SIZE
     )
@@ -292,7 +321,7 @@ def _snapshot(snapshot: SnapshotRef, num_key_groups: int, last: int) -> Iterator
 
 
 def _block(block: BlockRef) -> Iterator[str]:
-    """Yield what is wrong with a reference to a block."""
+    """Yield problems of a reference to a block."""
     if number_in(block.file) is None or not block.file.startswith((f"{BLOCKS}/", f"{COMMITS}/")):
         yield f"a block is in {block.file!r:.200}, which is no file of blocks"
     if block.data:
@@ -311,7 +340,7 @@ def _integers(values: Iterable[int], minimum: int, maximum: int) -> np.ndarray[A
 
 
 def plain_problems(what: str, value: Any) -> Iterator[str]:
-    """Yield what is wrong with a value: not plain, or nested too deep."""
+    """Yield problems of a value: not plain, or nested too deeply."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         deeper: list[Any] = []
@@ -398,7 +427,7 @@ def _other_format(version: int, path: str) -> CheckpointMismatchError:
 
 
 def _frame_problem(view: memoryview) -> str:
-    """Return what is wrong with the frame of a record; empty if nothing."""
+    """Return the problem of a record's frame; empty if there is none."""
     if len(view) < ALIGNMENT:
         return f"it is truncated to {len(view)} bytes"
     magic, start, length, checksum, head_checksum = _HEADER.unpack_from(view)

@@ -85,13 +85,13 @@ class Hydration:
     def bring_forward(
         self, needed: npt.NDArray[np.bool_], keep_up: npt.NDArray[np.bool_] | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Bring key groups to the committed version.
+        """Bring copies of key groups up to the committed version.
 
-        `needed`: shape ``(num_key_groups,)``: those that are needed.
-        `keep_up`: shape ``(num_key_groups,)``: others that are brought forward only where that
-        takes no more than what the last epoch changed of them, or what is missing of a copy: so
-        that none falls behind for being touched seldom, and none is restored before it is needed.
-        Returns shape ``(num_key_groups,)``: which of `needed` are left cold.
+        `needed`: shape ``(num_key_groups,)``: mask of key groups that this epoch needs. `keep_up`:
+        shape ``(num_key_groups,)``: mask of others, which are brought up to date only if that needs
+        no more than the changes of the last epoch, or the rest of a copy. So copies that are rarely
+        used do not fall behind, and no state is loaded before it is needed. Returns shape
+        ``(num_key_groups,)``: mask of `needed` key groups that are not up to date.
         """
         eligible = needed if keep_up is None else needed | keep_up
         key_groups = np.flatnonzero(eligible)
@@ -181,7 +181,7 @@ class Hydration:
 
 
 def _size(parts: Sequence[Changes]) -> int:
-    """Count the entries in some changes."""
+    """Return the number of entries in a list of changes."""
     return sum(len(part.hashes) for part in parts)
 
 
@@ -208,8 +208,8 @@ def recover_chains(
 ) -> dict[int, KeyGroupChain]:
     """Read the full chains of some key groups from the checkpoint, at a committed epoch.
 
-    `state` goes by its names in that epoch. This reads a manifest and the records after it: for
-    executors that turn out to hold less than the driver believed, and only for those.
+    `state` has its name of that epoch. This reads a manifest and the records after it; it is used
+    only by executors that have less state than the driver assumed.
     """
     if epoch < 0:
         return {}
@@ -243,9 +243,9 @@ class _Pack(msgspec.Struct, frozen=True, kw_only=True):
 def pack_copies(
     local: LocalState, key_groups: npt.NDArray[np.int64], *, run_id: str, state: str
 ) -> Iterator[bytes]:
-    """Serialise copies of key groups, ascending; missing ones are skipped.
+    """Yield serialised copies of key groups, ascending; missing ones are skipped.
 
-    Lanes may go on writing them meanwhile: a key group is copied between the changes of two epochs.
+    Lanes may write meanwhile: a key group is copied atomically, between the changes of two epochs.
     """
     present = key_groups[local.refresh(key_groups) >= 0]
     ends = np.cumsum(local.state_bytes(present))

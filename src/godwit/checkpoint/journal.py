@@ -8,8 +8,10 @@ journal: whatever of it is lost, damaged or late costs a line of history and not
 An entry is one kind and its values, such as ``{"event": {...}}`` (`Event.to_dict`), ``{"progress":
 {...}}`` (figures of an epoch, as in ``query.recentProgress``), ``{"sources": {...}}`` (how far
 behind the sources are) and, now and then, ``{"load": {...}}`` (`LoadSummary.to_dict`),
-``{"stream": {...}}`` (figures of the same epochs, `godwit.adapt.stream_record`) and
-``{"controller": {...}}`` (what the next run's controller goes on from).  Readers take what they
+``{"stream": {...}}`` (figures of the same epochs, `godwit.adapt.stream_record`), ``{"flow":
+{...}}`` and ``{"placement": {...}}`` (the graph, and where key groups are,
+`godwit.adapt.run_record`), and ``{"controller": {...}}`` (what the next run's controller goes on
+from).  Readers take what they
 know and leave the rest.
 """
 
@@ -27,7 +29,7 @@ from godwit.model.errors import GodwitError
 from godwit.model.secrets import hidden_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from godwit.checkpoint.storage import CheckpointStorage
 
@@ -40,6 +42,10 @@ _SEGMENTS_UNWRITTEN = 8
 """Segments that are kept in memory while the storage is away."""
 _LARGEST_BYTES: Final = 32 * 2**20
 """A larger segment is none of ours: an entry is a fraction of this, and a segment starts anew."""
+_MOST_BYTES: Final = 2 * _SEGMENTS_KEPT * _SEGMENT_BYTES
+_MOST_ENTRIES: Final = 20_000
+"""Limits on what is read of a journal that somebody else wrote: its last segments of so many bytes,
+and of each the last entries."""
 _NUMBERS: Final = 10**11
 """A higher number is none of ours either, and none may follow it: names have no room for more."""
 
@@ -123,7 +129,7 @@ class JournalWriter:
             self._numbers.pop(0)
 
     def _write_segment(self, segment: _Segment) -> None:
-        """Write one segment, under another number if its file could not be written."""
+        """Write one segment; if its file cannot be written, retry under the next number."""
         if self._numbers is None:
             self._numbers = sorted(_segments(self._storage))
         if segment.number is None or segment.failures > 1:  # what is in its way may stay there
@@ -156,9 +162,11 @@ class JournalReader:
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage
         self._full: dict[int, list[dict[str, Any]]] = {}
+        # where `more` goes on: segment, its size and run, and how many of its entries were given
+        self._at: tuple[int, int, str, int] = (-1, -1, "", 0)
 
     def tail(self, count: int) -> list[dict[str, Any]]:
-        """Return the last `count` entries, oldest first; a damaged segment is left out."""
+        """Return the last `count` entries, oldest first; damaged segments are skipped."""
         sizes = _segments(self._storage)
         latest = sorted(sizes)[-_SEGMENTS_KEPT:]
         tail: list[dict[str, Any]] = []
@@ -176,16 +184,53 @@ class JournalReader:
         self._full = full
         return tail[-count:] if count > 0 else []
 
+    def more(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the entries since the last call, oldest first, a segment at a time.
+
+        Only one segment is in memory at a time. Damaged segments are skipped. If the journal was
+        started again, it is read from its beginning.
+        """
+        sizes = _segments(self._storage)
+        latest = sorted(sizes)[-_SEGMENTS_KEPT:]
+        while latest[1:] and sum(sizes[number] for number in latest) > _MOST_BYTES:
+            latest.pop(0)
+        if latest and latest[-1] < self._at[0]:
+            self._at = (-1, -1, "", 0)
+        for number in latest:
+            at, size, run, given = self._at
+            if number < at or (number == at and sizes[number] == size):
+                continue
+            segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
+            if segment is None:
+                continue
+            entries = _entries(segment)
+            if number != at or segment.run_id != run or len(entries) < given:
+                given = 0
+            self._at = (number, sizes[number], segment.run_id, len(entries))
+            yield entries[max(given, len(entries) - _MOST_ENTRIES) :]
+
+    def of_run(self, run: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of one run, oldest first; damaged segments are skipped."""
+        sizes = _segments(self._storage)
+        for number in sorted(sizes)[-_SEGMENTS_KEPT:]:
+            segment = self._segment(number) if sizes[number] <= _LARGEST_BYTES else None
+            # A journal's runs are named after their query, too.
+            if segment is not None and segment.run_id.rpartition("-")[2] == run:
+                yield from _entries(segment)
+
     def _read(self, number: int) -> list[dict[str, Any]]:
-        """Read the entries of a segment; none if it is gone or damaged."""
+        """Read the entries of a segment; empty if it is deleted or damaged."""
+        segment = self._segment(number)
+        return [] if segment is None else _entries(segment)
+
+    def _segment(self, number: int) -> JournalSegment | None:
+        """Read a segment; ``None`` if it is deleted or damaged."""
         path = journal_path(number)
         # It may have been deleted since it was listed, or hold what is no journal.
         with suppress(GodwitError):
             data = memoryview(self._storage.read(path))
-            segment = decode_record(data, JournalSegment, path=path)
-            entries = (_entry(text) for text in segment.entries)
-            return [entry for entry in entries if entry is not None]
-        return []
+            return decode_record(data, JournalSegment, path=path)
+        return None
 
 
 def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
@@ -193,14 +238,19 @@ def read_tail(storage: CheckpointStorage, count: int) -> list[dict[str, Any]]:
     return JournalReader(storage).tail(count)
 
 
+def read_run(storage: CheckpointStorage, run: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries that are left of a run, by its id in commit records, oldest first."""
+    return JournalReader(storage).of_run(run)
+
+
 def recollect(
     storage: CheckpointStorage, count: int, kind: str, decode: Callable[[Any], _T | None]
 ) -> list[_T]:
     """Decode the last entries of one kind, for a run that continues from them.
 
-    Whatever is wrong with the journal costs that history, and a warning in the log.
+    If the journal cannot be read, a warning is logged and the history is lost.
 
-    `decode`: makes a value of an entry's values; may raise, or return ``None`` where there is none.
+    `decode`: returns the value of an entry; may raise, or return ``None`` to skip it.
     """
     values: list[_T] = []
     fault: object = None
@@ -229,6 +279,12 @@ def recollect(
                 fault,
             )
     return values
+
+
+def _entries(segment: JournalSegment) -> list[dict[str, Any]]:
+    """Parse the entries of a segment; malformed ones are skipped."""
+    parsed = (_entry(text) for text in segment.entries)
+    return [entry for entry in parsed if entry is not None]
 
 
 def _entry(text: bytes) -> dict[str, Any] | None:

@@ -108,7 +108,7 @@ def edit_problems(
 
 
 def identity_differences(stored: FlowIdentity, today: FlowIdentity) -> Iterator[str]:
-    """Describe every difference between today's identity and the stored one."""
+    """Yield the differences between the present identity and the stored one."""
     if stored.name != today.name:
         yield f"it belongs to flow {stored.name!r}, not {today.name!r}"
     if stored.num_key_groups != today.num_key_groups:
@@ -142,7 +142,7 @@ def stored_identity(storage: CheckpointStorage) -> FlowIdentity | None:
 
 
 def create_identity(storage: CheckpointStorage, identity: FlowIdentity) -> FlowIdentity:
-    """Store an identity unless there is one; return the stored one."""
+    """Store an identity unless the checkpoint has one; return the stored one."""
     stored = stored_identity(storage)
     if stored is not None:
         claimed = stored.num_key_groups, stored.name
@@ -263,7 +263,7 @@ def acquire_lease(
 
 
 def lease_owner(storage: CheckpointStorage) -> LeaseOwner | None:
-    """Return the lease's owner (of a heartbeat, the last one), if known."""
+    """Return the owner of the lease, or its last owner; ``None`` if unknown."""
     return look_at_lease(storage).owner
 
 
@@ -428,6 +428,6 @@ CheckpointLease: TypeAlias = LockLease | HeartbeatLease
 
 
 def _latest_lease(storage: CheckpointStorage) -> tuple[int, _Beat | None]:
-    """Return number and record of the last lease; ``(-1, None)`` if there never was one."""
+    """Return number and record of the last lease; ``(-1, None)`` without any."""
     number = max(numbers_in(storage, LEASES), default=-1)
     return number, None if number < 0 else load_record(storage, lease_path(number), _Beat)

@@ -130,6 +130,9 @@ PLAYED: Final = "local"
 POSITIONS: Final = "positions"
 """Digest of rows of Godwit's own sources alone: the positions say which they are."""
 
+FED_BACK: Final = "loop:"
+"""Prefix of the names that rows fed back to a loop are staged under; no sink's name has a colon."""
+
 ANY_IDENTITY: Final = ""
 """Identity of a source whose position counts whatever it reads: a user said so."""
 
@@ -156,7 +159,7 @@ class BatchRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_spark(self) -> bool:
-        """True if Spark's log has to say which rows they are."""
+        """True if the batch has rows of Spark's micro-batch, which Spark's log defines."""
         return self.digest not in {PLAYED, POSITIONS}
 
 
@@ -212,6 +215,8 @@ class OutputRef(msgspec.Struct, frozen=True, kw_only=True):
     # ``"rows"``: the block holds the rows; ``"files"``: the lane wrote the rows to the sink's
     # target, and the block describes the files
     kind: Literal["rows", "files"] = "rows"
+    # least event time of the rows in microseconds, where they are fed back and hold the watermark
+    oldest_us: int | None = None
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -225,9 +230,10 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of one hot key of a join (`godwit.operators.joins.spreading`)."""
+    """Parts of one hot key of an operator (`godwit.operators.spreading`)."""
 
-    # rows, columns: among how many parts rows of the left, and of the right, are divided
+    # rows, columns: among how many parts rows of the left of a join, and of the right, are
+    # divided; of any other operator there is one column
     rows: int
     columns: int
     parts: tuple[int, ...]  # numbers of the parts, row by row
@@ -236,7 +242,7 @@ class SpreadGrid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpreadKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key of a join whose rows are spread over several key groups."""
+    """A key whose rows are spread over several key groups."""
 
     hash: int  # of its key columns
     key: str  # its values as JSON, for people
@@ -284,11 +290,14 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     expired: dict[str, int] = msgspec.field(default_factory=dict)
     # state, as text → greatest event time of the rows that came to it, where there is no watermark
     reached: dict[str, int] = msgspec.field(default_factory=dict)
+    # state, as text → since when windows that are over stay for later ones, and a number that tells
+    # which do (`godwit.operators.windows.kept`)
+    kept: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     # operator whose windows are consolidated apart → of key groups that have migrated without their
     # state: which slot takes rows, of panes from which moment on, and by which moment windows end
     # that hold anything of the other slot (`godwit.operators.windows.slots`)
     slots: dict[str, list[tuple[int, int, int, int]]] = msgspec.field(default_factory=dict)
-    # join → its keys whose rows are spread from the next epoch on, as the epoch leaves them
+    # operator → its keys whose rows are spread from the next epoch on, as the epoch leaves them
     spreads: dict[str, tuple[SpreadKey, ...]] = msgspec.field(default_factory=dict)
     # name of a sink that is given rows → what it was
     sinks: dict[str, SinkRecord] = msgspec.field(default_factory=dict)
@@ -300,7 +309,7 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_batch(self) -> BatchRef | None:
-        """The last source rows that this epoch or an earlier one has processed."""
+        """Last batch of source rows that this epoch or an earlier one processed."""
         return self.batch if self.batch is not None else self.before
 
     def blocks(self) -> tuple[BlockRef, ...]:

@@ -45,7 +45,7 @@ _ENTRY: Final = re.compile(r"(\d{1,18})(\.compact)?")
 
 
 def insist_on_no_query(storage: CheckpointStorage) -> None:
-    """Refuse a directory that holds the progress of a Spark query, and no checkpoint of ours."""
+    """Refuse a directory that is the checkpoint of a plain Spark query."""
     own = [entry.path for entry in storage.list("") if entry.path == "metadata"]
     own += [entry.path for entry in storage.list("offsets")]
     below = [e.path for of in ("", "/offsets") for e in storage.list(f"{SPARK}{of}")]
@@ -71,7 +71,7 @@ def read_entry(storage: CheckpointStorage, path: str) -> bytes | None:
 
 
 def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
-    """Return number → path of the entries of one of Spark's logs; compacted ones win."""
+    """Return number → path of a Spark log's entries, preferring compacted ones."""
     entries: dict[int, str] = {}
     for entry in storage.list(f"{SPARK}/{directory}"):
         match = _ENTRY.fullmatch(entry.path.rpartition("/")[2])
@@ -81,7 +81,7 @@ def entries_in(storage: CheckpointStorage, directory: str) -> dict[int, str]:
 
 
 def source_numbers(storage: CheckpointStorage, minimum: int = 0) -> Iterator[int]:
-    """Yield the numbers of sources: the first `minimum`, and others that have a log."""
+    """Yield numbers of sources: 0 to `minimum` - 1, and further ones that have a log."""
     number = 0
     while number < minimum or storage.list(f"{SPARK}/sources/{number}"):
         yield number
@@ -194,7 +194,7 @@ class OffsetLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_layout(storage: CheckpointStorage) -> OffsetLayout | None:
-    """Read the layout; ``None`` in a checkpoint written before there were layouts."""
+    """Read the offset layout; ``None`` in a checkpoint of an older version, which has none."""
     if all(entry.path != OFFSETS for entry in storage.list("")):
         return None
     return load_record(storage, OFFSETS, OffsetLayout)
@@ -290,7 +290,7 @@ def lines_of(entry: bytes, layout: OffsetLayout) -> tuple[int, ...] | None:
 
 
 def _differences(stored: OffsetLayout, today: OffsetLayout) -> Iterator[str]:
-    """Yield sources that would continue from the offsets of other data."""
+    """Yield sources that now read other data than their stored offsets are of."""
     names = _sources(today)
     if len(names) == len(_sources(stored)) == 1:  # it may have been renamed
         (name,) = names
@@ -325,7 +325,7 @@ def _sources(layout: OffsetLayout) -> set[str]:
 
 
 def _renamed(layout: OffsetLayout, name: str) -> OffsetLayout:
-    """Return the layout with one source in the place of all."""
+    """Return the layout with the name of its only source replaced."""
     readings = tuple(
         tuple(msgspec.structs.replace(reading, source=name) for reading in of)
         for of in layout.readings
@@ -389,12 +389,11 @@ def copy_spark_log(
 ) -> dict[str, int]:
     """Copy Spark's log as of the last micro-batch that is committed; return path → bytes.
 
-    Of its progress log, these are the micro-batch and the one before it, which is what Spark reads
-    at a start, and all that its sources noted, which is never ahead of what they can be asked for
-    again. A micro-batch that was planned after it is planned anew by the copy.
+    Copied are the entries of the micro-batch and the one before it, which Spark reads at a start,
+    and the logs of the sources. A later micro-batch, already planned, is planned again by the copy.
 
-    Spark clears away what is a hundred micro-batches old, and merges what sources noted, while this
-    goes on. So offsets come from the commit records, as far as these carry them.
+    Spark may delete entries older than a hundred micro-batches, and compact the sources' logs,
+    meanwhile. So offsets are taken from the commit records if these have them.
 
     `batches`: of the retained epochs.
     `spark_id`: another id for the copy's query; ``None`` keeps the one there is.

@@ -62,7 +62,8 @@ _RESTORE = "Restore it from a copy of the checkpoint, or start with a new checkp
 def translated(uri: str, path: str, doing: str) -> Iterator[None]:
     """Translate errors of the file system into ones with a remedy.
 
-    What says that somebody else was first passes: `FileExistsError` and `BlockingIOError`.
+    `FileExistsError` and `BlockingIOError`, which mean that another process was first, are not
+    translated.
 
     `doing` is ``"reading"``, ``"writing"``, ``"listing"``, ``"locking"`` or ``"deleting"``.
     """
@@ -157,7 +158,7 @@ class OutputFile:
             self._close()
 
     def abort(self) -> None:
-        """Remove the file as far as possible."""
+        """Try to remove the unfinished file; errors are ignored."""
         with translated(self._uri, self._path, "deleting"), suppress(FileNotFoundError):
             self._abort()
 
@@ -254,14 +255,14 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete a file; it is no error if there is none."""
+        """Delete a file if it exists."""
 
     @abstractmethod
     def lock(self, path: str, note: bytes) -> StorageLock | None:
-        """Acquire a file's lock, and leave a note in it for others to read.
+        """Acquire the lock of a file, and write `note` into it for other processes to read.
 
-        Returns ``None`` where there are no locks.
-        Raises `BlockingIOError` if it is taken, by this process or any other.
+        Returns ``None`` if the file system has no locks. Raises `BlockingIOError` if this or
+        another process holds the lock.
         """
 
 
@@ -288,7 +289,7 @@ class PosixDisk:
         return os.open(path, flags, self._file_mode)
 
     def write(self, descriptor: int, data: memoryview) -> int:
-        """Append some or all of `data`; return how many bytes."""
+        """Append some or all of `data`; return the number of bytes written."""
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
@@ -382,7 +383,6 @@ class LocalStorage(CheckpointStorage):
         return partial(LocalStorage, disk=self.disk), (self.uri,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file atomically; fail if the name exists."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             try:
@@ -418,13 +418,11 @@ class LocalStorage(CheckpointStorage):
             self.disk.close(lock)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Create or replace a file atomically, by a rename."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file; its name must be unique, for example by a random part."""
         full = self._root / path
         with translated(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
@@ -444,7 +442,6 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Read `length` bytes at `offset` (to the end, without a length)."""
         full = self._root / path
         with translated(self.uri, path, "reading"):
             status = full.lstat()
@@ -463,7 +460,6 @@ class LocalStorage(CheckpointStorage):
                 return mapped.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Files directly in `directory`, ordered by path; none if it does not exist."""
         prefix = f"{directory}/" if directory else ""
         files = []
         with translated(self.uri, directory, "listing"):
@@ -481,12 +477,10 @@ class LocalStorage(CheckpointStorage):
         return tuple(sorted(files))
 
     def delete(self, path: str) -> None:
-        """Delete a file; it is no error if there is none."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
-        """Acquire a file's lock, and leave a note in it for others to read."""
         full = self._root / path
         with translated(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)
@@ -599,7 +593,7 @@ class ObjectStoreClaims:
             raise FileExistsError(path)
 
     def _probe(self) -> None:
-        """Refuse a store that lets two writers create one object."""
+        """Raise if the store lets two writers create the same object."""
         path = f"{_PROBE}{uuid4().hex}"
         first, second = self._created(path, b"1"), self._created(path, b"2")
         self._store.delete(path)
@@ -612,7 +606,7 @@ class ObjectStoreClaims:
             )
 
     def _created(self, path: str, data: bytes) -> bool:
-        """Create an object; return whether it was new and is ours."""
+        """Create an object; return ``False`` if another writer has created it."""
         errors = import_module("obstore.exceptions")
         try:
             self._store.put(path, data, mode="create")
@@ -693,7 +687,6 @@ class RemoteStorage(CheckpointStorage):
         return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file atomically; fail if the name exists."""
         with translated(self.uri, path, "writing"):
             if self._claims is None:
                 self._claims = claims_for(self._location)
@@ -715,7 +708,6 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Create or replace a file atomically (on HDFS, replacing is not atomic)."""
         with translated(self.uri, path, "writing"):
             self._write_whole(path, data)
 
@@ -730,7 +722,6 @@ class RemoteStorage(CheckpointStorage):
         self._filesystem.move(self._full(temporary), self._full(path))
 
     def open_output(self, path: str) -> OutputFile:
-        """Begin a new file; its name must be unique, for example by a random part."""
         full = self._full(path)
         with translated(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
@@ -743,7 +734,6 @@ class RemoteStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        """Read `length` bytes at `offset` (to the end, without a length)."""
         with (
             translated(self.uri, path, "reading"),
             self._filesystem.open_input_file(self._full(path)) as file,
@@ -753,7 +743,6 @@ class RemoteStorage(CheckpointStorage):
             return file.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
-        """Files directly in `directory`, ordered by path; none if it does not exist."""
         selector = pyarrow.fs.FileSelector(self._full(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translated(self.uri, directory, "listing"):
@@ -766,7 +755,6 @@ class RemoteStorage(CheckpointStorage):
             )
 
     def delete(self, path: str) -> None:
-        """Delete a file; it is no error if there is none."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full(path))
 
@@ -783,7 +771,7 @@ class RemoteStorage(CheckpointStorage):
 
 
 def _open_remote(filesystem: pyarrow.fs.FileSystem, full: str) -> pa.NativeFile:
-    """Open a file for writing, making its directory if there is none."""
+    """Open a file for writing; create its directory if absent."""
     try:
         return filesystem.open_output_stream(full)
     except FileNotFoundError:

@@ -110,17 +110,19 @@ _REPORT = "This is an error in Godwit: please report it with this text."
 _T = TypeVar("_T")
 
 
-def verify(storage: CheckpointStorage) -> VerificationReport:
-    """Verify everything that the retained epochs need.
+def verify(
+    storage: CheckpointStorage, on_block: Callable[[int], None] = lambda _: None
+) -> VerificationReport:
+    """Verify everything that the retained epochs need; `on_block` gets the bytes of each block.
 
     Never raises because of the checkpoint: what is wrong is in the report.
     """
-    return _Verification(storage).run()
+    return _Verification(storage, on_block).run()
 
 
 class _Verification:
-    def __init__(self, storage: CheckpointStorage) -> None:
-        self.storage = storage
+    def __init__(self, storage: CheckpointStorage, on_block: Callable[[int], None]) -> None:
+        self.storage, self.on_block = storage, on_block
         self.findings: set[Finding] = set()
         self.records = self.checked_bytes = 0
         self.identity: FlowIdentity | None = None
@@ -296,7 +298,7 @@ class _Verification:
     def check_manifests_exist(
         self, records: list[CommitRecord], floor: int, manifests: dict[int, Manifest | None]
     ) -> int:
-        """Find missing manifests; return the epoch of the one to start from, -1 for none."""
+        """Report missing manifests; return the epoch of the one to start from, -1 for none."""
         named = {record.manifest for record in records if record.epoch >= floor}
         anchor = max((m for m in (*named, *manifests) if m <= floor), default=-1)
         for epoch in sorted(named - manifests.keys()):
@@ -346,7 +348,7 @@ class _Verification:
         return True
 
     def check_manifest(self, chains: Chains | None, manifest: Manifest | None) -> Chains | None:
-        """Compare a manifest with the replayed chains; continue from it where there are none."""
+        """Compare a manifest with the replayed chains; return the manifest's if there are none."""
         if manifest is None:
             return chains
         if chains is None:
@@ -374,6 +376,7 @@ class _Verification:
         if ref in self.checked:
             return None
         self.checked[ref] = None
+        self.on_block(padded(ref.length))
         try:
             batch = read_batch(self.storage, ref)
         except GodwitError as error:
@@ -384,7 +387,7 @@ class _Verification:
         return batch
 
     def check_segments(self, segments: Iterable[SegmentRef]) -> None:
-        """Read the segments, and add what is wrong as findings."""
+        """Read the segments, and add their problems as findings."""
         for segment in segments:
             where = (
                 f"The {segment.kind} segment of '{segment.id}', epoch {segment.epoch}, lane "
@@ -394,7 +397,7 @@ class _Verification:
             self.check_rows(segment.block, where, segment.row_ends, filed_under)
 
     def check_snapshots(self, snapshots: Iterable[SnapshotRef]) -> None:
-        """Read the snapshots, and add what is wrong as findings."""
+        """Read the snapshots, and add their problems as findings."""
         for snapshot in snapshots:
             where = (
                 f"The snapshot of key group {snapshot.key_group} of '{snapshot.id}' at "
@@ -441,9 +444,10 @@ class _Verification:
             )
 
     def check_outputs(self, outputs: Iterable[OutputRef]) -> None:
-        """Read staged output, and add what is wrong as findings."""
+        """Read staged output, and add its problems as findings."""
         for output in outputs:
             if output.kind == "files":
+                self.on_block(padded(output.block.length))
                 try:
                     block = read_block(self.storage, output.block)
                     rows = sum(file.rows for file in decode_files(block).files)
@@ -641,7 +645,7 @@ class _RecordPlan:
         return RecordRepair(steps=tuple(self.steps), records=tuple(records), taken_back=taken_back)
 
     def _note_retained(self, chains: Chains, latest: CommitRecord) -> None:
-        """Plan a manifest that notes which epochs the removed records had made unreadable."""
+        """Plan a manifest with the epochs that are not readable because of removed records."""
         later = (record for number, record in self.commits.items() if number > latest.epoch)
         retained_from = max((r.retained_from for r in later if r and self._is_ours(r)), default=0)
         noted = self.manifests.get(latest.epoch)
@@ -768,7 +772,7 @@ class _RecordPlan:
         return manifest.record == digest
 
     def _from(self, anchor: int, *, until: int | None = None) -> Chains | None:
-        """Replay records from a manifest as far as they lead; ``None`` if not at all."""
+        """Replay records from a manifest as far as possible; ``None`` if none can be."""
         manifest = self.manifests.get(anchor)
         chains = Chains(self.num_key_groups)
         if manifest is not None:

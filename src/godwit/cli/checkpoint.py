@@ -1,8 +1,7 @@
 """`godwit checkpoint`: inspect, verify, copy, edit, unlock and repair a checkpoint, without Spark.
 
-`godwit.checkpoint.verification` knows nothing of people, so its progress is watched from outside:
-through the storage that it reads from.  What there is to read is counted beforehand from the
-records, which are small; if they are damaged the total is unknown, and progress goes without it.
+What a verification has to read is counted beforehand from the records, which are small; if they
+are damaged the total is unknown, and progress goes without it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self, TextIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -95,7 +94,7 @@ def add_checkpoint_command(subparsers: Any) -> None:
 
 
 def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the actions that a query may be running beside."""
+    """Add the actions that are allowed while a query runs."""
     shown = action(
         "inspect",
         _inspect,
@@ -137,7 +136,7 @@ def _add_looks_and_copies(action: Callable[..., argparse.ArgumentParser]) -> Non
 
 
 def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the actions that change what the next run takes up."""
+    """Add the actions that change the checkpoint for the next run."""
     action(
         "rename",
         _rename,
@@ -168,7 +167,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         help="forget the state of this key alone, at once: a tuple as messages show it, such as "
         "\"('ABC', 1)\"; the way out where one key's state cannot be read",
     )
-    action(
+    kept = action(
         "keep-offsets",
         _keep_offsets,
         "let a source go on from where it was read, though it reads something else now",
@@ -179,6 +178,13 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
         PATH="the checkpoint",
         SOURCE="the source's name in the flow",
     )
+    for edit in (dropped, kept):
+        edit.add_argument(
+            "--delivered",
+            action="store_true",
+            help="you know that every sink has the rows of the last epoch, though the journal does "
+            "not say so; without them, they would be left out",
+        )
     action(
         "repair",
         _repair,
@@ -202,7 +208,7 @@ def _add_changes(action: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def opened_checkpoint(path: str) -> CheckpointStorage:
-    """Open a checkpoint for reading; refuse a directory that is none."""
+    """Open a checkpoint for reading; raise if the directory is none."""
     storage = CheckpointStorage.open(path)
     if all(entry.path != IDENTITY for entry in storage.list("")):
         raise CheckpointError(
@@ -370,7 +376,7 @@ def _log_findings(storage: CheckpointStorage) -> tuple[Finding, ...]:
 
 
 def _tell(path: str, report: VerificationReport, targets: TargetReport) -> None:
-    """Print what a verification found."""
+    """Print the findings of a verification."""
     console = wide_console()
     checked = (
         f"{report.records} records and {report.blocks} blocks ({human_bytes(report.checked_bytes)})"
@@ -447,7 +453,7 @@ def _keep_offsets(args: argparse.Namespace) -> int:
         latest = None if log.latest is None else log.latest.last_batch
         of_spark = latest is not None and latest.of_spark and args.source not in latest.identities
         if latest is not None and latest.identities and not of_spark:
-            keep_position(_writing(log, "keep"), args.source)
+            keep_position(_writing(log, "keep"), args.source, delivered=args.delivered)
         else:
             keep_offsets(log.storage, args.source)
     _say(
@@ -465,7 +471,7 @@ def _drop_key(args: argparse.Namespace) -> int:
 
     with _alone(args.path) as log:
         writing = _writing(log, "drop")
-        counts = remove_key(writing, args.operator, is_key, key=args.key)
+        counts = remove_key(writing, args.operator, is_key, key=args.key, delivered=args.delivered)
     for state, count in counts.items():
         _say(
             f"{args.path}: {state} has no state of key {args.key} "
@@ -600,7 +606,7 @@ def verify_watched(
     `on_block`: gets the bytes of a block that was read.
     """
     on_totals(*_blocks_to_read(storage))
-    return verify(cast("CheckpointStorage", _WatchedStorage(storage, on_block)))
+    return verify(storage, on_block)
 
 
 class VerificationDisplay:
@@ -648,24 +654,6 @@ class VerificationDisplay:
         elif (now_s := self._clock()) - self._shown_s >= _LINE_EVERY_S:
             self._shown_s = now_s
             tell(self._console, f"verified {text}")
-
-
-class _WatchedStorage:
-    """Storage that reports every read of a part of a file."""
-
-    def __init__(self, storage: CheckpointStorage, on_part: Callable[[int], None]) -> None:
-        self._storage = storage
-        self._on_part = on_part
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._storage, name)
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
-        try:
-            return self._storage.read(path, offset, length)
-        finally:
-            if length is not None:  # records are read as a whole
-                self._on_part(length)
 
 
 def _blocks_to_read(storage: CheckpointStorage) -> tuple[int | None, int | None]:

@@ -19,7 +19,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -29,6 +28,7 @@ import pyarrow.fs
 from godwit.model.errors import GodwitError
 from godwit.model.naming import listing
 from godwit.model.wording import human_bytes
+from godwit.sources.directory import open_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,7 +109,7 @@ def open_event_log(path: str) -> EventLog:
     Raises `EventLogError` if there is no event log there, or several.
     """
     try:
-        filesystem, root = _opened(path)
+        filesystem, root = open_file_system(path, None, error=EventLogError)
         info = filesystem.get_file_info(root)
         if info.type == pa.fs.FileType.NotFound:
             raise EventLogError(
@@ -145,14 +145,6 @@ def open_event_log(path: str) -> EventLog:
         unfinished=unfinished,
         notes=notes,
     )
-
-
-def _opened(path: str) -> tuple[Any, str]:
-    """Open the file system of a path or URI, and return the path in it."""
-    if "://" in path or path.startswith("file:"):
-        filesystem, root = pa.fs.FileSystem.from_uri(path)
-        return filesystem, root
-    return pa.fs.LocalFileSystem(), str(Path(path).absolute())
 
 
 def _rolled(path: str, inside: list[Any]) -> tuple[list[Any], list[str]]:

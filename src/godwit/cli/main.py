@@ -29,11 +29,14 @@ start here:
   godwit checkpoint inspect PATH       what a query has committed, and how large it is
   godwit checkpoint verify PATH        whether a checkpoint is whole
   godwit top PATH                      a running stream in the terminal
+  godwit ui PATH                       the same as a page in the browser
+  godwit report PATH -o run.html       ... as one file to send
   godwit advise EVENTLOG               what an ordinary Spark run lost to unbalanced state
   godwit plan example assignment > p.json  a problem for the planners ...
   godwit plan compare p.json           ... and what each of them would do
   godwit sim skew                      the controller on a cluster that you do not have
   godwit what-if PATH --rate 10x       a stream with other executors, before you pay for them
+  godwit reproduce --list              the figures of the papers, redrawn
 
 Each command explains itself with --help. Streams themselves are started from Python: import godwit.
 """
@@ -44,10 +47,13 @@ _COMMANDS = {
     "demo": ("godwit.cli.demo.command", "demo"),
     "checkpoint": ("godwit.cli.checkpoint", "cli"),
     "top": ("godwit.cli.top", "cli"),
+    "ui": ("godwit.cli.ui", "cli"),
+    "report": ("godwit.cli.ui", "cli"),
     "advise": ("godwit.cli.advise", "cli"),
     "plan": ("godwit.cli.plan", "planning"),
     "sim": ("godwit.cli.sim", "planning"),
     "what-if": ("godwit.cli.what_if", "planning"),
+    "reproduce": ("godwit.cli.reproduce.command", "planning"),
 }
 
 

@@ -27,6 +27,7 @@ _DECISIONS = (
     events.ScaledIn,
     events.ScalingRefused,
     events.DecisionJudged,
+    events.RebalancingJudged,
     events.ExecutorsReturned,
     events.PlannerFailed,
     events.PlanAbandoned,

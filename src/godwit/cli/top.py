@@ -28,13 +28,23 @@ from rich.text import Text
 
 from godwit.checkpoint.framing import load_record
 from godwit.checkpoint.journal import JournalReader
-from godwit.checkpoint.ownership import EXPIRY_S, look_at_lease
 from godwit.checkpoint.records import IDENTITY, FlowIdentity
 from godwit.cli.checkpoint import opened_checkpoint
 from godwit.cli.console import Symbols, symbols_for
 from godwit.model.errors import CheckpointError, GodwitError
-from godwit.model.events import DECISIONS, event_from_dict
+from godwit.model.events import DECISIONS
 from godwit.model.wording import counted, human_bytes, printable
+from godwit.web.entries import (
+    EventLine,
+    count,
+    event_line,
+    finite,
+    mapping,
+    number,
+    text,
+    unix_time,
+)
+from godwit.web.liveness import LIFECYCLE, Liveness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +52,6 @@ if TYPE_CHECKING:
     from godwit.checkpoint.storage import CheckpointStorage
 
 _ENTRIES = 1000
-_SILENT_S = 5.0
 _WIDE = 160
 
 
@@ -101,11 +110,7 @@ class Sight:
 
 
 class Viewer:
-    """Reads one checkpoint repeatedly.
-
-    `storage`: the checkpoint. `now_s`: seconds of Unix time: journals carry the driver's.
-    `monotonic_s`: seconds, from any start.
-    """
+    """Reads one checkpoint repeatedly; clocks as in `Liveness`."""
 
     def __init__(
         self,
@@ -114,56 +119,17 @@ class Viewer:
         now_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._storage, self._now_s, self._monotonic_s = storage, now_s, monotonic_s
         self._flow = load_record(storage, IDENTITY, FlowIdentity).name
         self._reader = JournalReader(storage)
-        self._beat: tuple[int, int] | None = None
-        self._beat_seen_s = 0.0
-        self._beat_moves = False
+        self._liveness = Liveness(storage, now_s=now_s, monotonic_s=monotonic_s)
 
     def look(self) -> Sight:
         """Read the present content."""
         figures = figures_of(self._reader.tail(_ENTRIES))
-        state, why = self._life(figures)
+        state, why = self._liveness.look(figures.last_word, figures.last_s)
         return Sight(
             flow=printable(self._flow).replace("\n", " "), state=state, why=why, figures=figures
         )
-
-    def _life(self, figures: RunFigures) -> tuple[str, str]:
-        """Return whether the query runs, and the evidence."""
-        last = figures.last_word
-        if last is not None and last.kind != "QueryStarted":
-            return "stopped" if last.kind == "QueryStopped" else "failed", last.line
-        silent_s = self._now_s() - (figures.last_s or 0.0)
-        ago = f"last heard of {_duration(silent_s)} ago"
-        if abs(silent_s) < _SILENT_S:
-            return "running", ""
-        if silent_s < 0:
-            ago = f"the driver's clock is {_duration(-silent_s)} ahead of this machine's"
-        leased = self._is_leased()
-        if leased:
-            return "running", ago
-        if leased is None:
-            return "silent", f"{ago}; whether it lives cannot be told yet"
-        return "died", f"{ago}, and nobody holds the checkpoint's lease"
-
-    def _is_leased(self) -> bool | None:
-        """Return whether the query runs, by its lease; None if that is unknown."""
-        sight, now_s = look_at_lease(self._storage), self._monotonic_s()
-        if sight.beat is None:
-            return sight.held
-        if sight.beat != self._beat:
-            self._beat_moves = self._beat is not None
-            self._beat, self._beat_seen_s = sight.beat, now_s
-        if now_s - self._beat_seen_s >= EXPIRY_S:
-            return False
-        return True if self._beat_moves else None
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _top(args: argparse.Namespace) -> int:
@@ -219,9 +185,6 @@ _MAX_EXECUTORS = 10_000  # more than any cluster has; a journal may say anything
 _RATE_S = 10.0
 _LATENCY = ("p50", "p95", "p99", "max")
 _ELSEWHERE = DECISIONS | {"EpochCommitted", "LoadMeasured"}
-_LIFECYCLE = frozenset({"QueryStarted", "QueryStopped", "QueryFailed"})
-_TEXT = 300
-_MOST = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,15 +241,6 @@ class MigrationFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
-    """A line about an event: time (seconds, driver's clock), kind and text."""
-
-    at_s: float
-    kind: str
-    line: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
     """Figures of a run, from the end of the journal."""
 
@@ -322,8 +276,8 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
     them.
     """
     events = _noted(entries, "event")
-    lines = [line for values in events if (line := _event_line(values)) is not None]
-    life = [line for line in lines if line.kind in _LIFECYCLE]
+    lines = [line for values in events if (line := event_line(values)) is not None]
+    life = [line for line in lines if line.kind in LIFECYCLE]
     run = _last_run(entries)
     progress = _noted(run, "progress")
     latest: Mapping[str, Any] = progress[-1] if progress else {}
@@ -338,12 +292,12 @@ def figures_of(entries: Sequence[Mapping[str, Any]]) -> RunFigures:
         epochs=epochs,
         rows_per_s=_rows_per_s(epochs),
         executors=executors,
-        executors_left_out=len(_mapping(latest.get("executors"))) - len(executors),
+        executors_left_out=len(mapping(latest.get("executors"))) - len(executors),
         load_distance=_load_distance(executors),
-        in_flight=_count(latest.get("inFlightKeyGroups")),
-        planned=_count(latest.get("plannedMoves")),
-        waiting=_count(latest.get("waitingKeyGroups")),
-        suspended=_count(latest.get("suspendedKeyGroups")),
+        in_flight=count(latest.get("inFlightKeyGroups")),
+        planned=count(latest.get("plannedMoves")),
+        waiting=count(latest.get("waitingKeyGroups")),
+        suspended=count(latest.get("suspendedKeyGroups")),
         migrations=_migrations(run_events),
         sources=_sources(run),
         measured=next((line for line in reversed(lines) if line.kind == "LoadMeasured"), None),
@@ -366,16 +320,6 @@ def _last_run(entries: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any
     return entries
 
 
-def _event_line(values: Mapping[str, Any]) -> EventLine | None:
-    """Describe an event; ``None`` if it cannot be read."""
-    try:
-        line = event_from_dict(values).describe()
-        datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
-    except (GodwitError, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError):
-        return None  # of another version, or not ours
-    return EventLine(at_s=float(values["at_s"]), kind=_text(values["kind"]), line=_text(line))
-
-
 def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
     """Figures of epochs, by progress or else by commit events."""
     epochs: dict[int, EpochFigures] = {}
@@ -384,21 +328,21 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
         if isinstance(progress, Mapping):
             took = progress.get("durationMs")
             figures = EpochFigures(
-                epoch=_count(progress.get("epoch")),
-                began_s=_time(progress.get("timestamp")),
-                duration_ms=_number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
-                rows_in=_count(progress.get("numInputRows")),
-                rows_out=_count(progress.get("numOutputRows")),
+                epoch=count(progress.get("epoch")),
+                began_s=unix_time(progress.get("timestamp")),
+                duration_ms=number(took.get("epoch")) if isinstance(took, Mapping) else 0.0,
+                rows_in=count(progress.get("numInputRows")),
+                rows_out=count(progress.get("numOutputRows")),
                 latency_ms=_latency(progress.get("latencyMs")),
             )
         elif isinstance(event, Mapping) and event.get("kind") == "EpochCommitted":
-            duration_ms = _number(event.get("duration_ms"))
+            duration_ms = number(event.get("duration_ms"))
             figures = EpochFigures(
-                epoch=_count(event.get("epoch")),
-                began_s=_number(event.get("at_s")) - duration_ms / 1e3,
+                epoch=count(event.get("epoch")),
+                began_s=number(event.get("at_s")) - duration_ms / 1e3,
                 duration_ms=duration_ms,
-                rows_in=_count(event.get("rows_in")),
-                rows_out=_count(event.get("rows_out")),
+                rows_in=count(event.get("rows_in")),
+                rows_out=count(event.get("rows_out")),
                 latency_ms=_latency(event.get("latency_ms")),
             )
         else:
@@ -409,7 +353,7 @@ def _epochs(entries: Iterable[Mapping[str, Any]]) -> tuple[EpochFigures, ...]:
 
 def _latency(values: Any) -> dict[str, float]:
     """Return the figures of an epoch's latency that are there."""
-    figures = {name: _finite(_mapping(values).get(name)) for name in _LATENCY}
+    figures = {name: finite(mapping(values).get(name)) for name in _LATENCY}
     return {name: ms for name, ms in figures.items() if ms is not None}
 
 
@@ -432,19 +376,19 @@ def _executors(
     latest = progress[-1]
     cpu_ms: defaultdict[str, float] = defaultdict(float)
     busy_ms: defaultdict[str, float] = defaultdict(float)
-    there = dict(islice(_mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
-    loaded = [p for p in progress if _count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
+    there = dict(islice(mapping(latest.get("executors")).items(), _MAX_EXECUTORS))
+    loaded = [p for p in progress if count(p.get("numInputRows"))][-_EPOCHS_OF_LOAD:]
     for one in loaded:
-        states = _mapping(one.get("executors"))
+        states = mapping(one.get("executors"))
         for name in there.keys() & states.keys():
-            values = _mapping(states[name])
-            cpu_ms[name] += _number(values.get("cpuMs"))
-            busy_ms[name] += _number(values.get("busyMs", values.get("cpuMs")))
+            values = mapping(states[name])
+            cpu_ms[name] += number(values.get("cpuMs"))
+            busy_ms[name] += number(values.get("busyMs", values.get("cpuMs")))
     owned: Counter[str] = Counter()
-    for component in _mapping(latest.get("keyGroups")).values():
-        counts = _mapping(component)
+    for component in mapping(latest.get("keyGroups")).values():
+        counts = mapping(component)
         for name in there.keys() & counts.keys():
-            owned[name] += _count(counts[name])
+            owned[name] += count(counts[name])
     lost: set[str] = set()
     for event in events:
         if event.get("kind") == "ExecutorLost":
@@ -454,9 +398,9 @@ def _executors(
     total = sum(busy_ms.values()) or 1.0
     return tuple(
         ExecutorFigures(
-            name=_text(name),
-            lanes=_count(_mapping(there[name]).get("lanes")),
-            draining=_mapping(there[name]).get("draining") is True,
+            name=text(name),
+            lanes=count(mapping(there[name]).get("lanes")),
+            draining=mapping(there[name]).get("draining") is True,
             lost=name in lost,
             key_groups=owned[name],
             busy_ms=busy_ms[name] / max(len(loaded), 1),
@@ -478,14 +422,14 @@ def _migrations(events: Iterable[Mapping[str, Any]]) -> tuple[MigrationFigures, 
     """Figures of the migrations under way."""
     there: dict[str, MigrationFigures] = {}
     for event in events:
-        name = _text(event.get("migration"))
+        name = text(event.get("migration"))
         if event.get("kind") == "MigrationStarted":
             there[name] = MigrationFigures(
                 id=name,
-                component=_text(event.get("component")),
-                strategy=_text(event.get("strategy")),
-                moves=_count(event.get("moves")),
-                state_bytes=_count(event.get("state_bytes")),
+                component=text(event.get("component")),
+                strategy=text(event.get("strategy")),
+                moves=count(event.get("moves")),
+                state_bytes=count(event.get("state_bytes")),
             )
         elif event.get("kind") in ("MigrationFinished", "MigrationCancelled"):
             there.pop(name, None)
@@ -498,51 +442,15 @@ def _sources(entries: Sequence[Mapping[str, Any]]) -> tuple[SourceFigures, ...]:
     sources = noted[-1].get("sources") if noted else None
     return tuple(
         SourceFigures(
-            description=_text(source.get("description")),
-            behind=None if source.get("behind") is None else _count(source["behind"]),
-            input_rows_per_s=_finite(source.get("inputRowsPerSecond")),
-            processed_rows_per_s=_finite(source.get("processedRowsPerSecond")),
-            metrics={_text(k): _text(v) for k, v in _mapping(source.get("metrics")).items()},
+            description=text(source.get("description")),
+            behind=None if source.get("behind") is None else count(source["behind"]),
+            input_rows_per_s=finite(source.get("inputRowsPerSecond")),
+            processed_rows_per_s=finite(source.get("processedRowsPerSecond")),
+            metrics={text(k): text(v) for k, v in mapping(source.get("metrics")).items()},
         )
         for source in (sources if isinstance(sources, list) else [])
         if isinstance(source, Mapping)
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a mapping, or an empty one in place of anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def _number(value: Any) -> float:
-    """Return a finite number, or 0."""
-    number = _finite(value)
-    return 0.0 if number is None else number
-
-
-def _finite(value: Any) -> float | None:
-    """Return a number; ``None`` for what is none, or is not finite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
-
-
-def _count(value: Any) -> int:
-    """Return a value as a whole number; 0 if it is none."""
-    return max(0, int(_number(value)))
-
-
-def _text(value: Any) -> str:
-    """Return a value as one short printable line."""
-    return printable(str(value)[:_TEXT]).replace("\n", " ")
-
-
-def _time(value: Any) -> float:
-    """Unix time of an ISO text; 0 if it is none."""
-    try:
-        return datetime.fromisoformat(str(value)).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return 0.0
 
 
 _BAR = 40
@@ -554,7 +462,7 @@ _STYLES = {"running": "green", "stopped": "yellow"}
 _ALARMING = (
     *("ExecutorLost", "KeyGroupsSuspended", "QueryFailed", "EpochsHeld"),
     *("ListenerFailed", "BackgroundFailed", "ResidentLanesFailed"),
-    *("RowsLeftOut", "RowsUnreadable"),
+    *("RowsLeftOut", "RowsUnreadable", "FeedbackPaused"),
 )
 
 

@@ -267,7 +267,7 @@ def _tell(
     known: Accuracy,
     found: Sequence[Answer],
 ) -> None:
-    """Print the table, and what it rests on."""
+    """Print the table of answers, and the data behind it."""
     console = wide_console()
     lanes = sum(stream.executors.values())
     tell(

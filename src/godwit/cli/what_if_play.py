@@ -81,7 +81,7 @@ class Estimate:
     high_s: float
 
     def meets(self, target_s: float) -> Literal["yes", "likely", "unlikely", "no"]:
-        """Return whether a target is met, and how surely."""
+        """Return whether a latency target is met, by the error bar."""
         if self.seconds <= target_s:
             return "yes" if self.high_s <= target_s else "likely"
         return "unlikely" if self.low_s <= target_s else "no"
@@ -146,7 +146,7 @@ class _Metered:
 
 
 def accuracy(stream: MeasuredStream, question: Question, *, seed: int) -> Accuracy:
-    """Play the stream as it was, and compare with what was measured."""
+    """Simulate the recorded stream, and compare it with the measurements."""
     quantiles = sorted({MEDIAN, TAIL, question.quantile})
     predicted, source = _earlier(stream.misses)
     time = stream.steady
@@ -229,7 +229,7 @@ def answers(
 def _answer(
     stream: MeasuredStream, question: Question, known: Accuracy, executors: int, *, seed: int
 ) -> Answer:
-    """Play the stream with some executors."""
+    """Simulate the stream with `executors` executors."""
     as_now = executors == len(stream.executors)
     each = question.lanes_each or stream.lanes_each
     lanes = executors * each

@@ -339,7 +339,7 @@ def _components(
 def _key_groups(
     number: int, load: KeyGroupLoad | None, *, rows: float, touch_ms: float
 ) -> MeasuredKeyGroups:
-    """Spread the measured load of a component over rows of the sources."""
+    """Return a component's key groups with their load per row of the sources."""
     share, row_ms, state_bytes = np.zeros((3, number))
     if load is not None and len(load.key_groups):
         share[load.key_groups] = load.rows
@@ -367,7 +367,7 @@ def _latencies(entries: Iterable[Mapping[str, Any]]) -> dict[int, LatencyHistogr
 
 
 def _misses(entries: Iterable[Mapping[str, Any]]) -> Iterable[float]:
-    """Yield by how much decisions were off that said what they expected."""
+    """Yield the relative errors of decisions' predictions."""
     for entry in entries:
         event = entry.get("event")
         if not isinstance(event, dict) or event.get("kind") != "DecisionJudged":

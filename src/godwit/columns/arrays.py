@@ -55,10 +55,18 @@ def words_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uin
 
 
 def mask_of(array: pa.Array) -> BoolArray | None:
-    """Return the mask of a column: true where a value is there; None where all are."""
+    """Return a mask of a column's non-null values; ``None`` if none is null."""
     if array.null_count == 0:
         return None
     return values_of(array.is_valid())
+
+
+def least_of(times: pa.Array) -> int | None:
+    """Return the least value of a column of 64 bits, such as timestamps; ``None`` without any."""
+    values, mask = values_of(times), mask_of(times)
+    if mask is not None:
+        values = values[mask]
+    return int(values.min()) if len(values) else None
 
 
 def boundaries_of(array: pa.Array) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ import functools
 import operator
 import re
 import zoneinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import pyarrow as pa
 
@@ -26,7 +26,15 @@ from godwit.model.errors import EpochFailedError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", default=Any)
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
 
 UTC = "UTC"
 _ALWAYS_THE_SAME = frozenset([UTC, "Etc/UTC", "GMT", "Etc/GMT", "Z"])
@@ -120,11 +128,34 @@ def _each_instant(
     return value
 
 
-class KeyRows:
+class RowMaker(Protocol):
+    """Port: a class whose instances rows are handed over as; see `godwit.values.records`."""
+
+    names: list[str]  # columns that its instances are made of
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        """Function of a value of each column that makes an instance."""
+
+    def values(self, name: str, column: pa.Array) -> list[Any]:
+        """Return a column as values of instances."""
+
+
+class KeyRows(Generic[R]):
     """The rows of one key in one epoch, in order of arrival.
 
-    ``len(rows)`` is their number; iterating gives a named tuple per row; `column` gives the values
-    of one column, which is faster where the function needs few columns.
+    ``len(rows)`` is their number, and iterating yields a named tuple per row, or an instance of the
+    class that ``process(..., row=...)`` names. `column` returns the values of one column as a list,
+    which is faster for a function that needs few columns.
+
+    Examples
+    --------
+    >>> def longest(key, rows, state):
+    ...     return [(*key, max(rows.column("delay")))]
+    >>> rows = [{"delay": 5}, {"delay": 7}]
+    >>> done = gw.testing.process(longest, rows, key={"plane": "N1"}, state=int)
+    >>> done.rows
+    [('N1', 7)]
     """
 
     __slots__ = ("_columns", "_dropped", "_start", "_stop")
@@ -138,20 +169,20 @@ class KeyRows:
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[R]:
         columns = self._columns
         values = [columns[name][self._start : self._stop] for name in columns.names]
         if not values:
             return iter([columns.row()] * len(self))
-        return map(columns.row._make, zip(*values, strict=True))
+        return columns.rows(values)
 
     def __repr__(self) -> str:
         return f"KeyRows({len(self)} rows of {', '.join(self._columns.names)})"
 
     def column(self, name: str) -> list[Any]:
-        """Values of a column, nulls as ``None``; a new list.
+        """Return the values of the column `name` as a new list, with nulls as ``None``.
 
-        Raises `KeyError` if there is no such column.
+        Raises `KeyError` if the rows have no such column.
         """
         values: list[Any] = self._columns[name][self._start : self._stop]
         return values
@@ -180,40 +211,55 @@ class KeyRows:
         raise TypeError(msg)
 
     def drop_state(self) -> None:
-        """Drop the key's state once the function has returned; its next rows start anew."""
+        """Remove the key's state after the function has returned; later rows start anew."""
         self._dropped = True
 
 
 class Columns(dict[str, list[Any]]):
     """Columns of an epoch's rows as Python lists, ordered by key; converted on first use."""
 
-    def __init__(self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any) -> None:
+    def __init__(
+        self, rows: pa.RecordBatch, inputs: pa.Schema, order: Any, of: RowMaker | None = None
+    ) -> None:
         super().__init__()
-        self.names = inputs.names
-        self.row = row_type(tuple(self.names))
         self._rows = rows
         self._order = order
+        self._of = of
         self._arrays: dict[str, pa.Array] = {}
+        if of is None:
+            self.names = inputs.names
+            self.row = row_type(tuple(self.names))
+        else:
+            self.names = of.names
+            self.row = of.make
 
     def array(self, name: str) -> pa.Array:
-        """Return a column as it came from Arrow, ordered by key."""
+        """Return a column as an Arrow array, ordered by key."""
         array = self._arrays.get(name)
         if array is None:
             array = self._arrays[name] = self._rows.column(name).take(pa.array(self._order))
         return array
 
+    def rows(self, values: Sequence[list[Any]]) -> Iterator[Any]:
+        """Return rows of some values of every column."""
+        if self._of is not None:
+            return map(self.row, *values)
+        return map(self.row._make, zip(*values, strict=True))
+
     def __missing__(self, name: str) -> list[Any]:
         if name not in self.names:
             msg = f"There is no column {name!r}; the columns are {', '.join(self.names)}"
             raise KeyError(msg)
-        column = self._rows.column(name)
-        self[name] = values = _python_values(column.take(pa.array(self._order)))
+        column = self._rows.column(name).take(pa.array(self._order))
+        self[name] = values = (
+            python_values(column) if self._of is None else self._of.values(name, column)
+        )
         return values
 
 
 def rows_as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Rows of a batch as tuples of Python values."""
-    return list(zip(*(_python_values(column) for column in batch.columns), strict=True))
+    return list(zip(*(python_values(column) for column in batch.columns), strict=True))
 
 
 def row_type(names: tuple[str, ...]) -> Any:
@@ -246,7 +292,7 @@ def row_type(names: tuple[str, ...]) -> Any:
     return type("Row", (row,), {"__slots__": (), **beside, "_asdict": as_dict})
 
 
-def _python_values(column: pa.Array) -> list[Any]:
+def python_values(column: pa.Array) -> list[Any]:
     """Convert a column to a list of Python values."""
     dtype = column.type
     if numpy_type(dtype) is None or pa.types.is_temporal(dtype):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -32,8 +32,11 @@ from godwit.model.naming import check_column_names, did_you_mean, listing, type_
 
 
 class _SparkField(Protocol):
-    name: str
-    dataType: _SparkType  # noqa: N815 - PySpark's own spelling
+    @property
+    def name(self) -> str: ...
+    @property
+    def dataType(self) -> _SparkType:  # noqa: N802 - PySpark's own spelling
+        ...
 
 
 class _SparkType(Protocol):
@@ -42,10 +45,20 @@ class _SparkType(Protocol):
 
 
 class _SparkStruct(Protocol):
-    fields: list[_SparkField]
+    @property
+    def fields(self) -> Sequence[_SparkField]: ...
 
 
-SchemaLike: TypeAlias = pa.Schema | Mapping[str, object] | str | _SparkStruct
+class _ArrowSchema(Protocol):
+    """An Arrow schema, named so that a type checker without Arrow's types knows it from others."""
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def types(self) -> list[Any]: ...
+
+
+SchemaLike: TypeAlias = _ArrowSchema | Mapping[str, object] | str | _SparkStruct
 """An Arrow schema, a dict of column name → type, text like ``"symbol string, price double"``, or
 a PySpark ``StructType``."""
 

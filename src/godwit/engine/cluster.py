@@ -20,12 +20,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.checkpoint.records import BatchRef, CommitRecord, SinkRecord
     from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.lane.source_side import NumberedSplit
     from godwit.migration import DropCopies, StartWarming
     from godwit.model.events import Event
+    from godwit.sources.source import Position
 
 _RowsT_co = TypeVar("_RowsT_co", covariant=True)
 _RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
@@ -63,7 +65,7 @@ class SourceLook:
     arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_others(self, others: SourceLook) -> SourceLook:
-        """Return what is known of these sources and of others, which were asked shortly before."""
+        """Merge with the look at other sources, which was taken shortly before."""
         return SourceLook(
             at_us=max(self.at_us, others.at_us),
             nothing_us={**self.nothing_us, **others.nothing_us},
@@ -75,11 +77,38 @@ class SourceLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceBatch(Generic[_RowsT_co]):
-    """Source rows of an epoch."""
+    """Source rows of an epoch: splits of Godwit's own sources, and rows that come another way."""
 
     ref: BatchRef  # what the commit record says of them: the same number and digest, the same rows
-    rows: _RowsT_co  # as the cluster reads them
+    splits: tuple[NumberedSplit, ...] = ()  # older rows of a source before newer ones
+    # own source → its position before the batch; `ref` has those after it
+    begins: Mapping[str, Position] = field(default_factory=dict)
+    rows: _RowsT_co | None = None  # beside the splits, as the cluster reads them, if there are any
     look: SourceLook | None = None  # ``None``: they came when the epoch was planned
+
+    @property
+    def split_rows(self) -> int | None:
+        """Number of rows in the splits; ``None`` if that is not known before they are read."""
+        return _sum(numbered.split.rows for numbered in self.splits)
+
+    @property
+    def split_bytes(self) -> int | None:
+        """Size in bytes of the splits where they are stored, about; ``None`` if not known."""
+        return _sum(numbered.split.size_bytes for numbered in self.splits)
+
+    def rows_of(self, source: str) -> int | None:
+        """Return the number of rows of an own source; ``None`` if that is not known yet."""
+        return _sum(n.split.rows for n in self.splits if n.source == source)
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """Sum of numbers; ``None`` if one of them is not known."""
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
 
 
 class Cluster(Protocol[_RowsT_contra]):
@@ -87,7 +116,7 @@ class Cluster(Protocol[_RowsT_contra]):
 
     @property
     def executors(self) -> Mapping[str, Executor]:
-        """Name → executor there is now; replaced as a whole, never changed."""
+        """Name → live executor, as an immutable snapshot that is replaced on changes."""
 
     def run_stages(
         self, instruction: EpochInstruction, batch: SourceBatch[_RowsT_contra] | None
@@ -108,7 +137,7 @@ class Cluster(Protocol[_RowsT_contra]):
         """Describe the sinks for the next commit record."""
 
     def wait_while_held(self) -> bool:
-        """Wait a moment while epochs are held; ``False``: give the epoch up and try later.
+        """Wait briefly while epochs are held; ``False``: abort this epoch, and retry later.
 
         May raise to end the query.
         """

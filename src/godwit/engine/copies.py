@@ -117,7 +117,7 @@ def warm_copies(
     committed: int,  # the committed version
     lanes: int,  # number of lanes of the executor
 ) -> dict[int, int]:
-    """Bring copies of one state forward; return key group → version afterwards."""
+    """Bring copies of one state up to date; return key group → version afterwards."""
     num_key_groups = len(instruction.floor)
     local = store.state(str(instruction.state), layout.schema, num_key_groups)
     hydration = Hydration(
@@ -147,7 +147,7 @@ def send_copies(
     num_key_groups: int,
     run_id: str,
 ) -> Iterator[bytes]:
-    """Serialise copies of one state on this executor for `receive_copies`."""
+    """Serialise this executor's copies of one state, to be read by `receive_copies`."""
     local = store.state(str(state), schema, num_key_groups)
     return pack_copies(
         local, np.array(sorted(key_groups), np.int64), run_id=run_id, state=str(state)
@@ -167,7 +167,7 @@ def receive_copies(
 ) -> dict[int, int]:
     """Store copies of one state that another executor sent; return key group → version.
 
-    Raises `MigrationError` if what came is not what was asked for, or not all that was sent.
+    Raises `MigrationError` if other key groups arrived than were requested, or only a part.
     """
     local = store.state(str(state), schema, num_key_groups)
     asked = np.array(sorted(key_groups), np.int64)
@@ -194,5 +194,8 @@ def drop_copies(
 
 
 def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
-    """Assign key groups to lanes' tables evenly; their lanes are not known yet."""
+    """Return the number of the local table, one per lane, for each key group that is in none yet.
+
+    Round robin: which lanes will own the key groups is not known yet.
+    """
     return np.arange(num_key_groups, dtype=np.int32) % lanes

@@ -6,10 +6,14 @@ epochs closed.  So an operator that is fed by windows gets their rows before it 
 the same epoch; and which rows count does not depend on lanes, retries or executors.
 
 Where key groups of an operator are suspended, it closes nothing, and neither does anything behind
-it: rows that wait are late for nothing.
+it, by way of loops too: rows that wait are late for nothing.  Timers of operators that these rows
+come to do not fire in the epoch in which they go on either, since timers come before rows.
 
 Where streams meet, the source that is furthest behind counts: the watermark of an operator is the
 least of those of the sources that its rows descend from.
+
+Rows that wait in a loop of feedback hold the watermark of what reads the loop: it does not pass the
+oldest of them. While the loop is dry, it follows the sources whose rows go round in it.
 
 A source that has fallen silent for its time-out, or whose input has ended, is *drained*: it holds
 nobody back, and once all sources of an operator are, windows that hold their rows are over.
@@ -26,10 +30,10 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from godwit.engine.sharing import PaneMeter
-from godwit.engine.spreading import SpreadOrders, spreading_joins
+from godwit.engine.spreading import SpreadOrders
 from godwit.migration import EpochPlan
-from godwit.operators.joins.spreading import Spreads
-from godwit.operators.windows.event_time import Arrivals, Due, EpochTime
+from godwit.operators.spreading import Spreads
+from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due, EpochTime
 from godwit.operators.windows.grid import BEGINNING, END
 from godwit.operators.windows.slots import Slots
 from godwit.plan.compiled import SourceInput, source_of
@@ -55,10 +59,12 @@ class Times:
     closed: Mapping[str, int] = field(default_factory=dict)
     # operator → which slots of its key groups take rows
     slots: Mapping[str, Slots] = field(default_factory=dict)
-    # join → its keys that are spread
+    # operator → its keys that are spread
     spreads: Mapping[str, Spreads] = field(default_factory=dict)
     # state, as text → greatest event time of the rows that came to it, where no watermark tells
     reached: Mapping[str, int] = field(default_factory=dict)
+    # state, as text → event time since when windows stay for later ones, and which do
+    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,7 @@ class _Front:
     newest: int  # greatest event time of its rows
     drained: bool  # whether none of its sources is expected to have rows
     paused: bool  # whether it comes from an operator that closes nothing in this epoch
+    resumes: bool  # whether rows of earlier epochs are among its rows, which waited above
 
     @classmethod
     def lowest(cls, fronts: Sequence[_Front]) -> _Front:
@@ -79,6 +86,7 @@ class _Front:
             newest=max(front.newest for front in fronts),
             drained=not expected,
             paused=any(front.paused for front in fronts),
+            resumes=any(front.resumes for front in fronts),
         )
 
 
@@ -98,6 +106,8 @@ class EventTimes:
     ) -> None:
         self._flow, self._close_at_end = flow, close_at_end
         self._times = Times() if times is None else times
+        self._behind = {name: _behind(flow, name) for name in flow.loops}
+        self._held: Mapping[str, int] = {}  # loop → least event time of the rows that wait in it
         self._ahead_us = self._ahead()
         self._heard_us: dict[str, int] = {}
         self._ended = False
@@ -118,15 +128,16 @@ class EventTimes:
             for o in self._windowed
             if (windows := o.shared_windows) is not None and o.name not in self._follows
         }
-        # join → orders to spread hot keys of it, of joins that may
+        # operator → orders to spread hot keys of it, of those that may
         self.spreading = {
-            join.name: SpreadOrders(join, self._times.spreads.get(join.name) or Spreads())
-            for join in spreading_joins(flow.operators)
+            o.name: SpreadOrders(o, self._times.spreads.get(o.name) or Spreads())
+            for o in flow.operators
+            if o.max_parts
         }
 
     @property
     def times(self) -> Times:
-        """Event time as the last epoch left it."""
+        """Watermarks and closed times after the last committed epoch."""
         return self._times
 
     @property
@@ -138,8 +149,12 @@ class EventTimes:
         """Continue with the flow under another physical plan."""
         self._flow = flow
 
+    def hold(self, held: Mapping[str, int]) -> None:
+        """Limit the watermark of each loop to the minimum event time of its waiting rows."""
+        self._held = held
+
     def end_input(self) -> None:
-        """Mark all sources as ended: no more rows come."""
+        """Mark all sources as ended, so that their windows can close."""
         self._ended = self._close_at_end
 
     def epoch_times(
@@ -152,13 +167,13 @@ class EventTimes:
         `components`: component → its plan or state, which says what key groups are suspended; where
         components have been regrouped since, none of theirs is.
         """
-        suspended = self._suspended(components)
+        suspended, resumed = self._suspended(components), self._resumed(components)
         drained = self._drained(silence_us)
         furthest = max((time.max_ahead_us for time in self._flow.times.values()), default=0)
         epoch_times: dict[str, EpochTime] = {}
         emitted: dict[str, _Front | None] = {}
         for operator in self._flow.operators:
-            arriving = self._arriving(operator.name, emitted, drained)
+            arriving = self._arriving(operator.name, emitted, drained, suspended | resumed)
             if operator.name in self._follows:
                 first = self._follows[operator.name]
                 emitted[operator.name], epoch_times[operator.name] = (
@@ -167,11 +182,15 @@ class EventTimes:
                 )
                 continue
             paused = operator.name in suspended or (arriving is not None and arriving.paused)
+            resumes = operator.name in resumed or (arriving is not None and arriving.resumes)
+            # Timers fire before rows, windows close behind them.
+            paused = paused or (resumes and operator.has_timers)
             time = EpochTime(
                 clock=clock_us,
                 not_after=tuple(
                     min(clock_us + ahead, END) for ahead in self._ahead_us[operator.name]
                 ),
+                spreads=self._spreads(operator, components),
             )
             if arriving is not None:
                 until = arriving.watermark
@@ -189,27 +208,35 @@ class EventTimes:
                 sharing = self.sharing.get(operator.name)
                 time = replace(
                     time,
-                    spreads=self._spreads(operator.name, state),
                     slots=self._slots(operator, arriving.newest, components),
                     closed=closed,
                     until=closed if paused else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
+                    kept_since=self._kept_since(operator, closed),
                 )
                 arriving = replace(
                     arriving,
                     watermark=arriving.watermark - operator.output_delay_us,
                     newest=newest,
                     paused=paused,
+                    resumes=resumes,
                 )
             emitted[operator.name] = arriving
             epoch_times[operator.name] = self._with_timers(operator, time, paused=paused)
         return epoch_times
 
+    def _kept_since(self, operator: KeyedOperator, closed: int) -> int:
+        """Return since when windows of an operator stay; from now on where others did before."""
+        if operator.kept_mark is None:
+            return END
+        since, which = self._times.kept.get(str(operator.states[0]), (closed, operator.kept_mark))
+        return since if which == operator.kept_mark else closed
+
     def _ahead(self) -> dict[str, list[int]]:
         """Operator → limits on rows ahead of the clock, one per input.
 
-        As far as their sources allow; what an operator over event time emits is of rows that it
-        judged by the clock of then, which may have jumped back, and windows may end later.
+        The limits are those of the sources. Rows emitted by an operator over event time have no
+        limit: they were checked by the clock of an earlier epoch, and a window may end after it.
         """
         ahead: dict[str, list[int]] = {}
         emitted: dict[str, int] = {}
@@ -218,7 +245,7 @@ class EventTimes:
                 emitted[of.upstream]
                 if not isinstance(of, SourceInput)
                 else self._flow.times[of.source].max_ahead_us
-                if of.source in self._flow.times
+                if of.source in self._flow.times and of.source not in self._behind
                 else END
                 for of in self._flow.inputs_of(operator.name)
             ]
@@ -236,6 +263,15 @@ class EventTimes:
             for operator in component.operators
         }
         return suspended | {first for other, first in self._follows.items() if other in suspended}
+
+    def _resumed(self, components: Mapping[str, EpochPlan | ComponentView]) -> set[str]:
+        """Return operators that process waiting rows of earlier epochs in this epoch."""
+        return {
+            operator.name
+            for component in self._flow.components
+            if isinstance(plan := components.get(component.name), EpochPlan) and plan.consume
+            for operator in component.operators
+        }
 
     def _slots(
         self,
@@ -257,16 +293,27 @@ class EventTimes:
         smooth = {g for plan in plans if isinstance(plan, EpochPlan) for g in plan.smooth}
         return slots.become(second.takes, smooth, newest, role.grid)
 
-    def _spreads(self, operator: str, state: str) -> Spreads | None:
-        """Return the keys of a join that are spread in the next epoch."""
-        orders = self.spreading.get(operator)
+    def _spreads(
+        self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
+    ) -> Spreads | None:
+        """Return the keys of an operator that are spread in the next epoch."""
+        orders = self.spreading.get(operator.name)
         if orders is None:
             return None
-        reached = self._times.reached.get(state, BEGINNING)
-        return orders.carried_out(self._times.spreads.get(operator) or Spreads(), reached)
+        spreads = self._times.spreads.get(operator.name) or Spreads()
+        plan = components.get(self._flow.component_of(operator.name).name)
+        waits = plan is not None and bool(plan.suspended)
+        if operator.parts_state and (waits or (isinstance(plan, EpochPlan) and plan.consume)):
+            return spreads  # rows of the parts wait, and would come after these were merged
+        reached = self._times.reached.get(str(operator.states[0]), BEGINNING)
+        return orders.carried_out(spreads, reached)
 
     def _arriving(
-        self, operator: str, emitted: Mapping[str, _Front | None], drained: set[str]
+        self,
+        operator: str,
+        emitted: Mapping[str, _Front | None],
+        drained: set[str],
+        waiting: set[str],  # operators whose rows wait, or waited and go on in this epoch
     ) -> _Front | None:
         """Minimum progress of an operator's inputs; ``None`` if some have no event time."""
         fronts = []
@@ -278,23 +325,48 @@ class EventTimes:
                 if front is not None:
                     front = replace(front, watermark=front.watermark - of.delay_us)
                 fronts.append(front)
+            elif of.source in self._flow.times and of.source in self._behind:
+                fronts.append(self._going_round(of.source, drained, waiting))
             elif of.source in self._flow.times:
-                name = self._flow.watermark_of(of)
-                fronts.append(
-                    _Front(
-                        watermark=self._times.watermarks.get(name, BEGINNING),
-                        newest=self._times.newest.get(name, BEGINNING),
-                        drained=name in drained,
-                        paused=False,
-                    )
-                )
+                fronts.append(self._of_source(self._flow.watermark_of(of), drained))
             else:
                 return None
         known = [front for front in fronts if front is not None]
         return None if len(known) < len(fronts) else _Front.lowest(known)
 
+    def _of_source(self, name: str, drained: set[str]) -> _Front:
+        """Return the progress of the rows that move a watermark."""
+        return _Front(
+            watermark=self._times.watermarks.get(name, BEGINNING),
+            newest=self._times.newest.get(name, BEGINNING),
+            drained=name in drained,
+            paused=False,
+            resumes=False,
+        )
+
+    def _going_round(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
+        """Return the progress of a loop's rows, by the sources that they descend from.
+
+        Rows that wait at an operator of the loop, or above it, have yet to go round: nothing that
+        reads the loop closes before they have, or are among the rows that hold the watermark.
+        """
+        behind = self._behind[loop]
+        front = _Front.lowest([self._of_source(name, drained) for name in behind.watermarks])
+        newest = max(front.newest, self._times.newest.get(loop, BEGINNING))
+        front = replace(
+            front,
+            watermark=front.watermark - behind.delay_us,
+            newest=newest,
+            paused=self._flow.loops[loop].holds_watermark
+            and not behind.operators.isdisjoint(waiting),
+        )
+        if loop not in self._held:
+            return front
+        watermark = min(front.watermark, self._held[loop])
+        return replace(front, watermark=watermark, drained=False)
+
     def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
-        """Add to an epoch's time whether timers may fire; not while key groups are suspended."""
+        """Add the flag that timers may fire to `time`: not while key groups are suspended."""
         due = self._due.get(operator.name)
         if due is None or paused:
             return time
@@ -326,7 +398,7 @@ class EventTimes:
         watermarks = dict(self._times.watermarks)
         for name, time_us in newest.items():
             of_source = self._flow.times.get(source_of(name))
-            if of_source is not None:
+            if of_source is not None and name not in self._behind:
                 moved = time_us - of_source.slack_us
                 watermarks[name] = max(watermarks.get(name, BEGINNING), moved)
         closed = dict(self._times.closed)
@@ -337,10 +409,15 @@ class EventTimes:
         arrived = arrivals_of(reports)
         reached = dict(self._times.reached)
         for operator_ in self._windowed:
-            time_us = arrived.get(operator_.name, Arrivals()).reached
+            time_us = arrived.get(operator_.name, NO_ARRIVALS).reached
             if time_us > BEGINNING:
                 state = str(operator_.states[0])
                 reached[state] = max(time_us, reached.get(state, BEGINNING))
+        kept = {
+            str(o.states[0]): (epoch_times[o.name].kept_since, o.kept_mark)
+            for o in self._windowed
+            if o.kept_mark is not None
+        }
         slots = dict(self._times.slots)
         for name, time in epoch_times.items():
             if time.slots is not None and name not in self._follows:
@@ -356,6 +433,7 @@ class EventTimes:
             slots=slots,
             spreads=spreads,
             reached=reached,
+            kept=kept,
         )
 
     def take(
@@ -387,7 +465,7 @@ class EventTimes:
 
     def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
         """Watermark's name → maximum event time of its rows in this epoch."""
-        arrivals = sum(arrivals_of(reports).values(), Arrivals())
+        arrivals = sum(arrivals_of(reports).values(), NO_ARRIVALS)
         names = self._flow.watermarks
         return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
@@ -405,9 +483,41 @@ class EventTimes:
 
 
 def arrivals_of(reports: Iterable[LaneReport]) -> dict[str, Arrivals]:
-    """Operator → event times of its rows, and rows left out, as their senders report them."""
+    """Return operator → event times of its rows, and rows left out, from the senders' reports."""
     arrivals: dict[str, Arrivals] = {}
     for report in reports:
         for of in report.operators:
-            arrivals[of.operator] = arrivals.get(of.operator, Arrivals()) + of.arrivals
+            if of.arrivals is not NO_ARRIVALS:
+                arrivals[of.operator] = arrivals.get(of.operator, NO_ARRIVALS) + of.arrivals
     return arrivals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Behind:
+    """Sources and operators that the rows of a loop descend from."""
+
+    watermarks: tuple[str, ...]  # of the sources whose rows go round in it
+    operators: frozenset[str]  # that these rows pass
+    delay_us: int  # how far rows lag the watermarks
+
+
+def _behind(flow: CompiledFlow, loop: str) -> _Behind:
+    """Return the sources and operators upstream of a loop's rows."""
+    found: dict[str, None] = {}
+    edges = [edge for edge in flow.feedbacks if edge.loop == loop]
+    pending = [edge.operator for edge in edges]
+    seen = set(pending)
+    while pending:
+        for of in flow.inputs_of(pending.pop()):
+            above = [of.upstream] if not isinstance(of, SourceInput) else []
+            if isinstance(of, SourceInput) and of.source in flow.loops:
+                above = [edge.operator for edge in flow.feedbacks if edge.loop == of.source]
+            elif isinstance(of, SourceInput) and of.source in flow.times and not of.table:
+                found[flow.watermark_of(of)] = None
+            pending += [name for name in above if name not in seen]
+            seen.update(above)
+    return _Behind(
+        watermarks=tuple(found),
+        operators=frozenset(seen),
+        delay_us=max((edge.delay_us for edge in edges), default=0),
+    )

@@ -5,6 +5,7 @@ This is the work that `godwit.engine.loop` sequences on every cluster that runs 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from godwit.engine.cluster import AttemptLostError, SourceLook
@@ -21,14 +22,17 @@ from godwit.engine.outcomes import (
     rows_unreadable,
 )
 from godwit.model import events
+from godwit.model.errors import EpochFailedError
 from godwit.model.latency import LatencyHistogram
+from godwit.plan.feedback import waiting_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef, PhysicalPlan
+    from godwit.checkpoint.records import BatchRef, CommitRecord, PhysicalPlan
     from godwit.engine.cluster import Cluster, SourceBatch
+    from godwit.engine.lane.messages import LaneReport
     from godwit.engine.latency import SourceLatency
     from godwit.engine.recovery import Recovery
     from godwit.engine.settings import Lanes
@@ -60,6 +64,35 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
     )
 
 
+def _held(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
+    """Loop → least event time of the rows that wait in it and hold the watermark."""
+    held: dict[str, int] = {}
+    if record is None:
+        return held
+    for loop in flow.loops:
+        times = [ref.oldest_us for ref in waiting_in(record, loop) if ref.oldest_us is not None]
+        if times:
+            held[loop] = min(times)
+    return held
+
+
+def _insist_on_what_waits(
+    flow: CompiledFlow, record: CommitRecord | None, batch: BatchRef | None
+) -> None:
+    """Refuse an epoch that does not read the rows waiting in loops: they would be lost."""
+    if record is None:
+        return
+    for loop in flow.loops:
+        read = None if batch is None else batch.positions.get(loop)
+        if waiting_in(record, loop) and read != record.epoch:
+            raise EpochFailedError(
+                f"Epoch {record.epoch + 1} does not read the rows that epoch {record.epoch} fed "
+                f"back to the loop {loop!r}; nothing of it is committed.",
+                remedy="This is a fault of Godwit's: report it. The rows are in the checkpoint, "
+                "and a query that is started again reads them.",
+            )
+
+
 class FlowEpochs(Generic[RowsT]):
     """Epochs of a flow on a cluster (see `godwit.engine.loop.Epochs`)."""
 
@@ -82,6 +115,7 @@ class FlowEpochs(Generic[RowsT]):
             self.flow, log, recovery.layouts, settings, on_loss=policy.on_loss, run_id=run_id
         )
         self.times = EventTimes(self.flow, recovery.times(log.latest), close_at_end=close_at_end)
+        self.times.hold(_held(self.flow, log.latest))
         self._counting = counted_inputs(self.flow)
         self._latency = LatencyMeter(cluster.now_us())
 
@@ -143,6 +177,7 @@ class FlowEpochs(Generic[RowsT]):
     ) -> None:
         """Plan an attempt: instruct the lanes by the components' plans."""
         self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
+        _insist_on_what_waits(self.flow, self.log.latest, self.batch)
         self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
         self._instruction = self.instructor.epoch(
             epoch,
@@ -181,10 +216,11 @@ class FlowEpochs(Generic[RowsT]):
             )
         )
         self.times.take(times, self._epoch_times, self._reports, self.cluster.monotonic_us())
+        self.times.hold(_held(self.flow, self._record))
 
     @property
     def batch(self) -> BatchRef | None:
-        """The batch of source rows of the epoch at hand, if it has one."""
+        """Batch of source rows of the current epoch; ``None`` if it has none."""
         return None if self._batch is None else self._batch.ref
 
     def outcome(self, copies: Copies) -> EpochOutcome:
@@ -198,33 +234,60 @@ class FlowEpochs(Generic[RowsT]):
             counting=self._counting,
         )
 
+    def delivery(self) -> FlowDelivery:
+        """Return the delivery of the committed epoch."""
+        return FlowDelivery(
+            record=self._record,
+            batch=self._batch,
+            reports=self._reports,
+            planned_us=self._planned_us,
+            flow=self.flow,
+            cluster=self.cluster,
+            counting=self._counting,
+            meter=self._latency,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowDelivery:
+    """Delivery of a committed epoch (see `godwit.engine.loop.EpochDelivery`)."""
+
+    record: CommitRecord
+    batch: SourceBatch[Any] | None
+    reports: Sequence[LaneReport]
+    planned_us: Mapping[str, int]  # the clocks when the attempt was planned that was committed
+    flow: CompiledFlow  # under the epoch's physical plan
+    cluster: Cluster[Any]
+    counting: Mapping[tuple[str, int], str]  # see `counted_inputs`
+    meter: LatencyMeter  # of the run; deliveries use it one after another
+
     def deliver(self) -> None:
-        """Deliver the committed epoch to the sinks."""
-        self.cluster.deliver(self._record)
+        """Deliver the epoch to the sinks."""
+        self.cluster.deliver(self.record)
 
     def latencies(self) -> dict[str, SourceLatency]:
-        """Measure how long the rows of the delivered epoch took; source → latencies."""
-        if self._batch is None:
+        """Return source → latencies of the rows of the delivered epoch."""
+        if self.batch is None:
             return {}
-        planned_us = self._planned_us["clock_us"]
-        ago_us = self.cluster.monotonic_us() - self._planned_us["silence_us"]
+        planned_us = self.planned_us["clock_us"]
+        ago_us = self.cluster.monotonic_us() - self.planned_us["silence_us"]
         given_us = dict.fromkeys(self.flow.sources, planned_us)
         ages: dict[str, list[LatencyHistogram]] = {}
-        for report in self._reports:
+        for report in self.reports:
             for source, of_lane in report.ages.items():
                 ages.setdefault(source, []).append(of_lane)
-        return self._latency.measure(
-            self._batch.look or SourceLook(at_us=planned_us, nothing_us=given_us),
-            rows_by_source(self._reports, self._counting),
+        return self.meter.measure(
+            self.batch.look or SourceLook(at_us=planned_us, nothing_us=given_us),
+            rows_by_source(self.reports, self.counting),
             planned_us + ago_us,
             ages={source: LatencyHistogram.merged(parts) for source, parts in ages.items()},
             ago_s=ago_us / 1e6,
         )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events on the rows that operators left out, and sources could not read."""
+        """Return events about rows that operators left out or sources could not read."""
         left_out = rows_left_out(outcome.left_out, self.flow)
-        unreadable = rows_unreadable(self._reports, self.flow)
+        unreadable = rows_unreadable(self.reports, self.flow)
         return [
             *((events.RowsLeftOut, {"epoch": outcome.epoch, **values}) for values in left_out),
             *((events.RowsUnreadable, {"epoch": outcome.epoch, **v}) for v in unreadable),

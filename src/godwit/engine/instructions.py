@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from godwit.checkpoint.chains import choose_snapshots
+from godwit.checkpoint.records import StateId
 from godwit.engine.lane.messages import (
     EpochInstruction,
     OperatorInstruction,
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
     from numpy import bool_, int64, integer
 
-    from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.chains import Chains, KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.entries import EntryLayout
-    from godwit.checkpoint.records import SegmentRef, StateId
+    from godwit.checkpoint.records import SegmentRef
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.engine.settings import Lanes
@@ -45,7 +46,7 @@ IntArray = npt.NDArray[np.int64]
 def places_of(
     plans: Mapping[str, EpochPlan], executors: Mapping[str, Executor]
 ) -> tuple[Place, ...]:
-    """Lane tasks of an epoch: every lane that owns a key group of some component, in order."""
+    """Return the lane tasks of an epoch: every lane that owns a key group, in order."""
     used: dict[tuple[str, int], None] = {}
     for name in sorted(plans):
         assignment = plans[name].assignment
@@ -80,6 +81,7 @@ def operator_instruction(
     always_load: bool,
     time: EpochTime = NO_TIME,  # event time of the operator in this epoch
     tables: Sequence[StateInstruction] = (),  # that every lane has whole
+    left_parts: Sequence[KeyGroupChain] = (),  # of parts that keys leave
 ) -> OperatorInstruction:
     """Instruct the lanes of one operator for the next epoch."""
     assignment = plan.assignment
@@ -108,6 +110,7 @@ def operator_instruction(
         resumed=mask_of(plan.consume, num_key_groups),
         time=time,
         tables=tuple(tables),
+        left_parts=tuple(left_parts),
     )
 
 
@@ -122,7 +125,7 @@ def state_instruction(
     needed: npt.NDArray[np.bool_],
     to_snapshot: Sequence[int] = (),  # key groups of which a snapshot is due
 ) -> StateInstruction:
-    """Build the instruction by which lanes bring one state to the committed version."""
+    """Build the instruction for lanes to bring one state up to the committed version."""
     segments, others = chains.tail(state, floor, needed)
     snapshots = {g: chain.snapshot for g, chain in others.items() if chain.snapshot is not None}
     floor = floor.copy()
@@ -138,10 +141,15 @@ def state_instruction(
 
 
 def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Shape ``(size,)``: mask of some key groups."""
+    """Return a boolean mask of shape ``(size,)`` that is true for these key groups."""
     mask = np.zeros(size, np.bool_)
     mask[list(key_groups)] = True
     return mask
+
+
+def _common(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
+    """Return the key groups that are in both; quick if `one` is empty, as it usually is."""
+    return np.intersect1d(one, other).tolist() if len(one) else []
 
 
 _NONE = np.empty(0, np.int64)
@@ -226,6 +234,7 @@ class Instructor:
                         or operator.needs_state(times[operator.name]),
                         time=times[operator.name],
                         tables=self._tables(operator),
+                        left_parts=self._left_parts(operator, times[operator.name]),
                     )
         return EpochInstruction(
             epoch=epoch,
@@ -258,6 +267,15 @@ class Instructor:
             if state.state in names
         ]
 
+    def _left_parts(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
+        """Chains of the key groups of parts that are merged in the next epoch."""
+        if not operator.parts_state or time.spreads is None:
+            return []
+        state = StateId(operator.name, operator.parts_state)
+        chains = self._log.chains
+        left = time.spreads.key_groups_left(self.num_key_groups)
+        return [chains.chain(state, key_group) for key_group in left]
+
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
     ) -> tuple[StateInstruction, int]:
@@ -275,9 +293,9 @@ class Instructor:
         *,
         also: npt.NDArray[integer] = _NONE,
     ) -> StateInstruction:
-        """Build the instruction of one state, and choose the snapshots that are due.
+        """Build the instruction for one state, and choose the key groups to snapshot.
 
-        `stationary`: key groups to take snapshots of; `also`: those that get one in any case.
+        `stationary`: key groups that may get a snapshot if due; `also`: those that always get one.
         """
         chosen = choose_snapshots(
             self._log.chains,
@@ -292,7 +310,7 @@ class Instructor:
             chains=self._log.chains,
             floor=floor,
             needed=needed,
-            to_snapshot=list(dict.fromkeys([*chosen, *np.intersect1d(also, stationary).tolist()])),
+            to_snapshot=list(dict.fromkeys([*chosen, *_common(also, stationary)])),
         )
 
     def _drained(

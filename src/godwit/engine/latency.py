@@ -51,7 +51,7 @@ class SeenArrivals:
         self._rows: list[float] = []
 
     def see(self, at_us: float, beyond: float) -> None:
-        """Record that at `at_us` so many rows were there beyond those already read."""
+        """Record that at `at_us` the source had `beyond` rows more than were read."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
             self._rows.append(self._taken + beyond)
@@ -159,7 +159,7 @@ def latency_figures(latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
 
 
 def latency_entry(epoch: int, latencies: Mapping[str, SourceLatency]) -> dict[str, Any]:
-    """Return plain values for the journal: what can be merged over epochs."""
+    """Return plain values for the journal: histograms that can be merged over epochs."""
     return {
         "epoch": epoch,
         "sources": {

@@ -11,6 +11,11 @@ The epoch protocol, step by step; a crash between any two steps loses nothing:
 5. return, and the source commits its own offsets. A batch that is offered again but has its record
    is done: its output was delivered when the run began.
 
+Where `beside` is given, step 4 delivers beside steps 1 and 2 of the next epoch, on another thread.
+That epoch commits only once the delivery has ended, and not at all if it failed: so deliveries come
+in the order of epochs, and only the last committed epoch may be undelivered, as without it
+(`docs/decisions/0073-delivery-beside-the-next-epoch.md`).
+
 An attempt that loses an executor before its commit is told to the conductor and repeated at once,
 with the same batch; any other error is told and raised. An epoch without input does the same,
 without a source side: it drains rows that wait and lets migrations end while no rows arrive
@@ -27,6 +32,7 @@ import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from godwit.engine.cluster import AttemptLostError
@@ -63,9 +69,18 @@ class EpochLoop(Generic[BatchT]):
     ``"delivered"``) and the epoch."""
 
     def __init__(
-        self, epochs: Epochs[BatchT], conductor: SharedConductor, observer: EpochObserver
+        self,
+        epochs: Epochs[BatchT],
+        conductor: SharedConductor,
+        observer: EpochObserver,
+        *,
+        # begins a delivery beside the next epoch's stages, and returns what waits for its end and
+        # raises what it raised; ``None``: epochs end with their delivery
+        beside: Callable[[Callable[[], None]], Callable[[], object]] | None = None,
     ) -> None:
         self._epochs, self._conductor, self._observer = epochs, conductor, observer
+        self._beside = beside
+        self._delivered: Callable[[], object] | None = None  # waits for the last delivery
 
     def run(self, batch: BatchT | None) -> EpochOutcome | None:
         """Run the next epoch with a batch, or without input.
@@ -87,18 +102,41 @@ class EpochLoop(Generic[BatchT]):
         with self._conductor.locked() as conductor:
             outcome = epochs.outcome(conductor.copies)
             conductor.commit(outcome)
+            waiting = sum(len(c.waiting) for c in conductor.view.components.values())
         self._observer.committed(outcome, plans, took_s)
+        deliver = partial(self._deliver, epochs.delivery(), outcome, waiting, stopwatch)
+        if self._beside is None:
+            deliver()
+        else:
+            self._delivered = self._beside(deliver)
+        return outcome
+
+    def finish_delivery(self) -> None:
+        """Wait until the last committed epoch is delivered; raise the delivery's error, if any."""
+        delivered = self._delivered
+        if delivered is not None:
+            try:
+                delivered()
+            finally:
+                self._delivered = None
+
+    def _deliver(
+        self, delivery: EpochDelivery, outcome: EpochOutcome, waiting: int, stopwatch: Stopwatch
+    ) -> None:
+        """Deliver a committed epoch, and report it; `waiting`: key groups that did at its commit.
+
+        Concerns no attempt at an epoch, so the next one may be under way.
+        """
         with stopwatch.phase("deliver"):
-            epochs.deliver()
-        self.at_step("delivered", epoch)
+            delivery.deliver()
+        self.at_step("delivered", outcome.epoch)
         stopwatch.stop()
-        latencies = epochs.latencies()
+        latencies = delivery.latencies()
         self._observer.delivered(outcome, stopwatch, latencies)
         with self._conductor.locked() as conductor:
-            waiting = sum(len(c.waiting) for c in conductor.view.components.values())
             conductor.announce(
                 events.EpochCommitted,
-                epoch=epoch,
+                epoch=outcome.epoch,
                 rows_in=outcome.rows_in,
                 rows_out=outcome.rows_out,
                 duration_ms=round(stopwatch.took_ms()["epoch"], 1),
@@ -106,9 +144,8 @@ class EpochLoop(Generic[BatchT]):
                 latency_ms=merged_latency(latencies).figures_ms(),
                 watermarks={of: time_us // 1000 for of, time_us in outcome.watermarks.items()},
             )
-            for kind, values in epochs.remarks(outcome):
+            for kind, values in delivery.remarks(outcome):
                 conductor.announce(kind, **values)
-        return outcome
 
     def _begin(self, epoch: int) -> tuple[Mapping[str, EpochPlan], Any] | None:
         """Wait until epochs are not held; return the components' plans and the physical plan."""
@@ -117,6 +154,7 @@ class EpochLoop(Generic[BatchT]):
                 plans, physical_plan = conductor.begin(epoch), conductor.plan
             if plans is not None:
                 return plans, physical_plan
+            self.finish_delivery()
             if not self._epochs.wait_while_held():
                 return None
 
@@ -128,7 +166,7 @@ class EpochLoop(Generic[BatchT]):
         physical_plan: Any,
         stopwatch: Stopwatch,
     ) -> bool:
-        """Run an epoch up to its commit; return false if it is to be repeated."""
+        """Run an epoch up to its commit; return ``False`` if it has to be repeated."""
         epochs = self._epochs
         try:
             epochs.regroup(physical_plan)
@@ -138,6 +176,9 @@ class EpochLoop(Generic[BatchT]):
             with stopwatch.phase("stages"):
                 epochs.run_stages()
             self.at_step("staged", epoch)
+            if self._delivered is not None:
+                with stopwatch.phase("await_delivery"):
+                    self.finish_delivery()
             with stopwatch.phase("commit"):
                 epochs.commit()
         except BaseException as error:
@@ -158,7 +199,7 @@ class Epochs(Protocol[_BatchT_contra]):
 
     @property
     def next_epoch(self) -> int:
-        """Number of the epoch after the last one that is committed."""
+        """Number of the epoch after the last committed one."""
 
     def now_s(self) -> float:
         """Return a monotonic time in seconds."""
@@ -187,8 +228,15 @@ class Epochs(Protocol[_BatchT_contra]):
     def outcome(self, copies: Copies) -> EpochOutcome:
         """Describe the committed epoch; `copies`: copies on executors before it."""
 
+    def delivery(self) -> EpochDelivery:
+        """Return the delivery of the committed epoch, which `plan` does not change any more."""
+
+
+class EpochDelivery(Protocol):
+    """A committed epoch, to be delivered; the methods are called once each, in their order here."""
+
     def deliver(self) -> None:
-        """Deliver the committed epoch to the sinks."""
+        """Deliver the epoch to the sinks."""
 
     def latencies(self) -> Mapping[str, SourceLatency]:
         """Measure how long the rows of the delivered epoch took; source → latencies."""
@@ -213,7 +261,10 @@ class EpochObserver(Protocol):
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
     ) -> None:
-        """Observe an epoch that is delivered, just before its event; `latencies` by source."""
+        """Observe an epoch that is delivered, just before its event; `latencies` by source.
+
+        Called where it was delivered, perhaps beside the stages of the next epoch.
+        """
 
 
 class Stopwatch:
@@ -226,7 +277,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; times of one that is repeated add up."""
+        """Time a phase; times of a repeated phase are added."""
         started_s = self._now_s()
         try:
             yield
@@ -274,7 +325,7 @@ class SharedConductor:
         self.announce(events.BackgroundFailed, what=what, error=error)
 
     def announce(self, kind: type[events.Event], **values: Any) -> None:
-        """Announce an event; with what follows this is a `godwit.adapt.Migrations` for threads."""
+        """Announce an event. This and the following methods implement `godwit.adapt.Migrations`."""
         with self.locked() as conductor:
             conductor.announce(kind, **values)
 
@@ -299,7 +350,7 @@ class SharedConductor:
             conductor.stay(executor)
 
     def cancel(self, change: str, reason: str) -> None:
-        """End a migration or a regrouping: what has switched stays, the rest does not move."""
+        """Cancel a migration or regrouping; key groups that have switched stay there."""
         with self.locked() as conductor:
             conductor.cancel(change, reason)
 
@@ -317,7 +368,7 @@ class SharedConductor:
         return self._once(lambda conductor: conductor.ended_regrouping(regrouping), timeout_s)
 
     def _once(self, ended: Callable[[Conductor], _T | None], timeout_s: float | None) -> _T | None:
-        """Wait until `ended` returns something, the time is up or the run is over."""
+        """Wait for a result of `ended`; ``None`` after the time-out or the end of the run."""
         with self._changed:
             self._changed.wait_for(
                 lambda: ended(self._conductor) is not None or self._closed, timeout_s
@@ -325,7 +376,7 @@ class SharedConductor:
             return ended(self._conductor)
 
     def close(self) -> None:
-        """Wake all waiting threads for good."""
+        """Wake all waiting threads; later waits return at once."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -13,8 +13,9 @@ from godwit.engine.event_time import arrivals_of
 from godwit.engine.latency import latency_figures
 from godwit.migration import ComponentTraffic, EpochOutcome, KeyGroupLoad
 from godwit.model.key_groups import KeyGroupPairs, PerKeyGroup
-from godwit.model.key_work import JoinWork
+from godwit.model.key_work import OperatorWork
 from godwit.plan.compiled import SourceInput
+from godwit.plan.feedback import is_fed_back
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,7 @@ def record_of(
         newest=dict(times.newest),
         expired=dict(times.closed),
         reached=dict(times.reached),
+        kept=dict(times.kept),
         slots={name: slots for name, of in times.slots.items() if (slots := of.recorded())},
         spreads={name: keys for name, of in times.spreads.items() if (keys := of.recorded())},
         sinks=dict(sinks or {}),
@@ -121,22 +123,21 @@ def outcome_of(
     loads: dict[str, list[KeyGroupLoad]] = {c.name: [] for c in flow.components}
     waited: dict[str, list[int]] = {}
     lane_ms: dict[str, float] = {}
-    executor_cpu_ms: dict[str, float] = {}
-    executor_busy_ms: dict[str, float] = {}
+    of_executor: list[tuple[str, KeyGroupLoad]] = []
     sink_rows: dict[str, int] = {}
     for ref in record.outputs:
-        _add(sink_rows, ref.sink, ref.rows)
+        if not is_fed_back(ref.sink):
+            _add(sink_rows, ref.sink, ref.rows)
     of_operator = {o.name: c for c in flow.components for o in c.operators}
     for report in reports:
         here = report.executor
         for phase, spent in report.took_ms.items():
-            _add(lane_ms, phase, spent)
+            lane_ms[phase] = lane_ms.get(phase, 0.0) + spent
         for of_lane in report.operators:
             component = of_operator[of_lane.operator].name
             loads[component].append(of_lane.load)
             waited.setdefault(component, []).extend(of_lane.waited)
-            _add(executor_cpu_ms, here, float(of_lane.load.cpu_ms.sum()))
-            _add(executor_busy_ms, here, float(of_lane.load.busy_ms.sum()))
+            of_executor.append((here, of_lane.load))
             of_states = versions.setdefault(here, {})
             for state, of_state in of_lane.versions.items():
                 of_states.setdefault(state, []).append(of_state)
@@ -144,30 +145,44 @@ def outcome_of(
         executor: {state: PerKeyGroup.joined(parts) for state, parts in states.items()}
         for executor, states in versions.items()
     }
+    sizes = {c.name: state_bytes(c.states, chains) for c in flow.components}
+    key_work, lanes = key_work_of(reports), len({report.place for report in reports})
     return EpochOutcome(
         epoch=record.epoch,
         batch=None if record.batch is None else record.batch.number,
         rows_in=sum(rows_by_source(reports, counting).values()),
         rows_out=sum(r.rows_out for r in reports),
         sink_rows=sink_rows,
-        loads={c.name: _load(c.states, loads[c.name], chains) for c in flow.components},
+        loads={c.name: _load(loads[c.name], sizes[c.name]) for c in flow.components},
+        total_state_bytes={name: int(size.sum()) for name, size in sizes.items()},
         traffic=traffic_to(flow, reports),
         streams=streams_of(reports),
-        executor_cpu_ms=executor_cpu_ms,
-        executor_busy_ms=executor_busy_ms,
+        executor_cpu_ms=_by_executor(of_executor, "cpu_ms"),
+        executor_busy_ms=_by_executor(of_executor, "busy_ms"),
         waited={name: tuple(sorted(set(key_groups))) for name, key_groups in waited.items()},
         reach={c.name: reach_of(c.states, tables, chains, copies) for c in flow.components},
         tables=tables,
         watermarks=dict(record.watermarks),
         left_out=left_out_of(reports),
-        hot_keys={**hot_keys_of(reports), **hot_keys_of_joins(reports)},
-        join_work=join_work_of(reports),
+        hot_keys={**hot_keys_of(reports), **heavy_keys_of(key_work, lanes)},
+        key_work=key_work,
         held_twice=_duplicate_partials(reports),
         empty=empty_slots(flow, chains),
         changelog_bytes=sum(s.block.length for s in record.segments),
         snapshot_bytes=sum(s.block.length for s in record.snapshots),
         lane_ms=lane_ms,
     )
+
+
+def _by_executor(loads: Sequence[tuple[str, KeyGroupLoad]], name: str) -> dict[str, float]:
+    """Add up a column of the loads of each executor's lanes."""
+    number = {executor: i for i, executor in enumerate(dict.fromkeys(e for e, _ in loads))}
+    if not number:
+        return {}
+    columns = [getattr(load, name) for _, load in loads]
+    at = np.repeat([number[executor] for executor, _ in loads], [len(one) for one in columns])
+    sums = np.bincount(at, np.concatenate(columns), len(number))
+    return dict(zip(number, sums.tolist(), strict=True))
 
 
 def _add(total: dict[str, Any], name: str, more: float) -> None:
@@ -187,7 +202,7 @@ def streams_of(reports: Iterable[LaneReport]) -> dict[tuple[str, str], tuple[int
 
 
 def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
-    """Operator → partials of closed windows whose keys both slots held."""
+    """Return operator → number of partials of closed windows that were in both slots."""
     duplicates: dict[str, int] = {}
     for of_lane in _operators(reports):
         if of_lane.duplicate_partials:
@@ -196,7 +211,7 @@ def _duplicate_partials(reports: Iterable[LaneReport]) -> dict[str, int]:
 
 
 def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
-    """Operator → key, as JSON → share of the rows, for keys that a sender found hot."""
+    """Return operator → hot key, as JSON → its share of the rows, by the senders' reports."""
     rows: dict[str, int] = {}
     hot: dict[str, dict[str, int]] = {}
     for of_lane in _operators(reports):
@@ -212,27 +227,26 @@ def hot_keys_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, float]]:
     }
 
 
-def join_work_of(reports: Iterable[LaneReport]) -> dict[str, JoinWork]:
-    """Join → its work in an epoch, and which keys have most."""
-    works: dict[str, JoinWork] = {}
+def key_work_of(reports: Iterable[LaneReport]) -> dict[str, OperatorWork]:
+    """Operator → its work in an epoch, and which keys have most."""
+    works: dict[str, list[OperatorWork]] = {}
     for of_lane in _operators(reports):
-        if of_lane.join_work is not None:
-            works[of_lane.operator] = works.get(of_lane.operator, JoinWork()) + of_lane.join_work
-    return works
+        if of_lane.key_work is not None:
+            works.setdefault(of_lane.operator, []).append(of_lane.key_work)
+    return {operator: OperatorWork.summed(of_lanes) for operator, of_lanes in works.items()}
 
 
-def hot_keys_of_joins(reports: Sequence[LaneReport]) -> dict[str, dict[str, float]]:
-    """Join → key, as JSON → share of the rows and pairs, for keys with more than a lane's share."""
-    lanes = len({report.place for report in reports})
+def heavy_keys_of(works: Mapping[str, OperatorWork], lanes: int) -> dict[str, dict[str, float]]:
+    """Operator → key, as JSON → share of the work, for keys with more than a lane's share."""
     hot = {
         name: {of.key: of.total / work.total for of in work.keys if of.total * lanes > work.total}
-        for name, work in join_work_of(reports).items()
+        for name, work in works.items()
     }
     return {name: keys for name, keys in hot.items() if keys}
 
 
 def left_out_of(reports: Iterable[LaneReport]) -> dict[str, dict[str, int]]:
-    """Operator → reason → rows that it left out; only operators that left some out."""
+    """Return operator → reason → number of rows left out, for operators that left any out."""
     counts = {
         operator: {"late": of.late, "ahead": of.ahead, "untimed": of.untimed}
         for operator, of in arrivals_of(reports).items()
@@ -252,7 +266,9 @@ def rows_left_out(
             "no_slack": tuple(
                 source
                 for source in flow.sources_of(operator)
-                if source in flow.times and not flow.times[source].slack_us
+                if source in flow.times
+                and source not in flow.loops
+                and not flow.times[source].slack_us
             ),
         }
         for operator, counts in left_out.items()
@@ -276,10 +292,10 @@ def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int
     return total
 
 
-def _load(states: Iterable[StateId], loads: Sequence[KeyGroupLoad], chains: Chains) -> KeyGroupLoad:
+def _load(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGroupLoad:
     """Add up the loads of a component's operators, with the bytes of its states."""
     total = KeyGroupLoad.total(loads)
-    return replace(total, state_bytes=state_bytes(states, chains)[total.key_groups])
+    return replace(total, state_bytes=sizes[total.key_groups])
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
@@ -293,7 +309,7 @@ def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[
 
 
 def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, ComponentTraffic]:
-    """Component → rows that came to it through an exchange."""
+    """Return component → rows that it received through an exchange."""
     of_operator = {o.name: c.name for c in flow.components for o in c.operators}
     sent_to: dict[str, list[PassedOn]] = {}
     for report in reports:
@@ -305,8 +321,9 @@ def traffic_to(flow: CompiledFlow, reports: Iterable[LaneReport]) -> dict[str, C
         rows, size_bytes = np.zeros((2, flow.num_key_groups))
         pairs: dict[str, list[KeyGroupPairs]] = {}
         for passed in sent:
-            rows[passed.key_groups] += passed.sent_rows
-            size_bytes[passed.key_groups] += passed.sent_bytes
+            key_groups = passed.sent[0].astype(np.intp)
+            rows[key_groups] += passed.sent[1]
+            size_bytes[key_groups] += passed.sent[2]
             pairs.setdefault(of_operator[passed.sender], []).append(passed.pairs)
         key_groups = np.flatnonzero(rows)
         traffic[name] = ComponentTraffic(
@@ -326,9 +343,9 @@ def reach_of(
     chains: Chains,
     copies: Copies,
 ) -> dict[str, PerKeyGroup]:
-    """Executor → key group → epoch up to which the copy there is complete in all states.
+    """Return executor → key group → epoch up to which its copy is complete in all states.
 
-    A state whose table misses nothing does not hold the others back, however long ago it changed.
+    A state whose table is up to date does not limit the result, however old its last change.
     """
     committed = np.stack([chains.versions(state) for state in states])
     reach: dict[str, PerKeyGroup] = {}
@@ -356,12 +373,12 @@ def progress_of(
     watch: Stopwatch,
     latencies: Mapping[str, SourceLatency],
 ) -> dict[str, Any]:
-    """Build the progress report of an epoch: its figures, which every viewer reads.
+    """Build the progress report of an epoch, as `Query.recentProgress` returns it.
 
     ``query.recentProgress``, the journal, Prometheus' metrics and ``godwit top`` have this value.
 
-    outcome, view, watch, latencies: What the epoch did, how the protocol stands now, what it took,
-    and how long its rows took, by source.
+    outcome, view, watch, latencies: Outcome of the epoch, state of the migration protocol, times of
+    its phases, and latencies of its rows by source.
 
     Returns: ``epoch``, ``batchId`` (Spark's micro-batch; ``None`` for an epoch without input),
     ``timestamp`` (ISO 8601, UTC), ``numInputRows`` (source rows after the DataFrame maps),
@@ -374,7 +391,8 @@ def progress_of(
     ``leftOutRows`` (operator → ``late``, ``ahead``, ``untimed``), ``hotKeys`` (operator → key, as
     JSON → its share of the operator's rows; of a join, of its rows and pairs), ``heldTwice``
     (operator → partials of keys that two slots held, of windows that were over), ``stateBytes``
-    (of the key groups touched), ``numKeys`` (distinct keys touched), ``loads`` (component →
+    (of the key groups touched), ``totalStateBytes`` (component → state of all its key groups),
+    ``numKeys`` (distinct keys touched), ``loads`` (component →
     ``keyGroups`` touched, ``rows``, ``keys``, ``cpuMs``), ``streams`` (rows and bytes that
     operators made for one another: ``from``, ``to``, ``rows``, ``sizeBytes``),
     ``waitingKeyGroups``,
@@ -406,6 +424,7 @@ def progress_of(
         },
         "heldTwice": dict(outcome.held_twice),
         "stateBytes": sum(int(load.state_bytes.sum()) for load in outcome.loads.values()),
+        "totalStateBytes": dict(outcome.total_state_bytes),
         "numKeys": sum(int(load.keys.sum()) for load in outcome.loads.values()),
         "loads": {
             name: {
@@ -424,10 +443,7 @@ def progress_of(
         "suspendedKeyGroups": sum(len(c.suspended) for c in view.components.values()),
         "plannedMoves": sum(len(c.moves) for c in view.components.values()),
         "inFlightKeyGroups": sum(len(c.transfers) for c in view.components.values()),
-        "keyGroups": {
-            name: {e: len(c.assignment.key_groups(e)) for e in c.assignment.executors}
-            for name, c in view.components.items()
-        },
+        "keyGroups": {name: c.assignment.num_owned for name, c in view.components.items()},
         "executors": {
             name: {
                 "lanes": lanes,

@@ -133,7 +133,7 @@ class Deliveries:
                 self._emitted[name] = record.epoch
 
     def changes(self) -> Iterator[str]:
-        """Yield a line for every sink that is new, gone or renamed."""
+        """Yield a line for every sink that was added, removed or renamed."""
         for name, state in self.of.items():
             if state.former is not None and state.former != name:
                 yield f"sink {state.former} is now {name}"
@@ -167,7 +167,7 @@ class Deliveries:
 def _former(
     outputs: Iterable[Output], recorded: Mapping[str, SinkRecord], renamed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Sink → its name in the last record, if it was there."""
+    """Return sink → its name in the last record, for sinks that are in it."""
     former: dict[str, str] = {}
     waiting = list(outputs)
     old_names = {new: old for old, new in renamed.items()}
@@ -323,7 +323,7 @@ class StagedOutput:
         return [file for files in written if self._is_own(files) for file in files.files]
 
     def _is_own(self, written: WrittenFiles) -> bool:
-        """Return whether files lie at the sink's target, also under other credentials."""
+        """Return whether files are in the sink's target, ignoring credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)
@@ -412,7 +412,7 @@ class OpenSinks:
             raise
 
     def _open(self, output: Output) -> None:
-        """Open a sink, which serves one query only."""
+        """Open a sink; raise if it is in use by another query."""
         _, owner = _serving.setdefault(id(output.sink), (output.sink, self))
         if owner is not self:
             raise SinkError(
@@ -453,8 +453,14 @@ class OpenSinks:
         return self._deliveries.records()
 
     def changes(self) -> tuple[str, ...]:
-        """Return a line for every sink that is new, gone or renamed."""
+        """Return a line for every sink that was added, removed or renamed."""
         return (*self._deliveries.changes(), *self._continued)
+
+    @property
+    def deliver_concurrently(self) -> bool:
+        """True if all sinks that get rows allow delivery during the stages of the next epoch."""
+        sinks = [output.sink for output in self._outputs if output.sink.wants_rows]
+        return bool(sinks) and all(sink.delivers_concurrently for sink in sinks)
 
     def close(self) -> None:
         """Close every sink, even if closing another fails."""

@@ -19,8 +19,9 @@ from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
-from godwit.operators.joins.spreading import Spreads
+from godwit.operators.spreading import Spreads
 from godwit.operators.windows.slots import Slots
+from godwit.plan.feedback import insist_on_loops
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.checkpoint.chains import Chains
-    from godwit.checkpoint.records import BatchRef, CommitRecord
+    from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.plan.compiled import CompiledFlow
@@ -73,7 +74,7 @@ class Recovery:
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
-        """Translate watermarks to today's names; shared ones appear under every name."""
+        """Translate recorded watermarks to present names; a shared one gets every name."""
         watermarks: dict[str, int] = {}
         for name, time_us in recorded.items():
             source, *reader = name.split("/")
@@ -117,9 +118,10 @@ class Recovery:
             slots=slots,
             spreads={name: Spreads.of(keys) for name, keys in spreads.items()},
             reached=reached,
+            kept=self._of_states(latest.kept),
         )
 
-    def _of_states(self, times_us: Mapping[str, int]) -> dict[str, int]:
+    def _of_states(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
         """Translate times of states to today's names; states that start empty have none."""
         times = {}
         for text, time_us in times_us.items():
@@ -142,7 +144,7 @@ def _recorded_slots(
 
 
 def _still_there(recorded: Mapping[str, _T], changes: FlowChanges) -> dict[str, _T]:
-    """Translate operators to today's names, without those whose state is gone."""
+    """Translate recorded operators to present names, without those whose state is dropped."""
     dropped = () if changes.version is None else changes.version.dropped
     today = {changes.renamed.get(n, n): of for n, of in recorded.items() if n not in dropped}
     return {name: of for name, of in today.items() if name not in changes.added}
@@ -180,11 +182,13 @@ def recover_flow(
     last = None if latest is None else latest.last_batch
     _insist_on_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
     sources = recorded_sources(last, flow.own_sources, storage.uri)
+    insist_on_loops(latest, flow.loops, storage.uri)
     edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
     changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
     layouts = layouts_of(flow, stored, changes)
     _insist_on_slots(flow, _recorded_slots(latest, changes))
+    _insist_on_merge(flow, {} if latest is None else _still_there(latest.spreads, changes))
     stored_plan = None if stored is None else stored.physical_plan
     flow = _carrying_on(flow, stored_plan, changes.renamed)
     last_plan = flow.physical_plan
@@ -211,8 +215,7 @@ def _insist_on_kind_of_sources(
 ) -> None:
     """Refuse DataFrames in place of own sources, and own sources in place of DataFrames.
 
-    How far the ones were read says nothing of the others. Sources of either kind may come to those
-    that there are.
+    The progress of one kind is not valid for the other. Sources of either kind may be added.
     """
     if last is None:
         return
@@ -244,7 +247,7 @@ def _insist_on_kind_of_sources(
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
     """Refuse a flow without slots that still hold partials of open windows.
 
-    `recorded`: operators of which the checkpoint has slots, by their names of today. Raises
+    `recorded`: present names of operators with slots in the checkpoint. Raises
     `CheckpointMismatchError`, which names the operator.
     """
     two_phase = {o.two_phase.first for o in flow.operators if o.two_phase is not None}
@@ -257,6 +260,25 @@ def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
                 remedy="Leave consolidate='apart' as it was. To have one component all the same, "
                 "start with components= that put its operators together.",
                 operator=name,
+            )
+
+
+def _insist_on_merge(flow: CompiledFlow, recorded: Mapping[str, Sequence[SpreadKey]]) -> None:
+    """Refuse a flow without ``merge=`` whose keys still have state in parts.
+
+    `recorded`: present name of an operator → its divided keys. Raises `CheckpointMismatchError`,
+    which names the operator and the keys.
+    """
+    for operator in flow.operators:
+        keys = recorded.get(operator.name, ())
+        if keys and not operator.max_parts:
+            raise CheckpointMismatchError(
+                f"Operator {operator.name!r} has state of {listing([of.key for of in keys])} in "
+                "several parts, and no merge= any more by which these would become one.",
+                remedy="Start the flow with merge=, bring the keys together by "
+                f"query.hot_keys.gather({operator.name!r}, key), and leave merge= out after an "
+                "epoch with input.",
+                operator=operator.name,
             )
 
 

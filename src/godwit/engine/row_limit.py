@@ -33,7 +33,7 @@ class RowLimit:
         """The limit; ``None`` until an epoch was long enough to tell."""
 
     def note(self, rows: int | None, took_s: float) -> None:
-        """Record an epoch with input; `rows`: ``None`` where nobody knows how many it had."""
+        """Record an epoch with input; `rows`: its number of rows, ``None`` if unknown."""
         if not rows or took_s <= 0:
             return
         cut = self.rows is not None and rows >= _CUT * self.rows
@@ -45,5 +45,5 @@ class RowLimit:
         self.rows = max(1, math.ceil(limit))
 
     def of_each(self, sources: int) -> int | None:
-        """Return the limit for each of so many sources."""
+        """Return the limit of rows for each of `sources` sources; ``None``: no limit."""
         return None if self.rows is None else max(1, self.rows // max(sources, 1))

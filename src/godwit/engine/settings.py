@@ -22,33 +22,40 @@ class Lanes:
     Attributes
     ----------
     local_dir
-        Directory for local stores on every executor; by default the executor's own Spark
-        directory. What is in it may vanish at any time.
+        Directory for local stores on every executor; by default the executor's Spark directory.
+        Local stores are caches: deleting them loses no state.
     snapshot_budget_bytes
-        State rewritten as snapshots in one epoch, at most (one key group always may).
+        Maximum bytes of state that one epoch rewrites as snapshots; at least one key group's
+        snapshot is written even if it is larger.
     snapshot_growth
-        A snapshot is due when reading the changelog costs this many times what reading the
-        snapshot costs: larger writes less, smaller recovers and migrates faster.
+        A key group's snapshot is due when reading its changelog costs this many times as much as
+        reading its last snapshot. A larger value writes less; a smaller one recovers and migrates
+        faster.
     inline_bytes
-        What one lane writes up to this size travels in the commit record and not as a file, which
-        it would have to force to disk. ``None``: 128 KiB shared by the lanes of an epoch, and at
-        least 16 KiB each, since every lane gets what all of them wrote last.
+        A lane's changelog and output of an epoch, up to this size, is stored in the commit record
+        instead of a file of its own, which saves an fsync. ``None``: 128 KiB divided by the number
+        of lanes, at least 16 KiB, since this data is sent to every lane in the next epoch.
     compression
         Arrow IPC compression of changelog and staged output: ``None``, ``"lz4"`` or ``"zstd"``.
-        Worth it for object stores; local disks are faster without.
+        Useful on object stores; local disks are faster without compression.
     hot_keys
-        Rows of a key that has this much of what a lane gets on average are combined before they
-        are sent to its lane, where the operator can merge them; 0: only where combining pays for
-        all keys. ``query.lastProgress["hotKeys"]`` names such keys.
+        Rows of a key are combined before the exchange if the key has at least this share of a
+        lane's average rows and the operator can merge partial states. 0: only if combining pays for
+        all keys. ``query.lastProgress["hotKeys"]`` lists such keys.
     resident
-        Lanes stay between small epochs, as tasks of one long Spark job, which saves each the start
-        of a job. They hold their cores; one core of every executor is left for everything else, so
-        an executor has a lane less than cores.
+        ``True``: lanes stay between small epochs, as tasks of one long Spark job, which saves
+        starting a job per epoch. They occupy their cores all the time; one core of every executor
+        is left free for other jobs, so an executor has one lane less than cores.
 
     Raises
     ------
     InvalidFlowError
-        If a setting makes no sense.
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Lanes(resident=True, local_dir="/mnt/nvme/godwit").resident
+    True
     """
 
     local_dir: str | os.PathLike[str] | None = None
@@ -92,7 +99,10 @@ class Lanes:
             )
 
     def inline_limit(self, lanes: int) -> int:
-        """Bytes that each of so many lanes of an epoch may leave to the commit record."""
+        """Bytes that each lane of an epoch may put into the commit record instead of a file.
+
+        `lanes`: number of lanes in the epoch.
+        """
         if self.inline_bytes is not None:
             return self.inline_bytes
         return max(_INLINE_BYTES, _INLINE_BYTES_OF_ALL // max(lanes, 1))

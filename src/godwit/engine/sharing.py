@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from godwit.operators.windows.closing import SHARES, plan_of
+from godwit.operators.windows.closing import Pieces
 from godwit.operators.windows.grid import BEGINNING, END
+from godwit.operators.windows.kept import kept_spans
 from godwit.planning.windows import WindowCosts, WindowCounts
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class PaneMeter:
     ) -> None:
         # whether windows have states of their own from the next epoch on
         self.duplicated = share is False
-        self._grid, self._share = grid, share
+        self._grid, self._share, self._kept = grid, share, kept_spans(grid)
         self._longest_us = max(window.length_us for window in grid.windows)
         self._missing: dict[int, float] = {}
         self._keys = 0.0
@@ -131,21 +132,34 @@ class PaneMeter:
     def _closing(self, time: EpochTime) -> WindowCounts:
         """Count the entries read and merged for the windows that an epoch closes."""
         panes = np.array(sorted(self._missing), np.int64)
-        starts, ends = self._grid.windows_over(panes, time.closed, time.until)
-        if not len(starts):
-            return WindowCounts()
         missing = np.array([self._missing[pane] for pane in panes.tolist()])
-        keys = self._keys * (1.0 - missing)
+
+        def keys_of(first: int, end: int) -> float:
+            """Estimate the keys of a window of some panes."""
+            return self._keys * (1.0 - float(np.prod(missing[first:end])))
+
+        kept = None if time.kept_since == END else self._kept
+        starts, spans = panes, None
+        if kept is not None:
+            starts, spans = kept.entries(panes, time.kept_since, time.closed)
+        pieces, piece_of = Pieces.of(self._grid, starts, spans, time, kept)
+        if not pieces.windows:
+            return WindowCounts()
+        keys = np.zeros(pieces.count + 1)
+        keys[: len(panes)] = self._keys * (1.0 - missing)
+        for span, piece in pieces.ready.items():
+            keys[piece] = keys_of(*span)
+        whole = np.ceil(keys).astype(np.int64)
+        steps = pieces.plan(whole, int(self._keys), overlapping=False)
         first, end = self._grid.closing(time.closed, time.until)
-        read = panes[(panes >= first) & (panes < end)]
-        firsts, lasts = np.searchsorted(panes, starts), np.searchsorted(panes, ends)
-        spans = tuple(dict.fromkeys(zip(firsts.tolist(), lasts.tolist(), strict=True)))
-        plan = plan_of(np.ceil(keys).astype(np.int64), int(self._keys), spans, overlapping=False)
+        read = piece_of[(starts >= first) & (starts < end)]
+        if kept is not None and kept.any_from(first, time.kept_since, time.closed):
+            read = np.array(sorted(pieces.read(steps)))
         # What is scanned for windows with states of their own: all that begin where it is read.
         begun, over = self._grid.windows_over(panes, BEGINNING, END)
         begins = (begun >= first) & (begun < end)
         sizes = [
-            self._keys * (1.0 - float(np.prod(missing[i:j])))
+            keys_of(i, j)
             for i, j in zip(
                 np.searchsorted(panes, begun[begins]).tolist(),
                 np.searchsorted(panes, over[begins]).tolist(),
@@ -153,7 +167,8 @@ class PaneMeter:
             )
         ]
         return WindowCounts(
-            panes_scanned=float(keys[np.isin(panes, read)].sum()),
+            pane_entries=sum(keys_of(*window.panes) for window in pieces.staying),
+            panes_scanned=float(keys[read].sum()),
             windows_scanned=float(sum(sizes)),
-            merged=plan.keys * self._keys / SHARES,
+            merged=sum(keys_of(*part) for step in steps.values() for part in step.parts),
         )

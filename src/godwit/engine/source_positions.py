@@ -26,14 +26,17 @@ import msgspec
 
 from godwit.checkpoint.framing import plain_problems
 from godwit.checkpoint.records import ANY_IDENTITY, PLAYED, POSITIONS, BatchRef
+from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit, source_error
 from godwit.model.errors import CheckpointMismatchError, GodwitError, SourceError
 from godwit.model.naming import error_line, type_name
+from godwit.plan.feedback import FeedbackSource
 from godwit.sources.source import Lag, Split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from godwit.plan.feedback import LastCommit
     from godwit.sources.source import Position, Source
 
 
@@ -108,35 +111,6 @@ def recorded_sources(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRows:
-    """Rows of own sources that an epoch is to read."""
-
-    ref: BatchRef  # what its commit record says: positions after it
-    begins: Mapping[str, Position]  # position of each source before it
-    splits: tuple[NumberedSplit, ...]  # older rows of a source before newer ones
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows; ``None`` if that is not known before they are read."""
-        return _sum([numbered.split.rows for numbered in self.splits])
-
-    def rows_of(self, source: str) -> int | None:
-        """Return the number of rows of one source; ``None`` if that is not known yet."""
-        return _sum([n.split.rows for n in self.splits if n.source == source])
-
-    @property
-    def size_bytes(self) -> int | None:
-        """Size in bytes of the rows where they are stored, about; ``None`` if not known."""
-        return _sum([numbered.split.size_bytes for numbered in self.splits])
-
-
-def _sum(numbers: list[int | None]) -> int | None:
-    """Sum of numbers; ``None`` if one of them is not known."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
-
-
 # id of a source → who has it open. Whoever is gone without closing it does not count.
 _OPENED: Final[WeakValueDictionary[int, SourcePositions]] = WeakValueDictionary()
 _OPENING: Final = threading.Lock()
@@ -144,6 +118,9 @@ _OPENING: Final = threading.Lock()
 
 class SourcePositions:
     """Own sources of one run: opened at their positions, asked for rows, told of commits.
+
+    Loops are among them (`godwit.plan.feedback`). Every batch reads all that waits in them; they
+    alone make a batch until they are dry, or for as many rounds as they may.
 
     An error of a source is a `SourceError` with its name; what a source raises of Godwit's own
     errors is raised as it is.
@@ -156,9 +133,20 @@ class SourcePositions:
         *,
         # what failed, and the error, where the query goes on all the same
         on_failure: Callable[[str, str], None] = lambda _what, _error: None,
+        log: LastCommit | None = None,  # the checkpoint, which has what waits in loops
+        # loop that pauses, rounds that ran for it alone, rows that wait in it
+        on_pause: Callable[[str, int, int], None] = lambda _loop, _rounds, _rows: None,
     ) -> None:
         self.sources = sources
-        self._on_failure = on_failure
+        self._on_failure, self._on_pause = on_failure, on_pause
+        # loop → batches in a row that had no other rows than those of loops
+        self._rounds = {
+            name: 0 for name, source in sources.items() if isinstance(source, FeedbackSource)
+        }
+        self._pauses = False  # and it was said that they do
+        for source in sources.values():
+            if isinstance(source, FeedbackSource) and log is not None:
+                source.bind(log)
         self._number, self._played = recorded.number, recorded.played
         self._opened: dict[str, Source] = {}
         # position of every source after the last committed batch, also of those that are gone
@@ -167,11 +155,14 @@ class SourcePositions:
             **recorded.identities,
             **{name: source.identity for name, source in sources.items()},
         }
+        for name in self._rounds:
+            self._positions.setdefault(name, sources[name].start())
         self._until: dict[str, Position] = {}
-        self._committed = set(recorded.positions)  # sources whose position a record has
+        # sources whose position a record has, or that need none
+        self._committed = {*recorded.positions, *self._rounds}
 
     def open(self, names: Iterable[str] | None = None) -> None:
-        """Open sources at their positions: all of them, or these; if one fails, close all."""
+        """Open sources at their positions: all, or only `names`; if one fails, close all."""
         try:
             for name in self.sources if names is None else names:
                 if name not in self._opened:
@@ -202,7 +193,7 @@ class SourcePositions:
             self._positions[name] = _plain(name, source.start())
 
     def close(self) -> None:
-        """Close the sources that are open; a failure of one is reported, and harms no other."""
+        """Close the open sources; an error of one is reported, and the others are closed."""
         opened, self._opened = self._opened, {}
         for name, source in opened.items():
             try:
@@ -219,24 +210,33 @@ class SourcePositions:
         return {name: self._position(name) for name in self._opened}
 
     def _position(self, name: str) -> Position:
-        """Return a copy of a position: whatever is done to it, ours stays."""
+        """Return a copy of a position, which the caller may change."""
         return copy.deepcopy(self._positions[name])
 
     def end_with_what_is_there(self) -> None:
-        """Read no further than what there is now."""
+        """Fix the present ends of the sources as the end of the input."""
         self._until = self.ends()
 
     def ends(self) -> dict[str, Position]:
-        """Return how far the rows of each open source reach now, whatever limits it has."""
+        """Return the present end of each open source, ignoring its limits."""
         ends = {}
         for name, source in self._opened.items():
+            if name in self._rounds:
+                continue  # it ends where nothing goes round any more
             with _errors_of(name, "could not say how far its rows reach"):
                 ends[name] = _plain(name, source.end(self._position(name)))
         return ends
 
     def reached(self, ends: Mapping[str, Position]) -> bool:
-        """Return whether everything up to positions that `ends` has returned is committed."""
+        """Return whether everything up to positions that `ends` has returned is committed.
+
+        So it is once loops are dry too, or pause.
+        """
+        if self._turning():
+            return False
         for name, source in self._opened.items():
+            if name not in ends:
+                continue
             with _errors_of(name, "could not say how far it may be read"):
                 latest = source.latest(self._position(name), until=copy.deepcopy(ends[name]))
             if self._moves(name, latest) is not None:
@@ -245,19 +245,20 @@ class SourcePositions:
 
     def plan(
         self, parallelism: int, *, limit: int | None = None, everything: bool = False
-    ) -> PlannedRows | None:
+    ) -> SourceBatch[Any] | None:
         """Plan the rows of the next batch; ``None`` if there are none.
 
-        Every source is cut into about `parallelism` splits. `limit` bounds the rows of each source,
-        as near as it can tell; `everything` lifts the limits that sources have. Planning anew
-        without a commit in between plans the same rows, or more of them. The first batch of a
-        source may have no rows: where it starts, such as behind the newest row that there was, has
-        to be committed before it can be gone on from.
+        `parallelism`: approximate number of splits per source. `limit`: maximum rows of each
+        source, as exactly as it can keep it. `everything`: ignore the sources' own limits. Planning
+        again without a commit in between gives the same rows, or more. The first batch of a source
+        may have no rows, since its first position has to be committed.
         """
-        ends: dict[str, Position] = {}
-        splits: list[NumberedSplit] = []
+        ends, splits = self._round(parallelism)
+        turning = self._turning()
         whole = self.ends() if everything else {}
         for name, source in self._opened.items():
+            if name in self._rounds:
+                continue
             begin, until = self._position(name), copy.deepcopy(self._until.get(name))
             with _errors_of(name, "could not say how far it may be read"):
                 end = whole[name] if whole else source.latest(begin, limit=limit, until=until)
@@ -270,14 +271,15 @@ class SourcePositions:
                 begin = self._position(name)
                 found: object = source.splits(begin, copy.deepcopy(end), parallelism)
             splits += _split_list(name, found, first=len(splits))
-        if not ends and self._committed.issuperset(self._opened):
+        only_loops = ends.keys() <= self._rounds.keys()
+        if only_loops and not turning and self._committed.issuperset(self._opened):
             return None
         return self._planned(ends, splits)
 
     def _moves(self, name: str, end: object) -> Position | None:
-        """Return the end that a source gave, as a record has it; ``None``: where it stands now.
+        """Return the end that a source gave, in plain values; ``None`` if it equals its position.
 
-        A position may be large, and sources are asked all the time: what stands is not copied.
+        A position may be large and sources are polled often, so an unchanged one is not copied.
         """
         position = self._positions[name]
         with suppress(Exception):  # whatever a user's value raises; it is compared again below
@@ -286,12 +288,46 @@ class SourcePositions:
         moved = _plain(name, end)
         return None if moved == position else moved
 
-    def standing(self) -> PlannedRows:
-        """Plan a batch that reads nothing of these sources: their positions stay."""
-        return self._planned({}, [])
+    def standing(self, parallelism: int = 1) -> SourceBatch[Any]:
+        """Plan a batch that reads only the rows waiting in loops; other positions stay."""
+        return self._planned(*self._round(parallelism))
+
+    def next_round(self, parallelism: int, *, due: bool = False) -> SourceBatch[Any] | None:
+        """Plan a batch of the rows waiting in loops; ``None`` if there are none or the loops pause.
+
+        `due`: an epoch runs anyway, so it reads waiting rows even if the loops pause.
+        """
+        ends, splits = self._round(parallelism) if due or self._turning() else ({}, [])
+        return self._planned(ends, splits) if ends else None
+
+    def _round(self, parallelism: int) -> tuple[dict[str, Position], list[NumberedSplit]]:
+        """Return positions and splits of everything that waits in loops."""
+        ends: dict[str, Position] = {}
+        splits: list[NumberedSplit] = []
+        for name in self._rounds:
+            source, begin = self.sources[name], self._positions[name]
+            end = source.latest(begin)
+            if end != begin:
+                ends[name] = end
+                found = source.splits(begin, end, parallelism)
+                splits += _split_list(name, found, first=len(splits))
+        return ends, splits
+
+    def _turning(self) -> bool:
+        """Return whether rows wait in a loop that has not reached its maximum of rounds."""
+        return any(
+            rounds < self._loop(name).max_rounds and self._loop(name).waiting[1]
+            for name, rounds in self._rounds.items()
+        )
+
+    def _loop(self, name: str) -> FeedbackSource:
+        """Return a loop's source."""
+        source = self.sources[name]
+        assert isinstance(source, FeedbackSource), "others have no rounds"
+        return source
 
     def _insist_on_progress(self, name: str, source: Source, end: Position) -> None:
-        """Refuse an end behind what was read: its rows would be processed twice."""
+        """Raise `SourceError` if an end is before the position: rows would be repeated."""
         read = self._position(name)
         with _errors_of(name, "could not compare two positions"):
             if not source.precedes(copy.deepcopy(end), copy.deepcopy(read)):
@@ -305,12 +341,14 @@ class SourcePositions:
             source=name,
         )
 
-    def played(self, planned: PlannedRows | None = None) -> PlannedRows:
-        """Return a batch of rows that come from no source, beside those that were planned."""
+    def played(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
+        """Return a batch of given rows (of tests), together with the planned ones."""
         planned = self.standing() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 
-    def _planned(self, ends: Mapping[str, Position], splits: list[NumberedSplit]) -> PlannedRows:
+    def _planned(
+        self, ends: Mapping[str, Position], splits: list[NumberedSplit]
+    ) -> SourceBatch[Any]:
         """Make the plan of a batch that ends at these positions."""
         recorded = {**self._positions, **ends}
         ref = BatchRef(
@@ -319,26 +357,42 @@ class SourcePositions:
             positions=recorded,
             identities={name: self._identities[name] for name in recorded},
         )
-        return PlannedRows(ref=ref, begins=self.positions, splits=tuple(splits))
+        return SourceBatch(ref=ref, begins=self.positions, splits=tuple(splits))
 
-    def committed(self, batch: BatchRef) -> None:
-        """Record that a batch is committed, and report it to the sources."""
+    def committed(self, batch: BatchRef, *, others: bool = False) -> None:
+        """Record that a batch is committed, and report it to the sources.
+
+        `others`: it had rows that are not of these sources.
+        """
+        moved = {n for n, at in batch.positions.items() if at != self._positions.get(n)}
         before, self._number, self._played = self._positions, batch.number, batch.digest == PLAYED
         self._positions = dict(batch.positions)
         self._committed = set(batch.positions)
         for name in self._opened:
             if before.get(name) != self._positions[name]:
                 self._note(name)
+        self._count_round(alone=not others and moved <= self._rounds.keys())
+
+    def _count_round(self, *, alone: bool) -> None:
+        """Count a batch with rows of loops alone; announce it when they pause."""
+        self._rounds = {name: n + 1 if alone else 0 for name, n in self._rounds.items()}
+        pauses = alone and not self._turning()
+        if pauses and not self._pauses:
+            for name, rounds in self._rounds.items():
+                rows = sum(ref.rows for ref in self._loop(name).waiting[1])
+                if rows:
+                    self._on_pause(name, rounds, rows)
+        self._pauses = pauses
 
     def _note(self, name: str) -> None:
-        """Report a source's committed position to it, for others to see, such as Kafka's groups."""
+        """Call `Source.committed` with a source's committed position, if it changed."""
         try:
             self._opened[name].committed(self._position(name))
         except Exception as error:  # noqa: BLE001  the epoch is committed, whatever it raises
             self._on_failure(f"telling source {name!r} of a commit", error_line(error))
 
     def lags(self) -> dict[str, Lag]:
-        """Return how far the query is behind each open source; unknown where one cannot tell."""
+        """Return source → lag of the query, for open sources."""
         lags = {}
         for name, source in self._opened.items():
             try:
@@ -363,7 +417,7 @@ class SourcePositions:
 
 @contextmanager
 def _errors_of(name: str, what: str) -> Iterator[None]:
-    """Turn what a source raises into an error with its name."""
+    """Translate exceptions of a source into a `SourceError` that names it."""
     try:
         yield
     except GodwitError:
@@ -373,7 +427,7 @@ def _errors_of(name: str, what: str) -> Iterator[None]:
 
 
 def _plain(name: str, position: object) -> Position:
-    """Return a position as a commit record gives it back; refuse one that it cannot hold."""
+    """Return a position as decoded from a commit record; raise if it cannot be encoded."""
     try:
         decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(position))
         problem = next(plain_problems("it", decoded), None)
@@ -400,7 +454,7 @@ def _shown(source: Source, position: Position) -> str:
 
 
 def _split_list(name: str, splits: object, first: int) -> list[NumberedSplit]:
-    """Return the splits of a source, numbered, or refuse what are none."""
+    """Return the splits of a source with numbers from `first` on; raise if they are no splits."""
     if isinstance(splits, Sequence) and all(isinstance(split, Split) for split in splits):
         return [
             NumberedSplit(number=number, source=name, split=split)

@@ -1,4 +1,4 @@
-"""Orders to spread hot keys of a join, from whoever decides to the next epoch.
+"""Orders to spread hot keys of an operator, from whoever decides to the next epoch.
 
 Policies and people give orders while an epoch runs.  The next epoch that is planned carries them
 out, and its commit record says so; an attempt that is given up carries nothing out.
@@ -12,25 +12,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from godwit.operators.joins.interval import IntervalJoin
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from godwit.operators.joins.spreading import Grid, Spreads
     from godwit.operators.operator import KeyedOperator
-
-
-def spreading_joins(operators: Iterable[KeyedOperator]) -> list[IntervalJoin]:
-    """Return the joins whose hot keys can be spread while they run."""
-    return [o for o in operators if isinstance(o, IntervalJoin) and o.spread]
+    from godwit.operators.spreading import Grid, Spreads
 
 
 class SpreadOrders:
-    """Orders for the keys of one join, and how they are spread now."""
+    """Orders for the keys of one operator, and how they are spread now."""
 
-    def __init__(self, join: IntervalJoin, spreads: Spreads) -> None:
-        self.join, self._spreads = join, spreads
+    def __init__(self, operator: KeyedOperator, spreads: Spreads) -> None:
+        self.operator, self._spreads = operator, spreads
         self._orders: dict[int, tuple[str, Grid]] = {}
         self._lock = threading.Lock()
 
@@ -40,12 +31,12 @@ class SpreadOrders:
         return self._spreads
 
     def changing(self, key_hash: int) -> bool:
-        """Return whether a change of a key is under way, so that there can be no other."""
+        """Return whether a change of a key is in progress, which excludes another."""
         with self._lock:
             return key_hash in self._orders or self._spreads.changing(key_hash)
 
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
-        """Give a key another grid from the next epoch on; ``False`` if it cannot change now."""
+        """Set a key's grid from the next epoch on; return ``False`` if it cannot change now."""
         with self._lock:
             taken = key_hash in self._orders or self._spreads.changing(key_hash)
             if taken or set(self._spreads.grid_of(key_hash).parts) & set(grid.parts):
@@ -61,7 +52,7 @@ class SpreadOrders:
         with self._lock:
             orders = dict(self._orders)
         for key_hash, (key, grid) in orders.items():
-            spreads = spreads.become(key_hash, key, grid, self.join.over_at(newest))
+            spreads = spreads.become(key_hash, key, grid, self.operator.over_at(newest))
         return spreads
 
     def committed(self, spreads: Spreads) -> None:

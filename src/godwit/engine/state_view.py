@@ -5,7 +5,7 @@ No query has to run, and a running one is not disturbed: what is committed never
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +17,14 @@ from godwit.checkpoint.commit_log import CommitLog
 from godwit.checkpoint.entries import ColumnsByName, EntryLayout, Former, in_utc, read_chain
 from godwit.checkpoint.evolution import described
 from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import values_of
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
 from godwit.operators.process import columns_beside_state
+from godwit.operators.spreading import PART
 from godwit.operators.states.declared import TIMERS
 from godwit.operators.states.stored import PAGE
+from godwit.operators.windows.compute import SPAN
 from godwit.operators.windows.grid import BEGINNING
 from godwit.operators.windows.operator import gone_before
 from godwit.store.changes import EntryRange
@@ -50,6 +53,8 @@ class StateReader:
     layouts: Mapping[StateId, EntryLayout]
     live: EntryRange | None  # panes that some open window needs; None for state without panes
     shown: _Shown
+    # Whether keys may have parts, each of which is a row: of a whole key the part is null.
+    in_parts: bool = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -61,6 +66,9 @@ class StateReader:
         with reading(self.storage):
             rows = read_chain(self.storage, chain, self.layouts[chain.state], cache=cache)
         rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
+        rows = without_derived(rows)
+        if self.in_parts and PART not in rows.keys.schema.names:
+            rows = replace(rows, keys=_whole(rows.keys))
         return self.shown(chain.key_group, rows)
 
 
@@ -84,14 +92,18 @@ def view_state(
             f"The checkpoint {storage.uri!r} has no operator {operator!r}.",
             remedy=f"{did_you_mean(operator, known)}Its operators are {listing(known)}.",
         )
-    which = _which(operator, state, list(described_operator.states))
+    described = described_operator.states
+    which = _which(
+        operator, state, [name for name in described if not _is_of_parts(described[name])]
+    )
     states = [which]
+    parts = [StateId(operator, name) for name in described if _is_of_parts(described[name])]
     states += [
         StateId(part, which.state)
         for part in version.parts_of(operator)
         if (of := version.operator(part)) is not None and of.kind == described_operator.kind
     ]
-    every = (chains.chain(s, g) for s in states for g in range(chains.num_key_groups))
+    every = (chains.chain(s, g) for s in (*states, *parts) for g in range(chains.num_key_groups))
     with_state = [chain for chain in every if chain.snapshot is not None or chain.segments]
     if not with_state:
         raise NoStateError(
@@ -101,12 +113,40 @@ def view_state(
     described_as, num_keys = described_operator.states[which.state], len(described_operator.keys)
     entries = num_keys + len(described_as.entries)
     with reading(storage):
-        layouts = _layouts(log, chains, {chain.state for chain in with_state}, entries)
-    show = _Shown.of(described_as, next(iter(layouts.values())).schema, num_keys)
+        there = {chain.state for chain in with_state}
+        layouts = _layouts(log, chains, there - {*parts}, entries)
+        layouts |= _layouts(log, chains, there & {*parts}, entries + 1)
+    stored = next(iter(layouts.values())).schema
+    if parts and PART not in stored.keys.names:
+        none = pa.RecordBatch.from_pylist([], schema=stored.keys)
+        stored = StateSchema(_whole(none).schema, stored.values)
+    show = _Shown.of(described_as, stored, num_keys)
     live = _live_panes(log, chains.epoch, which, described_as, num_keys)
     return StateReader(
-        storage=storage, chains=tuple(with_state), layouts=layouts, live=live, shown=show
+        storage=storage,
+        chains=tuple(with_state),
+        layouts=layouts,
+        live=live,
+        shown=show,
+        in_parts=bool(parts),
     )
+
+
+def without_derived(rows: StateRows) -> StateRows:
+    """Drop windows that stay for later ones: others of the entries say the same."""
+    if SPAN not in rows.keys.schema.names:
+        return rows
+    return rows.take(np.flatnonzero(values_of(rows.keys.column(SPAN)) >= 0))
+
+
+def _is_of_parts(described_as: StateDescription) -> bool:
+    """Return whether a state holds parts of keys; see `godwit.operators.merged`."""
+    return [name for name, _ in described_as.entries] == [PART]
+
+
+def _whole(keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the part of whole keys: none."""
+    return keys.append_column(pa.field(PART, pa.int32()), pa.nulls(keys.num_rows, pa.int32()))
 
 
 def _layouts(
@@ -156,7 +196,7 @@ def _layouts(
 def _live_panes(
     log: CommitLog, epoch: int, state: StateId, described_as: StateDescription, keys: int
 ) -> EntryRange | None:
-    """Range of panes that some open window needs; ``None`` for state without panes."""
+    """Return the range of panes that open windows need; ``None`` for state without panes."""
     closed = log.record(epoch).expired.get(str(state), BEGINNING)
     first = gone_before(described_as, closed)
     return None if first is None else EntryRange(column=keys, first=first)

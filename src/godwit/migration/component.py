@@ -77,7 +77,7 @@ class OngoingMigration:
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy asked for."""
+        """Strategy of the requested migration."""
         return self.request.strategy
 
     def end(self, outcome: MigrationOutcome) -> EndMigration:
@@ -93,7 +93,7 @@ class OngoingMigration:
 
     @property
     def bounds(self) -> Bounds:
-        """Bounds of the migration; none while epochs are held for it."""
+        """Bounds of the migration; unlimited while epochs are held for it."""
         return UNBOUNDED if self.strategy.holds_epochs else self.request.bounds
 
 
@@ -192,7 +192,7 @@ class TrackedComponent:
         self.retired.clear()
 
     def expire(self, run: RunState) -> None:
-        """Order failed or silent transfers anew, and give up those tried too often."""
+        """Order transfers again that failed or timed out; cancel those with too many attempts."""
         for g, transfer in sorted(self.transfers.items()):
             if transfer.warm or transfer.due > run.seconds:
                 continue
@@ -264,7 +264,7 @@ class TrackedComponent:
     def _admit(
         self, run: RunState, moves: Iterable[Move], bounds: Bounds, *, planned: bool
     ) -> None:
-        """Put moves in flight, as many as the bounds allow."""
+        """Begin the next moves, as many as the bounds allow."""
         flying = [t for t in self.transfers.values() if t.planned == planned]
         admitted = admit(
             moves,
@@ -323,7 +323,7 @@ class TrackedComponent:
         run.order(ResumeKeyGroups, self.name, resumed)
 
     def _ready(self, run: RunState) -> list[int]:
-        """Transfers that may switch now; those that lag too far are warmed once more."""
+        """Return transfers that may switch now; order another round for copies that lag too far."""
         ready = []
         for g, transfer in sorted(self.transfers.items()):
             bounds = self._bounds(run, transfer)
@@ -355,7 +355,7 @@ class TrackedComponent:
         return run.policy.recovery
 
     def finish(self, run: RunState) -> None:
-        """Between epochs: end a migration that has no moves left."""
+        """End the migration if it has no moves left; called between epochs."""
         migration = self.migration
         if migration is None or self._has_moves_left or run.committed <= migration.ends_after:
             return
@@ -373,7 +373,7 @@ class TrackedComponent:
     def withdraw(
         self, run: RunState, reason: str, *, onto: str | None = None, only: int | None = None
     ) -> None:
-        """Withdraw planned moves that have not switched: all, those onto one executor, or one."""
+        """Cancel moves that have not switched: all, those `onto` an executor, or `only` one."""
         migration = self.migration
         if migration is None:
             return
@@ -413,7 +413,7 @@ class TrackedComponent:
         )
 
     def switch_to(self, run: RunState, assignment: Assignment) -> None:
-        """Make `assignment` the next one."""
+        """Make `assignment` the assignment of the next epoch."""
         if assignment == self.assignment:
             return
         self.assignment = assignment
@@ -439,7 +439,7 @@ class TrackedComponent:
 
 
 def relocate(component: TrackedComponent, run: RunState) -> None:
-    """Assign key groups of lost executors to new places, at once."""
+    """Assign key groups of lost executors to other executors, from the next epoch on."""
     component.orphaned |= not run.executors
     gone = [
         name
@@ -509,10 +509,10 @@ def suspend_or_load(component: TrackedComponent, run: RunState, key_groups: Iter
 def admit(
     moves: Iterable[Move], bounds: Bounds, *, in_flight: int = 0, in_flight_bytes: int = 0
 ) -> list[Move]:
-    """Return the longest prefix of `moves` that fits the bounds beside what is in flight.
+    """Return the longest prefix of `moves` that fits the bounds together with those in flight.
 
-    Where nothing is in flight the first move fits whatever its size; otherwise a key group
-    larger than the bound could never move.
+    If none is in flight, the first move is always included; else a key group larger than the bound
+    could never move.
     """
     admitted: list[Move] = []
     for move in islice(moves, max(bounds.max_moves - in_flight, 0)):

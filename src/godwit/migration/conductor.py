@@ -105,7 +105,7 @@ class Conductor:
 
     @property
     def plan(self) -> Any:
-        """The physical plan of the epoch that runs, or of the next one."""
+        """Physical plan of the current epoch, or of the next one if none runs."""
         return self._regroupings.plan
 
     @property
@@ -173,9 +173,9 @@ class Conductor:
     # -- executors --------------------------------------------------------------------------------
 
     def see(self, executors: Mapping[str, int], returned: Container[str] = ()) -> tuple[str, ...]:
-        """Record the executors there are (name → lanes); return those that are lost.
+        """Record the live executors (name → lanes); return the names of those that are lost.
 
-        That executors are gone that were given back (`returned`) is no loss.
+        Executors that were released (`returned`) do not count as lost.
         """
         known = self._view.executors
         gone = tuple(sorted(known.keys() - executors.keys()))
@@ -234,7 +234,7 @@ class Conductor:
         self._handle(inputs.StayRequested(executor=executor), event)
 
     def cancel(self, migration: str, reason: str) -> None:
-        """End a migration, or a regrouping: what has switched stays, the rest does not move."""
+        """Cancel a migration or regrouping; key groups that have switched stay there."""
         if self._regroupings.cancel(migration, reason):
             return
         self._handle(inputs.CancellationRequested(id=migration, reason=reason))
@@ -249,7 +249,7 @@ class Conductor:
         self._regroupings.begin(request)
 
     def regrouped(self, fact: inputs.PhysicalPlanChanged) -> None:
-        """Continue with other components, whose loads are not known yet."""
+        """Continue with other components, whose loads are unknown at first."""
         self._handle(fact)
         self.recent_load = RecentLoad()
 
@@ -297,7 +297,7 @@ class Conductor:
         )
 
     def warming_failed(self, order: StartWarming, reason: str) -> None:
-        """Record that copies were not warmed; they are ordered again or given up."""
+        """Record that copies failed; they are ordered again, up to a maximum of attempts."""
         if order.component not in self._view.components:
             return
         self._handle(

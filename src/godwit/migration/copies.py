@@ -154,7 +154,7 @@ class Copies:
     # What is gone.
 
     def dropped(self, component: str, executor: str, key_groups: Iterable[int]) -> None:
-        """Record that copies are gone, or are being deleted."""
+        """Record that copies are deleted, or will be."""
         gone = list(key_groups)
         columns = [self._reach.get((component, executor))]
         columns += [self._tables.get((executor, s)) for s in self._states.get(component, ())]

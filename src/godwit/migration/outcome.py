@@ -27,7 +27,7 @@ from godwit.model.key_groups import KeyGroupLoad, KeyGroupPairs, PerKeyGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.model.key_work import JoinWork
+    from godwit.model.key_work import OperatorWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,8 @@ class EpochOutcome:
     sink_rows: Mapping[str, int] = field(default_factory=dict)  # sink → rows staged for it
     # component → what its key groups cost
     loads: Mapping[str, KeyGroupLoad] = field(default_factory=dict)
+    # component → bytes that are read to restore all its key groups
+    total_state_bytes: Mapping[str, int] = field(default_factory=dict)
     # component → what operators upstream sent to it; sources are not counted
     traffic: Mapping[str, ComponentTraffic] = field(default_factory=dict)
     # (Operator, operator that it feeds) → rows that it made for it, and their bytes in memory,
@@ -78,11 +80,11 @@ class EpochOutcome:
     # operator → reason → rows that belong to none of its windows: ``late`` for all of them, too far
     # ``ahead`` of the clock, ``untimed``
     left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    # operator → key, as JSON → share of the operator's rows, of a join its rows and pairs, of keys
-    # that are hot
+    # operator → key, as JSON → share of the operator's work, of keys that are hot: of rows where
+    # senders combine them, of rows and pairs of a join, else of time
     hot_keys: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    # join → its work, and which keys have most of it
-    join_work: Mapping[str, JoinWork] = field(default_factory=dict)
+    # operator → its work, and which keys have most of it
+    key_work: Mapping[str, OperatorWork] = field(default_factory=dict)
     # operator → partials, of windows that were over, of keys that were held in two slots
     held_twice: Mapping[str, int] = field(default_factory=dict)
     # state that is a slot → key groups of which it holds nothing
@@ -211,7 +213,7 @@ class RecentLoad:
         }
 
     def due_summary(self) -> LoadSummary | None:
-        """Sum up the last epochs when the journal is due for it; else ``None``."""
+        """Return a summary of the last epochs if one is due for the journal; else ``None``."""
         if self._unwritten < _EPOCHS:
             return None
         latest = self._outcomes[-1]

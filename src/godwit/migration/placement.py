@@ -32,12 +32,12 @@ def arrange(
     target: Assignment | None = None,
     align: bool = False,
 ) -> Assignment:
-    """Return the next assignment: some key groups at other places, on another list of executors.
+    """Return the next assignment, with some key groups moved and an updated list of executors.
 
-    A key group that arrives where `target` wants it takes the lane that `target` gives it, others
-    the lane with the fewest key groups; with `align`, those that stay do so too, where their
-    executor agrees. `roster`: executors to list, in order, even those that own nothing; executors
-    that still own key groups follow them.
+    A key group that moves to its executor in `target` gets its lane in `target`; another gets the
+    lane with the fewest key groups. With `align`, key groups that stay on their executor of
+    `target` get their lane there too. `roster`: executors to list, in order, even without key
+    groups; others that still own key groups follow them.
     """
     names = list(dict.fromkeys((*roster, *current.executors, *places.values())))
     number = {name: index for index, name in enumerate(names)}
@@ -83,9 +83,10 @@ def arrange(
 def change_lanes(
     component: str, current: Assignment, *, lanes: Mapping[str, int], lane_of: Mapping[int, int]
 ) -> Assignment:
-    """Return the next assignment: same executors, some key groups on other lanes.
+    """Return the next assignment, with some key groups on other lanes of the same executors.
 
-    Where an executor gets fewer lanes, key groups of those it loses are dealt out over the rest.
+    If an executor gets fewer lanes, key groups of the removed lanes are distributed over the
+    others.
 
     Raises `InvalidPlanError` if an executor, key group or lane does not exist.
     """
@@ -159,7 +160,7 @@ def check_target(
     executors: Collection[str],
     draining: Collection[str],
 ) -> None:
-    """Refuse a plan that cannot be carried out on today's executors.
+    """Refuse a plan that cannot be carried out on the present executors.
 
     Raises `InvalidPlanError` if the plan has another number of key groups, names an executor that
     is not there, or moves a key group onto one that is draining.

@@ -191,7 +191,7 @@ class MigrationProtocol:
         return orders
 
     def _reasons_to_hold(self) -> tuple[str, ...]:
-        """Return why no epoch may start now."""
+        """Return the reasons why no epoch may start now; empty if one may."""
         if not self._run.executors:
             return ("no executor is left",)
         reasons = (component.reason_to_hold() for component in self._components.values())
@@ -206,7 +206,7 @@ class MigrationProtocol:
     # Epochs.
 
     def _epoch_started(self, epoch: int) -> None:
-        """Begin an epoch, unless one runs or it is committed."""
+        """Record the begin of an epoch; raise if one runs or it is already committed."""
         plans = self.next_epoch()
         if epoch <= self._run.committed:
             raise MigrationError(
@@ -253,7 +253,7 @@ class MigrationProtocol:
         return self._components[name]
 
     def _migration_requested(self, fact: inputs.MigrationRequested) -> None:
-        """Begin a migration, unless the component has one or the plan does not fit."""
+        """Begin a migration; raise if the component has one, or the plan does not fit."""
         c = self._component(fact.component)
         if c.migration is not None:
             raise MigrationError(
@@ -335,7 +335,7 @@ class MigrationProtocol:
     # Reports of warming: they may be lost, late, repeated, or answer an attempt long replaced.
 
     def _warming_finished(self, fact: inputs.WarmingFinished) -> None:
-        """Record warmed copies, and drop those that nobody needs any more."""
+        """Record copies that are ready, and drop copies that are not needed any more."""
         c = self._component(fact.component)
         unwanted, copies = [], self._run.copies
         for g, version in fact.versions.items():
@@ -349,7 +349,7 @@ class MigrationProtocol:
         c.drop(self._run, fact.executor, unwanted)
 
     def _warming_failed(self, fact: inputs.WarmingFailed) -> None:
-        """Order the copies anew, a second later."""
+        """Schedule the failed copies to be ordered again a second later."""
         c = self._component(fact.component)
         for g in fact.key_groups:
             transfer = c.transfers.get(g)

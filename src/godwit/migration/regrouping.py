@@ -121,7 +121,7 @@ class EndRegrouping:
 def merged(
     fact: PhysicalPlanChanged, components: Mapping[str, TrackedComponent]
 ) -> dict[str, TrackedComponent]:
-    """Return the components that others are merged or split into, with their records.
+    """Return the new components that `fact` merges or splits others into, with their copies.
 
     Raises `MigrationError` if one does not exist, moves or waits, or parts of one are in different
     places.
@@ -268,7 +268,7 @@ class Regroupings:
         )
 
     def _next_migration(self, request: Regrouping) -> MigrationRequested | None:
-        """Return a migration that co-locates a component with the one it will be merged with.
+        """Return the next migration that co-locates a component; ``None`` if all are co-located.
 
         Raises `MigrationError` if that was tried often enough.
         """
@@ -318,7 +318,7 @@ class Regroupings:
     def insist_on_staying(self, request: MigrationRequested | LanesRequested) -> None:
         """Refuse requests to components that are about to be replaced.
 
-        Raises `MigrationError`, which says what regrouping is in the way.
+        Raises `MigrationError`, which names the regrouping.
         """
         if self._request is None or getattr(request, "id", None) == self._own_migration:
             return

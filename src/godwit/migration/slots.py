@@ -84,7 +84,7 @@ def can_activate_standby(
 def activate_standby(
     component: TrackedComponent, components: Mapping[str, TrackedComponent], run: RunState
 ) -> None:
-    """Between epochs: activate the standby slots of key groups that are to migrate."""
+    """Switch key groups that are to migrate to their standby slots; called between epochs."""
     migration = component.migration
     if migration is None or not migration.strategy.activates_standby or migration.activated:
         return

@@ -57,7 +57,7 @@ class _Rate:
         return self.size_bytes / self.seconds if self.seconds else None
 
     def note(self, size_bytes: float, seconds: float) -> None:
-        """Add a delivery; earlier ones lose weight."""
+        """Add a delivery to the moving average of the rate."""
         self.size_bytes = _MEMORY * self.size_bytes + size_bytes
         self.seconds = _MEMORY * self.seconds + seconds
         self.passed_over = 0
@@ -261,11 +261,11 @@ class PeerLinks:
         return PeerCopies(executor=source, key_groups=tuple(chosen))
 
     def ended(self, order: StartWarming) -> None:
-        """Record that the order's transfer is over."""
+        """Record that the order's transfer has ended."""
         self._sending.pop(order.attempt, None)
 
     def forget(self, order: StartWarming) -> None:
-        """Forget what is left of an order."""
+        """Drop the remaining transfers of an order."""
         self.ended(order)
         self._left.pop(order.attempt, None)
         self._to.pop(order.attempt, None)

@@ -71,7 +71,7 @@ class ComponentView:
 
     @property
     def default_strategy(self) -> Strategy:
-        """Default strategy: one that moves no state, if possible."""
+        """Default strategy: ``INSTANT`` for two-phase windows, else ``LIVE``."""
         return Strategy.LIVE if self.takes is None else Strategy.INSTANT
 
 
@@ -103,7 +103,7 @@ class ProtocolView:
 
     @property
     def awaits(self) -> bool:
-        """True if a transfer is in flight that may have to be ordered again."""
+        """True if a transfer is in flight whose time-out has to be checked."""
         return bool(self.holds) or any(c.transfers for c in self.components.values())
 
 
@@ -163,7 +163,7 @@ class RunState:
 
     @property
     def horizon(self) -> int:
-        """Last epoch that may be committed when the next one starts."""
+        """Latest epoch that may be committed when the next epoch starts."""
         return self.running.epoch if self.running else self.committed
 
     def next_attempt(self) -> str:
@@ -177,7 +177,7 @@ class RunState:
         component: str,
         key_groups: Iterable[int],
     ) -> None:
-        """Add a command about key groups, unless there are none."""
+        """Add a command of this kind about key groups, unless there are none."""
         ascending = tuple(sorted(key_groups))
         if ascending:
             self.orders.append(kind(component=component, key_groups=ascending))

@@ -1,7 +1,7 @@
-"""Strategies of migration, and their bounds.
+"""Migration strategies, limits on migrations, and the policy for lost executors.
 
-A strategy decides only *when* a key group may switch and whether epochs go on meanwhile; all of
-them share one protocol, so they can be compared on the same stream.
+A strategy decides *when* a key group switches to its new executor, and whether epochs run
+meanwhile. All strategies use one protocol, so they can be compared on the same stream.
 """
 
 from __future__ import annotations
@@ -15,33 +15,49 @@ from godwit.model.naming import insist_on_number
 
 
 class Strategy(StrEnum):
-    """Rule for when a moving key group may switch; the protocol asks only its properties below."""
+    """When a moving key group switches to its new executor, and whether epochs run meanwhile.
+
+    Examples
+    --------
+    >>> [strategy.value for strategy in gw.Strategy]
+    ['live', 'disruptive', 'stop_the_world', 'instant', 'smooth']
+    >>> gw.Strategy.LIVE.warms
+    True
+    """
 
     LIVE = "live"
-    """Each key group by itself, as soon as its copy is nearly fresh (Ding et al. §3.2)."""
+    """Epochs go on; each key group switches when its copy is up to date (Ding et al. §3.2)."""
     DISRUPTIVE = "disruptive"
-    """All at the next epoch, which waits for the load (Enorm §4.5)."""
+    """All key groups switch at the next epoch, whose lanes load their state first (Enorm §4.5)."""
     STOP_THE_WORLD = "stop_the_world"
-    """All together, once every copy is fresh; no epoch runs until then (the baseline)."""
+    """No epoch runs until all copies are complete; then all key groups switch (the baseline)."""
     INSTANT = "instant"
-    """At the next epoch, and no state moves: an empty slot at the destination takes the rows from
-    then on. Only windows that are consolidated apart (Enorm §4.5)."""
+    """All switch at the next epoch, without state: two-phase windows only (Enorm §4.5).
+
+    An empty slot at the destination takes the rows from then on, and results merge both slots.
+    """
     SMOOTH = "smooth"
-    """Likewise, but rows of panes that have begun go where they went before (Enorm §4.5)."""
+    """As ``INSTANT``, but rows of panes that have begun still go to the old place (Enorm §4.5)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Strategy:
+        raise InvalidPlanError(
+            f"There is no strategy {value!r}.", remedy=f"Use one of {', '.join(cls)}."
+        )
 
     @property
     def warms(self) -> bool:
-        """True if copies are warmed before the switch."""
+        """True if copies are brought up to date before the switch."""
         return self is not Strategy.DISRUPTIVE
 
     @property
     def activates_standby(self) -> bool:
-        """True if key groups activate their standby slots, as far as they can."""
+        """True if key groups switch to their standby slots, where they have one."""
         return self in (Strategy.INSTANT, Strategy.SMOOTH)
 
     @property
     def is_smooth(self) -> bool:
-        """True if panes that have begun stay where they are."""
+        """True if rows of panes that have begun go to the old place."""
         return self is Strategy.SMOOTH
 
     @property
@@ -51,46 +67,66 @@ class Strategy(StrEnum):
 
 
 class LossPolicy(StrEnum):
-    """Treatment of key groups without a fresh copy."""
+    """Treatment of key groups whose executor has no up-to-date copy of their state.
+
+    Examples
+    --------
+    >>> gw.Policy(on_loss=gw.LossPolicy.LOAD).on_loss.value
+    'load'
+    """
 
     SUSPEND = "suspend"
-    """Their rows wait until a copy is warm; the rest of the stream goes on."""
+    """Their rows wait until a copy is up to date; other key groups go on."""
     LOAD = "load"
-    """The next epoch loads them before it processes them."""
+    """The next epoch loads their state first, so it takes longer."""
 
 
 class CopiesFrom(StrEnum):
-    """Source of the copies that are warmed at another executor."""
+    """Place that copies of moving key groups are read from.
+
+    Examples
+    --------
+    >>> gw.Policy(copies_from=gw.CopiesFrom.CHECKPOINT).copies_from.value
+    'checkpoint'
+    """
 
     QUICKER = "quicker"
-    """From whichever delivered more bytes a second of late."""
+    """From whichever of the two below recently delivered more bytes per second."""
     CHECKPOINT = "checkpoint"
-    """Always from the checkpoint: executors that hold copies spend nothing."""
+    """Always from the checkpoint, which costs the executors that hold copies no time."""
     PEERS = "peers"
-    """From executors that hold them, as far as there are any; else from the checkpoint."""
+    """From executors that hold a copy, if there are any; else from the checkpoint."""
 
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits on one migration.
+    """Limits on what one migration has in flight.
 
     Attributes
     ----------
     max_moves
-        Key groups in flight at once (warming, or warm and not yet switched).
+        Maximum number of key groups in flight: being copied, or copied and not yet switched.
     max_bytes
-        State in flight at once, in bytes. A key group that is larger by itself moves alone.
+        Maximum bytes of state in flight. A key group that is larger moves alone.
     max_lag
-        A copy that misses at most this many epochs is warm; the lane applies the rest.
+        A copy that lacks at most this many epochs counts as up to date; the lane applies these
+        after the switch.
     max_rounds
-        Where copies keep falling behind, this many rounds of catching up are tried, then the key
-        group switches and its lane loads what is missing: every migration ends.
+        Maximum number of attempts to catch up for a copy that keeps falling behind; then its key
+        group switches all the same, and its lane loads what is missing. So every migration ends.
 
     Raises
     ------
     InvalidPlanError
-        If a limit leaves no room for anything.
+        If a limit is below its minimum: 0 for `max_lag`, else 1.
+
+    Examples
+    --------
+    >>> gentle = gw.Bounds(max_moves=8, max_bytes=32 * 2**20)
+    >>> query.migrate(target, bounds=gentle)  # doctest: +SKIP
+    >>> gentle.max_moves
+    8
     """
 
     max_moves: int = 32
@@ -109,35 +145,42 @@ class Bounds:
 
 
 UNBOUNDED = Bounds(max_moves=2**31, max_bytes=2**62, max_lag=0)
-"""Bounds of a migration that stops the stream: all at once, nothing left to apply."""
+"""Bounds for ``STOP_THE_WORLD``: all key groups at once, copies complete."""
 
 
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Settings of all migrations of a run.
+    """Settings for recovery and for all migrations of a run.
 
     Attributes
     ----------
     on_loss
-        For key groups of an executor that died.
+        Treatment of the key groups of an executor that was lost; see `LossPolicy`.
     on_start
-        For key groups at the start of a run that resumes a checkpoint: every local store is empty.
+        Treatment of all key groups when a run resumes a checkpoint, since local stores are empty
+        then.
     recovery
-        Bounds on copies that are warmed because of a loss.
+        Limits on copies that are made after a loss.
     patience
-        Seconds without an answer after which warming is ordered again; doubles with every silence,
-        since the state may just be large. An answer to an earlier order counts all the same.
+        Seconds to wait for a copy before it is ordered again; doubles with every repetition, since
+        the state may be large. A late answer to an earlier order still counts.
     max_attempts
-        Attempts (failed or silent) after which a planned move is withdrawn and a suspended key
-        group is loaded by its lane, where the true error shows.
+        Maximum attempts to copy a key group that fail or get no answer. Then a planned move is
+        cancelled, and a suspended key group is loaded by its lane, whose error, if any, fails the
+        epoch.
     copies_from
-        Where copies come from.
+        Place that copies are read from; see `CopiesFrom`.
 
     Raises
     ------
     InvalidPlanError
-        If `patience` or `max_attempts` is less than 1.
+        If `patience` or `max_attempts` is less than 1, or another setting has a wrong type.
+
+    Examples
+    --------
+    >>> gw.Policy(on_loss=gw.LossPolicy.SUSPEND, max_attempts=2).max_attempts
+    2
     """
 
     on_loss: LossPolicy = LossPolicy.SUSPEND

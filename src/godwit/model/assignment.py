@@ -23,7 +23,7 @@ IntArray = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Move:
-    """A key group that changes executor.
+    """Move of a key group from one executor to another.
 
     Attributes
     ----------
@@ -32,7 +32,12 @@ class Move:
     source, destination
         Names of executors.
     state_bytes
-        Size of the state that has to be at the destination, in bytes, as far as it is known.
+        Bytes of state that the destination needs; 0 if unknown.
+
+    Examples
+    --------
+    >>> gw.Move(key_group=7, source="1", destination="2", state_bytes=2048).destination
+    '2'
     """
 
     key_group: int
@@ -43,16 +48,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assignment:
-    """Key group → (executor, lane) of one component.
+    """Assignment of the key groups of one component to executors and their lanes.
 
     Attributes
     ----------
     version
-        Grows by one with every change.
+        Number of the version; grows by one with every change.
     executors
-        Names of the executors, in the order that ``executor_of`` counts them.
+        Names of the executors; ``executor_of`` has indices into this.
     lanes
-        Lanes (concurrent tasks) each executor runs; same length as ``executors``.
+        Number of lanes (concurrent tasks) of each executor; same length as ``executors``.
     executor_of
         Shape ``(num_key_groups,)``: index into ``executors``.
     lane_of
@@ -61,7 +66,13 @@ class Assignment:
     Raises
     ------
     InvalidPlanError
-        If a key group has no place, or one that does not exist.
+        If an executor or lane is out of range, or the lengths do not match.
+
+    Examples
+    --------
+    >>> assignment = gw.even_assignment(4, ["1", "2"], [1, 1])
+    >>> assignment.executor(3), assignment.key_groups("1").tolist()
+    ('2', [0, 2])
     """
 
     version: int
@@ -69,6 +80,14 @@ class Assignment:
     lanes: tuple[int, ...]
     executor_of: IntArray
     lane_of: IntArray
+
+    def __repr__(self) -> str:
+        owned = np.bincount(self.executor_of, minlength=len(self.executors)).tolist()
+        shown = ", ".join(
+            f"{name}: {count}" for name, count in zip(self.executors[:8], owned, strict=False)
+        )
+        more = f", and {len(self.executors) - 8} more" if len(self.executors) > 8 else ""
+        return f"<Assignment {self.version}: key groups of {shown}{more}>"
 
     def __post_init__(self) -> None:
         if not self.executors:
@@ -119,14 +138,20 @@ class Assignment:
         return self.executors[int(self.executor_of[key_group])]
 
     def key_groups(self, executor: str, lane: int | None = None) -> IntArray:
-        """Key groups owned by `executor` (by one of its lanes, if given), ascending."""
+        """Return the key groups of an executor, or only those of its lane `lane`, ascending."""
         owned = self.executor_of == self.executors.index(executor)
         if lane is not None:
             owned &= self.lane_of == lane
         return np.flatnonzero(owned).astype(np.int32)
 
+    @property
+    def num_owned(self) -> dict[str, int]:
+        """Executor → number of key groups that it owns."""
+        counts = np.bincount(self.executor_of, minlength=len(self.executors)).tolist()
+        return dict(zip(self.executors, counts, strict=True))
+
     def places(self) -> Iterator[tuple[str, int]]:
-        """Yield every (executor, lane) in order: the flat numbering of lanes."""
+        """Yield every (executor name, lane) in order; positions here are the flat lane numbers."""
         for executor, lanes in zip(self.executors, self.lanes, strict=True):
             for lane in range(lanes):
                 yield executor, lane
@@ -137,10 +162,10 @@ class Assignment:
         return (first[self.executor_of] + self.lane_of).astype(np.int32)
 
     def moved(self, places: Mapping[int, str]) -> Assignment:
-        """Return the next version, with some key groups on other executors.
+        """Return the next version, with some key groups moved to other executors.
 
-        Each key group that moves takes the lane with the fewest key groups at its destination
-        (the lowest of them, where several have as few).
+        A moved key group gets the lane with the fewest key groups at its destination; of several,
+        the lowest.
 
         Parameters
         ----------
@@ -173,10 +198,22 @@ class Assignment:
         return replace(self, version=self.version + 1, executor_of=executor_of, lane_of=lane_of)
 
     def on(self, executors: Sequence[str], lanes: Sequence[int]) -> Assignment:
-        """Return the same places under another list of executors.
+        """Return the same assignment with another list of executors.
 
-        Key groups of executors that are not listed have no place any more, so this is only for
-        lists that hold every executor that owns one; use `moved` first to empty the others.
+        The list must have every executor that owns a key group; use `moved` first to empty the
+        others.
+
+        Parameters
+        ----------
+        executors
+            Names of the executors.
+        lanes
+            Number of lanes of each.
+
+        Raises
+        ------
+        InvalidPlanError
+            If an executor that owns a key group is not listed.
         """
         position = {name: i for i, name in enumerate(executors)}
         index = np.array([position.get(name, -1) for name in self.executors], np.int32)
@@ -190,7 +227,7 @@ class Assignment:
         )
 
     def moves_to(self, target: Assignment) -> tuple[Move, ...]:
-        """List the moves that lead from here to `target`, in order of key groups."""
+        """Return the moves from this assignment to `target`, in order of key groups."""
         return tuple(
             Move(key_group=g, source=self.executor(g), destination=target.executor(g))
             for g in range(self.num_key_groups)
@@ -198,7 +235,7 @@ class Assignment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for records and for people; as intervals where these are smaller."""
+        """Return the assignment as plain values for JSON, run-length encoded if that is smaller."""
         return {
             "version": self.version,
             "executors": list(self.executors),
@@ -210,7 +247,7 @@ class Assignment:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Assignment:
-        """Undo `to_dict`."""
+        """Return the assignment that `to_dict` described."""
         return cls(
             version=values["version"],
             executors=tuple(values["executors"]),
@@ -223,11 +260,20 @@ class Assignment:
 def even_assignment(
     num_key_groups: int, executors: Sequence[str], lanes: Sequence[int]
 ) -> Assignment:
-    """Assign key groups evenly to all lanes of all executors.
+    """Assign key groups evenly, round robin, to all lanes of all executors.
+
+    Parameters
+    ----------
+    num_key_groups
+        Number of key groups.
+    executors
+        Names of the executors.
+    lanes
+        Number of lanes of each executor.
 
     Examples
     --------
-    >>> even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
+    >>> gw.even_assignment(4, ["a", "b"], [1, 1]).key_groups("b").tolist()
     [1, 3]
     """
     places = [(e, lane) for e, n in enumerate(lanes) for lane in range(n)]

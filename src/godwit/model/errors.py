@@ -42,16 +42,27 @@ __all__ = [
 
 
 class GodwitError(Exception):
-    """Root of all errors raised by Godwit.
+    """Base class of all errors that Godwit raises.
 
     Parameters
     ----------
     message
-        What is wrong and where, in one sentence.
+        One sentence: what is wrong, and where.
     remedy
-        What the reader can do about it; appended to the text.
+        What to do about it; appended to the error's text.
     **context
-        Facts about the failure (operator, key group, path, ...), readable as ``error.context``.
+        Facts about the error (operator, key group, path, ...), available as ``error.context``.
+
+    Examples
+    --------
+    >>> try:
+    ...     gw.Flow("a flow")
+    ... except gw.GodwitError as error:
+    ...     print(error.message)
+    ...     print(error.remedy)
+    'a flow' cannot be the name of a flow.
+    Use letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_', but not
+    with '__godwit'.
     """
 
     def __init__(self, message: str, *, remedy: str = "", **context: Any) -> None:
@@ -72,100 +83,356 @@ def _rebuild(
 
 
 class InvalidFlowError(GodwitError):
-    """The flow itself is wrong: an unknown column, a key of an unsupported type, a reused name."""
+    """The flow itself is wrong: an unknown column, a key of an unsupported type, a reused name.
+
+    Examples
+    --------
+    >>> gw.Flow("a flow")
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.InvalidFlowError: 'a flow' cannot be the name of a flow. Use...
+    """
 
 
 class InvalidInputError(GodwitError):
-    """Rows given to `godwit.testing` are no rows of a source: a column is missing, a type wrong."""
+    """Rows given to `godwit.testing` do not fit a source: a column is missing, a type wrong.
+
+    Examples
+    --------
+    >>> gw.testing.run(delays, {"trains": []})
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.InvalidInputError: The flow has no source 'trains'. Its...
+    """
 
 
 class InvalidProblemError(GodwitError):
-    """A planner's input is wrong: a field is missing, negative, NaN or of the wrong size."""
+    """A planner's input is wrong: a field is missing, negative, NaN or of the wrong size.
+
+    Examples
+    --------
+    >>> error = gw.errors.InvalidProblemError(
+    ...     "The loads have a NaN.",
+    ...     remedy="Measure them again.",
+    ...     field="loads",
+    ... )
+    >>> error.context["field"]
+    'loads'
+    """
 
 
 class InvalidControlError(GodwitError):
-    """Settings of the controller that make no sense, or contradict each other."""
+    """Settings of the controller that make no sense, or contradict each other.
+
+    Examples
+    --------
+    >>> gw.Control(planner="the best")
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.InvalidControlError: The controller cannot plan by 'the...
+    """
 
 
 class PlannerFailedError(GodwitError):
-    """A planner raised, returned no valid plan, or did not return in time."""
+    """A planner raised, returned no valid plan, or did not return in time.
+
+    Examples
+    --------
+    >>> error = gw.errors.PlannerFailedError(
+    ...     "The planner 'milp' did not return in 5 s.",
+    ...     remedy="Give it more time.",
+    ...     planner="milp",
+    ... )
+    >>> error.context["planner"]
+    'milp'
+    """
 
 
 class InvalidPlanError(GodwitError):
-    """A plan or an assignment is not total, or names something that does not exist."""
+    """A plan or an assignment is not total, or names something that does not exist.
+
+    Examples
+    --------
+    >>> gw.testing.cluster(delays, executors=2).migrate("by_plane", to={9999: "2"})
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.InvalidPlanError: Key group 9999 does not exist. Key groups...
+    """
 
 
 class CheckpointError(GodwitError):
-    """The checkpoint cannot be used."""
+    """The checkpoint cannot be used.
+
+    Examples
+    --------
+    >>> error = gw.errors.CheckpointError(
+    ...     "The checkpoint 'ck' cannot be used.",
+    ...     remedy="Start with a new one.",
+    ...     uri="ck",
+    ... )
+    >>> error.context["uri"]
+    'ck'
+    """
 
 
 class CheckpointMismatchError(CheckpointError):
-    """The checkpoint belongs to another flow, or the flow has changed since it was written."""
+    """The checkpoint belongs to another flow, or the flow has changed since it was written.
+
+    Examples
+    --------
+    >>> error = gw.errors.CheckpointMismatchError(
+    ...     "The checkpoint 'ck' is of flow 'trains'.",
+    ...     remedy="Give that of this flow.",
+    ...     flow="trains",
+    ... )
+    >>> error.context["flow"]
+    'trains'
+    """
 
 
 class CorruptCheckpointError(CheckpointError):
-    """A file of the checkpoint is missing, truncated, or fails its checksum."""
+    """A file of the checkpoint is missing, truncated, or fails its checksum.
+
+    Examples
+    --------
+    >>> error = gw.errors.CorruptCheckpointError(
+    ...     "The file 'commits/4.rec' is truncated.",
+    ...     remedy="Restore it from a copy.",
+    ...     file="commits/4.rec",
+    ... )
+    >>> error.context["file"]
+    'commits/4.rec'
+    """
 
 
 class EpochCollectedError(CheckpointError):
-    """A read epoch was collected meanwhile: a running query retains its last epochs only."""
+    """An epoch's files were removed while it was read: a query retains only its last epochs.
+
+    Examples
+    --------
+    >>> error = gw.errors.EpochCollectedError(
+    ...     "Epoch 4 is not retained any more.",
+    ...     remedy="Read a newer one.",
+    ...     epoch=4,
+    ... )
+    >>> error.context["epoch"]
+    4
+    """
 
 
 class CheckpointInUseError(CheckpointError):
-    """Another query is running on this checkpoint; it goes on, and this one does not start."""
+    """Another query is running on this checkpoint; this one does not start.
+
+    Examples
+    --------
+    >>> error = gw.errors.CheckpointInUseError(
+    ...     "Another query runs on the checkpoint 'ck'.",
+    ...     remedy="Stop it first.",
+    ...     uri="ck",
+    ... )
+    >>> error.context["uri"]
+    'ck'
+    """
 
 
 class ConcurrentRunError(CheckpointError):
-    """Another run has taken over this checkpoint."""
+    """Another run has taken over this checkpoint; this one cannot commit any more.
+
+    Examples
+    --------
+    >>> error = gw.errors.ConcurrentRunError(
+    ...     "Another run has taken over the checkpoint 'ck'.",
+    ...     remedy="Stop this one.",
+    ...     uri="ck",
+    ... )
+    >>> error.context["uri"]
+    'ck'
+    """
 
 
 class LocalStoreError(GodwitError):
-    """An executor's local store cannot be where it should; nothing was changed there."""
+    """An executor's local store cannot be created in its directory.
+
+    Examples
+    --------
+    >>> error = gw.errors.LocalStoreError(
+    ...     "The directory '/tmp/godwit' is a file.",
+    ...     remedy="Give another one.",
+    ...     path="/tmp/godwit",
+    ... )
+    >>> error.context["path"]
+    '/tmp/godwit'
+    """
 
 
 class StorageFullError(GodwitError):
-    """There is no room left for the local store or the checkpoint."""
+    """The disk of the local store or the checkpoint is full.
+
+    Examples
+    --------
+    >>> error = gw.errors.StorageFullError(
+    ...     "There is no room left for the checkpoint.",
+    ...     remedy="Free some space.",
+    ...     uri="ck",
+    ... )
+    >>> error.context["uri"]
+    'ck'
+    """
 
 
 class StateEncodingError(GodwitError):
-    """A state object cannot be written with the codec of its operator, or read back."""
+    """A state cannot be encoded by the codec of its operator, or decoded again.
+
+    Examples
+    --------
+    >>> error = gw.errors.StateEncodingError(
+    ...     "A state of class Order cannot be written.",
+    ...     remedy="Use a dataclass.",
+    ...     operator="orders",
+    ... )
+    >>> error.context["operator"]
+    'orders'
+    """
 
 
 class UserFunctionError(GodwitError):
-    """A function of the user raised; nothing of its epoch was committed."""
+    """A user's function raised; its epoch was not committed.
+
+    Examples
+    --------
+    >>> def divide(key, rows, state):
+    ...     return [(1 // 0,)]
+    >>> gw.testing.process(divide, [{"delay": 5}], state=int)
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.UserFunctionError: Function 'divide' of operator 'process'...
+    """
 
 
 class EpochFailedError(GodwitError):
-    """An epoch could not be carried out; nothing of it was committed."""
+    """An epoch failed and was not committed.
+
+    Examples
+    --------
+    >>> error = gw.errors.EpochFailedError(
+    ...     "Epoch 4 failed: an executor was lost.",
+    ...     remedy="Start the query again.",
+    ...     epoch=4,
+    ... )
+    >>> error.context["epoch"]
+    4
+    """
 
 
 class ExecutorEnvironmentError(GodwitError):
-    """The executors' Python cannot be started, or is not fit to run the flow."""
+    """The executors' Python cannot be started, or lacks what the flow needs.
+
+    Examples
+    --------
+    >>> error = gw.errors.ExecutorEnvironmentError(
+    ...     "The executors' Python has no godwit.",
+    ...     remedy="Install it there.",
+    ...     executor="2",
+    ... )
+    >>> error.context["executor"]
+    '2'
+    """
 
 
 class ClusterError(GodwitError):
-    """A local cluster, or a process of it, could not be started or found."""
+    """A local cluster, or a process of it, could not be started or found.
+
+    Examples
+    --------
+    >>> error = gw.errors.ClusterError(
+    ...     "A worker of the cluster ended.",
+    ...     remedy="Read its log.",
+    ...     log="worker-2.log",
+    ... )
+    >>> error.context["log"]
+    'worker-2.log'
+    """
 
 
 class StopTimeoutError(GodwitError):
-    """A query has been asked to stop and has not stopped yet; it will after its epoch."""
+    """A query has not stopped within the time-out of ``stop``; it stops after its epoch.
+
+    Examples
+    --------
+    >>> error = gw.errors.StopTimeoutError(
+    ...     "The query has not stopped within 10 s.",
+    ...     remedy="Wait for its epoch.",
+    ...     timeout_s=10.0,
+    ... )
+    >>> error.context["timeout_s"]
+    10.0
+    """
 
 
 class EndingError(GodwitError):
-    """A query has ended, and a part of it could not be stopped or closed."""
+    """A query has ended, but a part of it, such as a sink, could not be closed.
+
+    Examples
+    --------
+    >>> error = gw.errors.EndingError(
+    ...     "The query has ended, and a sink could not be closed.",
+    ...     remedy="Look at the cause.",
+    ...     query="delays",
+    ... )
+    >>> error.context["query"]
+    'delays'
+    """
 
 
 class SinkError(GodwitError):
-    """A sink could not be opened or written."""
+    """A sink could not be opened or written.
+
+    Examples
+    --------
+    >>> gw.sinks.parquet("")
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.SinkError: The Parquet sink was given an empty path. Give a...
+    """
 
 
 class SourceError(GodwitError):
-    """A source could not be opened or read, or does not keep the contract of sources."""
+    """A source could not be opened or read, or breaks the contract of sources.
+
+    Examples
+    --------
+    >>> gw.sources.nexmark("bid")
+    Traceback (most recent call last):
+        ...
+    godwit.model.errors.SourceError: NEXMark has no 'bid'. Did you mean 'bids'?...
+    """
 
 
 class MigrationError(GodwitError):
-    """A migration could not be carried out; the assignment is what it was."""
+    """A migration could not be carried out; the assignment did not change.
+
+    Examples
+    --------
+    >>> error = gw.errors.MigrationError(
+    ...     "The migration m1 was cancelled.",
+    ...     remedy="Ask for it again.",
+    ...     migration="m1",
+    ... )
+    >>> error.context["migration"]
+    'm1'
+    """
 
 
 class ScalingError(GodwitError):
-    """Executors could not be added or removed; the stream goes on with those there are."""
+    """Executors could not be added or removed; the query goes on with the present ones.
+
+    Examples
+    --------
+    >>> error = gw.errors.ScalingError(
+    ...     "No executor came within 60 s.",
+    ...     remedy="Ask the cluster's operator.",
+    ...     wanted=4,
+    ... )
+    >>> error.context["wanted"]
+    4
+    """

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(ABC):
-    """One thing that happened in a run."""
+    """One thing that happened in a run.
+
+    Examples
+    --------
+    >>> event = gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="2", reason="killed")
+    >>> event.describe(), event.to_dict()["kind"]
+    ('executor 2 lost: killed', 'ExecutorLost')
+    """
 
     # The last epoch committed when it happened; -1 before the first. An event about an epoch itself
     # carries that epoch.

@@ -28,6 +28,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _OURS = __name__.partition(".")[0]
+_FIELDS = "__dataclass_fields__"
 _OUR_FILES = str(Path(__file__).parent.parent) + os.sep
 
 
@@ -91,11 +92,6 @@ def _wrong_arguments(
         name = type(positional[0]).__name__
     known = [p for p in inspect.signature(function).parameters if p != "self"]
     unknown = [argument for argument in given if argument not in known]
-    moved = [f"{n}= is {_MOVED[name, n]} now" for n in unknown if (name, n) in _MOVED]
-    if moved:
-        return WrongArgumentsError(
-            f"{name} has no argument {unknown[0]!r} any more.", remedy=f"{'; '.join(moved)}."
-        )
     if unknown:
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
@@ -120,36 +116,6 @@ _WORDS = (
     (frozenset(["slide", "step", "hop"]), "every"),
 )
 
-_GROUPED = {
-    ("start", "checkpointing=gw.Checkpointing"): ("retain_epochs", "access", "single_driver"),
-    ("start", "lanes=gw.Lanes"): (
-        *("local_dir", "snapshot_budget_bytes", "snapshot_growth", "inline_bytes"),
-        *("compression", "hot_keys"),
-    ),
-    ("start", "sizing=gw.Sizing"): ("executors_timeout_s", "assignments"),
-    ("start", "adaptation=gw.Adaptation"): ("fusion", "splitting"),
-    ("start", "observability=gw.Observability"): ("metrics_port", "metrics_host"),
-    ("Control", "search=gw.Search"): ("options", "limits"),
-    ("Control", "cadence=gw.Cadence"): ("lanes_every", "cool_down", "respect"),
-    ("Control", "worth=gw.Worth"): (
-        *("max_load_distance", "theta", "horizon", "seconds_per_byte", "means"),
-    ),
-}
-"""A call and how a group of settings is given to it → settings that it took by themselves once."""
-_MOVED = {
-    ("Control", "least"): "min_executors=",
-    ("Control", "most"): "max_executors=",
-    ("Control", "policy"): "elasticity=",
-    ("Control", "least_epochs"): "cadence=gw.Cadence(min_epochs=...)",
-    ("Control", "planning_limit"): "search=gw.Search(time_limit=...)",
-    **{
-        (call, name): f"{group}({name}=...)"
-        for (call, group), names in _GROUPED.items()
-        for name in names
-    },
-}
-"""A call and a former argument of it → how that is written now."""
-
 
 def user_traceback(error: BaseException) -> str:
     """Format a traceback without Godwit's frames; empty if there are no others.
@@ -172,13 +138,20 @@ def user_traceback(error: BaseException) -> str:
     return "".join(told.format()) if found else ""
 
 
-def _hint(error: BaseException, key: tuple[object, ...]) -> str:
+def _hint(error: BaseException, key: tuple[object, ...] | None) -> str:
     """Return what to write in place of what raised a common error; begins with a space."""
     if isinstance(error, AttributeError) and type(error.obj).__module__.startswith("godwit."):
         has = [name for name in dir(type(error.obj)) if not name.startswith("_")]
         return f" It has {', '.join(has)}."
+    if isinstance(error, AttributeError):
+        cls = type(error.obj)  # a row, perhaps, of a class of the user's
+        fields = [*(getattr(cls, "__struct_fields__", None) or vars(cls).get(_FIELDS, ()))]
+        if fields:
+            return f" {did_you_mean(error.name or '', fields)}{cls.__name__} has {listing(fields)}."
     if isinstance(error, TypeError) and str(error).startswith("tuple indices must be integers"):
         return " A row is a named tuple: its column is row.name, and the key's value key[0]."
+    if key is None:
+        return ""
     if isinstance(error, TypeError | AttributeError) and "tuple" in str(error) and len(key) == 1:
         return f" The key is a tuple, also of one column, {key!r}: its value is key[0]."
     return ""
@@ -187,19 +160,21 @@ def _hint(error: BaseException, key: tuple[object, ...]) -> str:
 def function_failed(
     operator: str,
     function: Callable[..., object],
-    key: tuple[object, ...],
+    key: tuple[object, ...] | None,  # ``None``: it is called for many at once
     error: BaseException,
     *,
     attempts: int = 1,  # after how many it was given up
+    of: str = "",  # what it was called for, in place of a key
 ) -> UserFunctionError:
     """Return the error that a user's function raised for a key."""
     text = user_traceback(error)
+    called_for = of if key is None else f"key {key!r}"
     if not text:
         # No frame of the user's: the function ran, but what it returned is no iterable.
-        what = f"returned something that is not rows, for key {key!r}: {error}"
+        what = f"returned something that is not rows, for {called_for}: {error}"
         remedy = "Return a list of tuples or dicts, yield them, or return None."
     else:
-        what = f"raised {type(error).__qualname__} for key {key!r}"
+        what = f"raised {type(error).__qualname__} for {called_for}"
         if attempts > 1:
             what += f", in the last of {attempts} attempts"
         said, correct = str(error), "Correct the function."
@@ -218,7 +193,7 @@ def function_failed(
         f"Function {function_name(function)!r} of operator {operator!r} {what}.",
         remedy=remedy,
         operator=operator,
-        key=key,
+        **({} if key is None else {"key": key}),
         error=type(error).__qualname__,
         traceback=text,
     )

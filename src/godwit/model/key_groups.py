@@ -107,13 +107,18 @@ class PerKeyGroup(Mapping[int, int]):
     def __reduce__(
         self,
     ) -> tuple[Callable[..., PerKeyGroup], tuple[bytes]]:
-        return _per_key_group, (np.concatenate((self.key_groups, self.numbers)).tobytes(),)
+        return PerKeyGroup.unpacked, (self.packed(),)
 
+    def packed(self) -> bytes:
+        """Return the columns as bytes."""
+        return np.concatenate((self.key_groups, self.numbers)).tobytes()
 
-def _per_key_group(packed: bytes) -> PerKeyGroup:
-    """Undo `PerKeyGroup.__reduce__`."""
-    columns = np.frombuffer(packed, np.int64).reshape(2, -1)
-    return PerKeyGroup(columns[0], columns[1])
+    @classmethod
+    def unpacked(cls, packed: bytes) -> PerKeyGroup:
+        """Undo `packed`."""
+        columns = np.frombuffer(packed, np.int64)
+        half = len(columns) // 2
+        return cls(columns[:half], columns[half:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,13 +142,32 @@ class KeyGroupLoad:
         if not len(self.busy_ms):
             object.__setattr__(self, "busy_ms", self.cpu_ms)
 
-    def __reduce__(self) -> tuple[Callable[..., KeyGroupLoad], tuple[int, bytes]]:
-        # One comes from every lane and operator in every epoch: six arrays take six times as long.
-        whole = (self.key_groups, self.rows, self.keys, self.state_bytes)
-        packed = np.concatenate(whole).astype(np.int64, copy=False).tobytes()
-        return _load_of, (
-            len(self.key_groups),
-            packed + np.concatenate((self.cpu_ms, self.busy_ms)).tobytes(),
+    def __reduce__(self) -> tuple[Callable[..., KeyGroupLoad], tuple[bytes]]:
+        return KeyGroupLoad.unpacked, (self.packed(),)
+
+    def packed(self) -> bytes:
+        """Return the columns as bytes.
+
+        One comes from every lane and operator in every epoch: six arrays take six times as long.
+        """
+        times = np.concatenate((self.cpu_ms, self.busy_ms)).view(np.int64)
+        size = np.array([len(self.key_groups)])
+        whole = (size, times, self.key_groups, self.rows, self.keys, self.state_bytes)
+        return np.concatenate(whole).astype(np.int64, copy=False).tobytes()
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> KeyGroupLoad:
+        """Undo `packed`."""
+        columns = np.frombuffer(packed, np.int64)
+        size = int(columns[0])
+        times, whole = columns[1 : 1 + 2 * size].view(np.float64), columns[1 + 2 * size :]
+        return cls(
+            key_groups=whole[:size],
+            rows=whole[size : 2 * size],
+            keys=whole[2 * size : 3 * size],
+            state_bytes=whole[3 * size :],
+            cpu_ms=times[:size],
+            busy_ms=times[size:],
         )
 
     @property
@@ -181,24 +205,13 @@ class KeyGroupLoad:
         )
 
 
-def _load_of(size: int, packed: bytes) -> KeyGroupLoad:
-    """Undo `KeyGroupLoad.__reduce__`."""
-    split = len(packed) // 8 - 2 * size
-    whole = np.frombuffer(packed, np.int64, split)
-    times = np.frombuffer(packed, np.float64, 2 * size, 8 * split)
-    return KeyGroupLoad(
-        key_groups=whole[:size],
-        rows=whole[size : 2 * size],
-        keys=whole[2 * size : 3 * size],
-        state_bytes=whole[3 * size :],
-        cpu_ms=times[:size],
-        busy_ms=times[size:],
-    )
-
-
 def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Concatenate arrays, of which there may be none."""
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+NO_LOAD: Final = KeyGroupLoad.total(())
+"""No key group was touched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

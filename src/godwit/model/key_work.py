@@ -1,4 +1,4 @@
-"""Work for single keys of a join, as lanes measure it: by it hot keys are found."""
+"""Work for single keys of an operator, as lanes measure it: by it hot keys are found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,14 +16,14 @@ class KeyWork:
     hash: int  # of its key columns
     key: str  # its values as JSON
     # left, right: rows that came to be kept, and rows of state that were looked at for them, in
-    # every part that they are in
+    # every part that they are in.  Of an operator that is no join: `left` is microseconds.
     left: int
     right: int
     pairs: int
 
     @property
     def total(self) -> int:
-        """Rows and pairs."""
+        """Rows and pairs, or microseconds."""
         return self.left + self.right + self.pairs
 
     def __add__(self, other: KeyWork) -> KeyWork:
@@ -37,15 +37,23 @@ class KeyWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinWork:
-    """Work of a join in a lane or an epoch, of which keys have most."""
+class OperatorWork:
+    """Work of an operator in a lane or an epoch, of which keys have most."""
 
-    total: int = 0  # rows and pairs of all keys
+    total: int = 0  # rows and pairs, or microseconds, of all keys
     keys: tuple[KeyWork, ...] = ()  # keys with much of it, and those that are spread
 
-    def __add__(self, other: JoinWork) -> JoinWork:
+    def __add__(self, other: OperatorWork) -> OperatorWork:
         """Add the work of another lane or epoch."""
-        return JoinWork(total=self.total + other.total, keys=summed((*self.keys, *other.keys)))
+        return self.summed((self, other))
+
+    @classmethod
+    def summed(cls, works: Sequence[OperatorWork]) -> OperatorWork:
+        """Add up the work of lanes or epochs."""
+        return cls(
+            total=sum(work.total for work in works),
+            keys=summed(key for work in works for key in work.keys),
+        )
 
 
 def summed(works: Iterable[KeyWork]) -> tuple[KeyWork, ...]:

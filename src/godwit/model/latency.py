@@ -129,7 +129,7 @@ class LatencyHistogram:
         )
 
     def later(self, by_s: float) -> LatencyHistogram:
-        """Return the histogram of the same rows some time later."""
+        """Return the histogram with every latency increased by `by_s` seconds."""
         if not self.rows:
             return self
         counts = np.bincount(
@@ -228,6 +228,6 @@ def _lower_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def _middle_us(buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the value that stands for each bucket, in microseconds."""
+    """Return the representative value of each bucket, in microseconds."""
     middle: npt.NDArray[np.float64] = (_lower_us(buckets) + _lower_us(buckets + 1)) / 2
     return np.where(buckets, middle, 0.0)

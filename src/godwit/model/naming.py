@@ -38,7 +38,7 @@ def type_name(value: object) -> str:
 
 
 def is_one_of(value: object, known: Collection[str]) -> bool:
-    """Return whether a value is one of some words; values of other types never are."""
+    """Return whether a value is one of these words; ``False`` for values of other types."""
     return isinstance(value, str) and value in known
 
 

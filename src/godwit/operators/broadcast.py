@@ -72,7 +72,7 @@ class Broadcast:
 
     @property
     def arriving(self) -> pa.Schema:
-        """Columns of its rows as they come."""
+        """Columns of the table's rows as they arrive."""
         return pa.schema([*self.keys, *self.values])
 
     @property
@@ -91,7 +91,7 @@ class Broadcast:
         )
 
     def entries(self, rows: Sequence[pa.RecordBatch]) -> StateRows:
-        """Return the newest row of each key as an entry; one without any value removes its key."""
+        """Return the newest row of each key as an entry; a row of nulls removes its key."""
         batch = pa.concat_batches(rows)
         own = canonical_keys(batch.select(self.keys.names))
         names = [f"k{i}" for i in range(len(self.keys))]
@@ -127,7 +127,7 @@ class Broadcast:
         return entries.take(order.to_numpy())
 
     def _own_keys(self, entries: StateRows) -> pa.RecordBatch:
-        """Return the columns by which the table tells its rows apart."""
+        """Return the table's key columns."""
         columns = entries.keys.num_columns
         return entries.keys.select(list(range(len(self.keyed_by), columns)))
 
@@ -146,7 +146,7 @@ class BroadcastTable:
         return cls(of=of, rows=latest_entries([], of.schema), mapping=MappingProxyType({}))
 
     def then(self, entries: StateRows) -> BroadcastTable:
-        """Apply later entries; a table that gets too large is refused."""
+        """Return the table with later entries applied; raise if it becomes too large."""
         rows = latest_entries([self.rows, entries], self.of.schema)
         size = rows.keys.nbytes + rows.values.nbytes
         if len(rows.hashes) > MAX_KEYS or size > MAX_BYTES:
@@ -206,11 +206,10 @@ class BroadcastOperator(KeyedOperator):
         return _null_hash(self.keys)
 
     def home(self, num_key_groups: int) -> int:
-        """Return the key group whose owner writes the tables."""
         return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
-        """Bring the tables up to date with the epoch's rows of them, then process the others."""
+        """Apply the epoch's rows of broadcast tables, then process the other rows."""
         named, changed = {}, {}
         for broadcast in self.broadcasts:
             table = data.tables.get(broadcast.name)
@@ -230,25 +229,20 @@ class BroadcastOperator(KeyedOperator):
 
     @property
     def has_timers(self) -> bool:
-        """True if the operator has any."""
         return self.inner.has_timers
 
     def reads_all(self, time: EpochTime) -> bool:
-        """Return whether an epoch reads the state of keys without rows."""
         return self.inner.reads_all(time)
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """The states of the operator, and a state for each table."""
         return (*self.inner.states, *(StateId(self.name, b.state) for b in self.broadcasts))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of one of them."""
         table = self._by_state.get(state)
         return self.inner.schema_of(state) if table is None else table.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe one of them for the checkpoint."""
         table = self._by_state.get(state)
         if table is None:
             return self.inner.describe_state(state)
@@ -258,18 +252,15 @@ class BroadcastOperator(KeyedOperator):
     def insist_on_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
-        """Refuse stored state whose meaning differs."""
         if state in self._by_state:
             super().insist_on_state(state, _as_shown(stored), _as_shown(today))
         else:
             self.inner.insist_on_state(state, stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values of one of them."""
         return None if state in self._by_state else self.inner.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return columns that entries of an earlier schema lack."""
         if state in self._by_state:
             return super().new_columns(state, count)
         return self.inner.new_columns(state, count)

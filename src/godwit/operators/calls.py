@@ -14,32 +14,46 @@ import gc
 import inspect
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from godwit.columns.arrays import boundaries_of
-from godwit.columns.python_values import Columns, KeyRows
+from godwit.columns.python_values import Columns, KeyRows, R
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 from godwit.model.frames import function_failed
 from godwit.model.naming import function_name
 from godwit.operators.windows.grid import BEGINNING
+from godwit.values.records import MisfitError, hint_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
-    import pyarrow as pa
+
+    from godwit.checkpoint.entries import StateRows
+    from godwit.columns.groups import Groups
+    from godwit.values.records import RowClass
 
 TimerClock: TypeAlias = Literal["event", "processing"]
 
+_NUMBERS: Final = {2: "two", 3: "three"}
 _MOST_FIRED: Final = 10_000
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 class Timers:
-    """Timers of one key, in one epoch."""
+    """Timers of one key: set, cancel and list them. Times are datetimes in UTC.
+
+    Examples
+    --------
+    >>> timers = gw.Timers([], 0)
+    >>> timers.set(timers.now + dt.timedelta(hours=1))
+    >>> timers.list()
+    [datetime.datetime(1970, 1, 1, 1, 0, tzinfo=datetime.timezone.utc)]
+    """
 
     __slots__ = ("_now", "_times")
 
@@ -48,13 +62,17 @@ class Timers:
 
     @property
     def now(self) -> dt.datetime | None:
-        """Time of the clock: watermark, or the driver's; ``None`` before the first watermark."""
+        """Time of the timers' clock: the watermark, or the driver's clock at the epoch's start.
+
+        ``None`` before the first watermark.
+        """
         return None if self._now <= BEGINNING else _datetime(self._now)
 
     def set(self, at: dt.datetime) -> None:
-        """Set a timer; one whose time has passed fires in this epoch, after the rows.
+        """Set a timer; if its time has passed, it fires in this epoch, after the key's rows.
 
-        A timer that is set twice fires once. A datetime without a time zone is in UTC.
+        Setting a timer twice has no further effect. `at`: time of the timer; a datetime without a
+        time zone is taken as UTC.
         """
         moment = _microseconds(at)
         place = bisect.bisect_left(self._times, moment)
@@ -62,7 +80,7 @@ class Timers:
             self._times.insert(place, moment)
 
     def cancel(self, at: dt.datetime) -> bool:
-        """Cancel a timer; return whether it was set."""
+        """Cancel the timer that is set to the time `at`; return whether there was one."""
         moment = _microseconds(at)
         place = bisect.bisect_left(self._times, moment)
         exists = place < len(self._times) and self._times[place] == moment
@@ -75,13 +93,31 @@ class Timers:
         return [_datetime(moment) for moment in self._times]
 
 
-class TimedRows(KeyRows):
-    """The rows of one key in one epoch, and its timers.
+class TimedRows(KeyRows[R]):
+    """The rows of one key in one epoch, with the key's timers.
+
+    A function of ``process(..., timers=...)`` is given these in place of `KeyRows`.
 
     Attributes
     ----------
     timers
-        The key's timers.
+        The key's timers, to set, cancel and list.
+
+    Examples
+    --------
+    >>> def ask_again(key, rows, state):
+    ...     rows.timers.set(rows.timers.now + dt.timedelta(minutes=5))
+    ...     return [(*key, len(rows))]
+    >>> done = gw.testing.process(
+    ...     ask_again,
+    ...     [{"delay": 5}],
+    ...     state=int,
+    ...     timers="processing",
+    ...     on_timer=lambda key, timer, state: [],
+    ...     now="2024-05-01 08:00",
+    ... )
+    >>> done.timers
+    [datetime.datetime(2024, 5, 1, 8, 5, tzinfo=datetime.timezone.utc)]
     """
 
     __slots__ = ("timers",)
@@ -91,16 +127,67 @@ class TimedRows(KeyRows):
         self.timers = timers
 
 
+class RowReader(Protocol):
+    """The part of an operator that its rows are read by."""
+
+    name: str
+    inputs: pa.Schema
+    row_class: RowClass | None
+
+
+def columns_of_rows(
+    operator: RowReader, rows: StateRows, groups: Groups, keys: list[tuple[Any, ...]]
+) -> Columns:
+    """Return an epoch's rows, ordered by key, as an operator's function gets them."""
+    of = operator.row_class
+    if of is None:
+        return Columns(rows.values, operator.inputs, groups.order)
+    names = rows.values.schema.names
+    batches = [rows.values if name in names else rows.keys for name in of.names]
+    pairs = list(zip(of.names, batches, strict=True))
+    columns = [batch.column(batch.schema.get_field_index(name)) for name, batch in pairs]
+    read = Columns(
+        pa.RecordBatch.from_arrays(columns, names=of.names), operator.inputs, groups.order, of
+    )
+    try:
+        for name, column in zip(of.names, columns, strict=True):
+            if not of.is_certain(name, column):
+                read[name]  # which raises, and not in the function
+    except MisfitError as error:
+        key = keys[int(np.searchsorted(groups.starts, error.index, side="right")) - 1]
+        field = of.field(error.column)
+        raise UserFunctionError(
+            f"Operator {operator.name!r}: a row of key {key!r} does not fit "
+            f"{of.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
+            f"{error.reason}.",
+            remedy="Leave such rows out in a map before, or declare the field as what there is, "
+            f"as in {field.name}: {hint_text(field.hint)} | None.",
+            operator=operator.name,
+            key=key,
+            column=field.name,
+        ) from error
+    return read
+
+
 @dataclass(slots=True)
 class FiredTimer:
-    """A timer that has fired."""
+    """A timer that fires, as ``on_timer`` gets it.
+
+    Examples
+    --------
+    >>> def remind(key, timer, state):
+    ...     return [(key[0], timer.at)]
+    >>> fired = gw.FiredTimer(dt.datetime(2024, 5, 1, 8), gw.Timers([], 0))
+    >>> remind(("N1",), fired, None)
+    [('N1', datetime.datetime(2024, 5, 1, 8, 0))]
+    """
 
     at: dt.datetime  # the moment it was set to
     timers: Timers  # the key's other timers
     _dropped: bool = False
 
     def drop_state(self) -> None:
-        """Forget the key's state and timers once the function has returned."""
+        """Remove the key's state and timers after the function has returned."""
         self._dropped = True
 
 
@@ -114,7 +201,7 @@ class CalledKey:
     fired: int = 0
 
     def restart(self, timers: list[int]) -> None:
-        """Return to what it was before the first call."""
+        """Reset to the state before the first call."""
         self.timers, self.touched, self.dropped, self.fired = list(timers), False, False, 0
 
     def drop_if(self, dropped: bool) -> None:
@@ -174,7 +261,7 @@ class Calls:
         return emitted, ends
 
     def of_key(self, work: KeysToCall, group: int) -> Iterator[Call]:
-        """Yield the calls for a key in order; each is over before the next one is asked for."""
+        """Yield the calls for a key in order; the caller completes each before the next."""
         key, of_key, state = work.keys[group], work.called[group], work.state_of(group)
         timers = Timers(of_key.timers, work.now)
         yield from self._due(key, state, of_key, timers, work.now)
@@ -262,7 +349,7 @@ class Meter:
         self._since = _clocks()
 
     def took(self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]) -> None:
-        """Record what the calls for each key took, where they did not run one after another."""
+        """Record the time of each key's calls, for calls that ran concurrently."""
         self._laps = list(np.add.reduceat(np.stack([cpu_s, busy_s]), self._starts, axis=1).T)
         self._since = _clocks()
 
@@ -285,7 +372,7 @@ class Meter:
         return self._spent_ms(1)
 
     def _spent_ms(self, clock: int) -> npt.NDArray[np.float64]:
-        """Milliseconds per key by one of the clocks, with a share of the time of all."""
+        """Return milliseconds per key by one clock, with a share of common time."""
         laps = np.array([lap[clock] for lap in self._laps])
         spent: npt.NDArray[np.float64] = self._shared_s[clock] + laps
         return spent * 1e3
@@ -328,8 +415,9 @@ def check_arguments(
     *,
     named: Iterable[str] = (),  # what it gets by name beside them
     awaited: bool = False,  # whether it may be asynchronous
+    number: int = 3,  # of arguments
 ) -> None:
-    """Refuse a function that cannot be called as `called` says, or is async where none may be."""
+    """Raise if a function cannot be called with these arguments, or may not be async."""
     name = function_name(function)
     if not awaited and is_asynchronous(function):
         raise InvalidFlowError(
@@ -341,7 +429,7 @@ def check_arguments(
     if by_name:
         called = f"{called.removesuffix(')')}, {', '.join(f'{n}={n}' for n in by_name)})"
     try:
-        inspect.signature(function).bind(None, None, None, **dict.fromkeys(by_name))
+        inspect.signature(function).bind(*[None] * number, **dict.fromkeys(by_name))
     except ValueError:
         return  # written in C, without a signature that could be looked at
     except TypeError as error:
@@ -349,6 +437,6 @@ def check_arguments(
             f"Operator {operator!r}: {name!r} cannot be called as {called}: {error}.",
             remedy="Give a function of these arguments."
             if by_name
-            else "Give a function of these three arguments.",
+            else f"Give a function of these {_NUMBERS[number]} arguments.",
             operator=operator,
         ) from error

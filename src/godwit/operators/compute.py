@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ from godwit.model.frames import user_traceback
 from godwit.operators.aggregates.aggregate import Aggregate, Aggregator, BoundAggregate, BuiltIn
 from godwit.operators.aggregates.sums import SumOverflowError
 from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput
-from godwit.operators.ordering import pairing
+from godwit.operators.ordering import pairing, ranges
 from godwit.store.columns import StateSchema
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput
 
 IntArray = npt.NDArray[np.int64]
+OutputMode = Literal["update", "complete", "changes"]
+"""Keys that an epoch changed, all keys, or what no longer holds of a key and what does now."""
+CHANGE: Final = pa.field("change", pa.int8())
+"""Column of changes: -1 on a result that no longer holds, 1 on one that does now."""
 
 
 class ComputeOperator(KeyedOperator):
@@ -72,7 +76,7 @@ class ComputeOperator(KeyedOperator):
         keys: pa.Schema,
         inputs: pa.Schema,
         aggregates: Mapping[str, Aggregate],
-        complete: bool = False,  # whether every epoch puts out all keys
+        mode: OutputMode = "update",
     ) -> None:
         if not aggregates:
             raise InvalidFlowError(
@@ -82,19 +86,20 @@ class ComputeOperator(KeyedOperator):
             )
         self.name = name
         self.inputs = inputs
-        self.complete = complete
+        self.complete = mode == "complete"
+        self.changes = mode == "changes"
         self._results = _bind_results(name, inputs, aggregates)
         state = pa.schema([field for result in self._results for field in result.fields])
         self.schema = StateSchema(keys=keys, values=state)
         results = [pa.field(result.name, result.aggregate.output) for result in self._results]
-        self.output = pa.schema([*keys, *results])
-        _check_distinct(name, [*keys.names, *(result.name for result in self._results)])
+        self.output = pa.schema([*keys, *results, *([CHANGE] if self.changes else [])])
+        _check_distinct(name, self.output.names)
         _check_distinct(name, [*keys.names, *state.names])
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """The key: it has one row."""
-        return (tuple(self.keys.names),)
+        """The key columns: a key has one row. Changes replace none."""
+        return () if self.changes else (tuple(self.keys.names),)
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group; `keys` are named in errors."""
@@ -114,7 +119,7 @@ class ComputeOperator(KeyedOperator):
             )
 
     def combined(self, data: OperatorInput) -> StateRows:
-        """Return an epoch's rows as partial states, one per row or as they came."""
+        """Return an epoch's rows as partial states: one per row, or as combined upstream."""
         rows = data.rows
         if data.is_partial:
             return rows
@@ -129,6 +134,22 @@ class ComputeOperator(KeyedOperator):
 
     def merge_in_order(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
         """Merge the states ``starts[g]:starts[g + 1]`` into one, for every g."""
+        sizes = np.diff(starts)
+        several = np.flatnonzero(sizes > 1)
+        if 4 * len(several) > len(sizes) or sizes.min(initial=1) < 1:
+            return self._merged_in_rounds(states, starts)
+        if not len(several):
+            return states
+        # Most are alone, and stay where they are.
+        _, rows = ranges(starts[several], sizes[several])
+        of_several = np.concatenate([[0], np.cumsum(sizes[several])])
+        merged = self._merged_in_rounds(states.take(pa.array(rows)), of_several)
+        which = starts[:-1].copy()
+        which[several] = states.num_rows + np.arange(len(several))
+        return pa.concat_batches([states, merged]).take(pa.array(which))
+
+    def _merged_in_rounds(self, states: pa.RecordBatch, starts: IntArray) -> pa.RecordBatch:
+        """Merge as `merge_in_order` does, in rounds that each merge pairs of neighbours."""
         for left, right, paired in pairing(starts):
             merged = self.merge(states.take(pa.array(left[paired])), states.take(pa.array(right)))
             alone = np.flatnonzero(~paired)
@@ -147,12 +168,12 @@ class ComputeOperator(KeyedOperator):
 
     @property
     def commutative(self) -> bool:
-        """True if rows may be seen in any order."""
+        """True if the order of rows does not matter."""
         return all(result.aggregate.commutative for result in self._results)
 
     @property
     def idempotent(self) -> bool:
-        """True if a row may be seen twice."""
+        """True if adding a row twice does not matter."""
         return all(result.aggregate.idempotent for result in self._results)
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -170,7 +191,10 @@ class ComputeOperator(KeyedOperator):
         known, prior = data.state.find(keys, groups.key_groups)
         state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
         if not self.complete:
-            return OperatorOutput.of_groups(groups, keys, state, output=self.finish(keys, state))
+            results = self.finish(keys, state)
+            if self.changes:
+                results = self._changes(known, keys, prior, results)
+            return OperatorOutput.of_groups(groups, keys, state, output=results)
         cpu = time.process_time()
         changed = StateRows(hashes=groups.hashes, keys=keys, values=state)
         output = self._of_all_keys(data.state.scan().then(changed), data.num_key_groups)
@@ -183,6 +207,30 @@ class ComputeOperator(KeyedOperator):
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
+
+    def _changes(
+        self,
+        known: npt.NDArray[np.bool_],
+        keys: pa.RecordBatch,
+        prior: pa.RecordBatch,
+        after: pa.RecordBatch,
+    ) -> pa.RecordBatch:
+        """Return the results that no longer hold and those that do now, the former first.
+
+        `known`: the keys that had a result; there is no state of others in `prior`. A result that
+        is what it was before is left out.
+        """
+        there = pa.array(known)
+        before = self.finish(keys.filter(there), prior.filter(there))
+        same = np.zeros(len(known), np.bool_)
+        same[known] = _same_rows(before, after.filter(there))
+        parts = [
+            part.filter(pa.array(mask)).append_column(
+                CHANGE, pa.array(np.full(int(mask.sum()), sign, np.int8))
+            )
+            for part, mask, sign in ((before, ~same[known], -1), (after, ~same, 1))
+        ]
+        return pa.concat_batches(parts)
 
     def updated(
         self,
@@ -205,9 +253,10 @@ class ComputeOperator(KeyedOperator):
         )
 
     def finish(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the output rows for `keys` with `state`."""
+        """Return the rows of the result for `keys` with `state`."""
+        schema = pa.schema(list(self.output)[:-1]) if self.changes else self.output
         return pa.RecordBatch.from_arrays(
-            [*keys.columns, *self.results(keys, state)], schema=self.output
+            [*keys.columns, *self.results(keys, state)], schema=schema
         )
 
     def results(self, keys: pa.RecordBatch, state: pa.RecordBatch) -> list[pa.Array]:
@@ -223,7 +272,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of aggregates that changed; refuse another one of the same name."""
+        """Return the upgrade of changed aggregates; raise if a name has another aggregate."""
         stored = written.description
         results = stored.type if isinstance(stored.type, dict) else {}
         changed: list[str] = []
@@ -246,11 +295,10 @@ class ComputeOperator(KeyedOperator):
         return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return states of no rows."""
         return self._joined(result.create(count) for result in self._results)
 
     def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the state of each key before the epoch, a new one where it has none."""
+        """Return the state of each key before the epoch; an empty one for new keys."""
         if known.all():
             return prior
         created = self.new_columns("", len(known))
@@ -275,6 +323,18 @@ class ComputeOperator(KeyedOperator):
         """Put the state columns of all results side by side."""
         columns = [column for part in parts for column in part.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+
+def _same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Mark rows that are equal, nulls included; none where a column is of a nested type."""
+    same = np.ones(left.num_rows, np.bool_)
+    for one, other in zip(left.columns, right.columns, strict=True):
+        if pa.types.is_nested(one.type):
+            return np.zeros(left.num_rows, np.bool_)
+        equal = pc.fill_null(pc.equal(one, other), fill_value=False)
+        both_null = pc.and_(pc.is_null(one), pc.is_null(other))
+        same &= pc.or_(equal, both_null).to_numpy(zero_copy_only=False)
+    return same
 
 
 def _upgrade_results(

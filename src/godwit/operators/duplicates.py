@@ -118,7 +118,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         return False
 
     def end_of(self, moment: int) -> int:  # noqa: ARG002
-        """Return no time: rows pass at once."""
+        """Return no time, since rows are emitted at once."""
         return BEGINNING
 
     def last_emitted(self, newest: int) -> int:

@@ -7,14 +7,21 @@ name the key and the column.
 from __future__ import annotations
 
 import bisect
+import functools
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from godwit.columns.python_values import UTC, has_instants, in_zone
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
+from godwit.values.records import MisfitError, hint_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.values.records import RowClass
 
 
 class EmittingOperator(Protocol):
@@ -23,6 +30,7 @@ class EmittingOperator(Protocol):
     name: str
     output: pa.Schema  # columns that the rows should have
     zone: str  # of datetimes that have none
+    output_class: RowClass | None  # that they should be of
 
 
 def emitted_batch(
@@ -36,6 +44,7 @@ def emitted_batch(
         schema=operator.output,
         operator=operator.name,
         zone=operator.zone,
+        of=operator.output_class,
     ).to_batch()
 
 
@@ -49,23 +58,58 @@ class Emitted:
     schema: pa.Schema  # columns that the rows should have
     operator: str
     zone: str = UTC  # of datetimes that have none, in columns of instants
+    of: RowClass | None = None  # class that the rows should be instances of
 
     def to_batch(self) -> pa.RecordBatch:
         """Convert to columns; refuse malformed rows, and values that their column cannot hold."""
         if not self.rows:
             return _empty(self.schema)
+        if self.of is not None:
+            return self._batch(self._columns_of(self.of))
         rows = self.rows
         width = len(self.schema)
         plain = all(issubclass(kind, (tuple, list)) for kind in set(map(type, rows)))
         if not plain or set(map(len, rows)) != {width}:
             rows = [self._normal(index, row) for index, row in enumerate(rows)]
-        columns = zip(*rows, strict=True) if width else ()
+        return self._batch(list(zip(*rows, strict=True)) if width else [])
+
+    def _batch(self, columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """Convert the values of all columns."""
         arrays = [
             self._column(field, values) for field, values in zip(self.schema, columns, strict=True)
         ]
         if not arrays:
             return _empty(self.schema)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _columns_of(self, of: RowClass) -> Sequence[Sequence[Any]]:
+        """Return the values of every field of instances; refuse others, and fields left empty."""
+        name = of.cls.__qualname__
+        other = of.first_other(self.rows)
+        if other is not None:
+            row = self.rows[other]
+            what = f"{_shown(row)}, of type {type(row).__name__}, where output={name}"
+            remedy = f"Return a list of instances of {name}, or yield them one by one"
+            raise self._failure(other, what, remedy=remedy)
+        try:
+            columns = of.columns(self.rows)
+        except MisfitError as error:
+            value, hint = getattr(self.rows[error.index], error.column), of.field(error.column).hint
+            raise self._failure(
+                error.index,
+                f"{_shown(value)} in {name}.{error.column}, which is {hint_text(hint)} "
+                f"({error.reason})",
+                column=error.column,
+            ) from error
+        for field, values in zip(of.fields, columns, strict=True):
+            if not field.nullable and type(None) in set(map(type, values)):
+                raise self._failure(
+                    values.index(None),
+                    f"None in {name}.{field.name}, which is {hint_text(field.hint)}",
+                    remedy=f"Give it a value, or declare it as {hint_text(field.hint)} | None",
+                    column=field.name,
+                )
+        return columns
 
     def _normal(self, index: int, row: Any) -> tuple[Any, ...]:
         """Return a row as a tuple in the order of the output's columns."""
@@ -88,11 +132,10 @@ class Emitted:
         raise self._failure(
             index,
             f"{_shown(row)}, of type {type(row).__name__}, where a row should be",
-            "",
-            rows=True,
+            remedy="Return a list of rows, each a tuple or a dict, or yield them one by one",
         )
 
-    def _column(self, field: pa.Field, values: tuple[Any, ...]) -> pa.Array:
+    def _column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         """Convert the values of one column; an error names the key and the value."""
         try:
             if self.zone != UTC and has_instants(field.type):
@@ -110,7 +153,7 @@ class Emitted:
                 else "",
                 column=field.name,
             ) from error
-        fraction = _first_fraction(values) if pa.types.is_integer(field.type) else None
+        fraction = _first_fraction(values, field.type)
         if fraction is not None:
             raise self._failure(
                 fraction,
@@ -127,16 +170,15 @@ class Emitted:
         return array
 
     def _failure(
-        self, index: int, what: str, hint: str = "", *, column: str = "", rows: bool = False
+        self, index: int, what: str, hint: str = "", *, column: str = "", remedy: str = ""
     ) -> UserFunctionError:
-        """Return the error that an emitted row does not fit the output."""
+        """Return the error for an emitted row that does not fit the output."""
         key = self.keys[bisect.bisect_right(self.ends, index)]
         declared = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
-        remedy = (
-            "Return a list of rows, each a tuple or a dict, or yield them one by one"
-            if rows
-            else "Return a tuple in the order of the output columns, or a dict of them"
-        )
+        if not remedy:
+            remedy = "Return a tuple in the order of the output columns, or a dict of them"
+            if self.of is not None:
+                remedy = f"Correct what {self.of.cls.__qualname__} is made with"
         return UserFunctionError(
             f"Operator {self.operator!r}: the function emitted, for key {key!r}, {what}.",
             remedy=f"{hint}{remedy}; they are {declared}.",
@@ -150,7 +192,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
-def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) -> tuple[int, str]:
+def _first_misfit(field: pa.Field, values: Sequence[Any], error: Exception) -> tuple[int, str]:
     """Return the index of the first value that does not fit a column, and the reason."""
     for index, value in enumerate(values):
         try:
@@ -160,14 +202,39 @@ def _first_misfit(field: pa.Field, values: tuple[Any, ...], error: Exception) ->
     return 0, str(error)
 
 
-def _first_fraction(values: tuple[Any, ...]) -> int | None:
+def _first_fraction(values: Sequence[Any], dtype: pa.DataType) -> int | None:
     """Position of the first fractional value, which Arrow would truncate silently."""
-    if set(map(type, values)) <= {int, type(None)}:
+    if not _has_integers(dtype) or set(map(type, values)) <= {int, type(None)}:
         return None
-    for index, value in enumerate(values):
-        if value is not None and value != int(value):
-            return index
-    return None
+    return next((i for i, value in enumerate(values) if _loses_fraction(value, dtype)), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _has_integers(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are whole numbers, or contain any."""
+    if pa.types.is_integer(dtype):
+        return True
+    return any(_has_integers(dtype.field(i).type) for i in range(dtype.num_fields))
+
+
+def _loses_fraction(value: Any, dtype: pa.DataType) -> bool:
+    """Return whether Arrow would truncate a value, or a part of it."""
+    if value is None or not _has_integers(dtype):
+        return False
+    if pa.types.is_integer(dtype):
+        return bool(value != int(value))
+    if pa.types.is_struct(dtype):
+        of = {dtype.field(i).name: dtype.field(i).type for i in range(dtype.num_fields)}
+        if not isinstance(value, dict):  # Arrow takes a list of pairs, or a tuple of values
+            value = dict(value if isinstance(value, list) else zip(of, value, strict=False))
+        return any(_loses_fraction(value.get(name), part) for name, part in of.items())
+    if pa.types.is_map(dtype):
+        pairs = value.items() if isinstance(value, dict) else value
+        return any(
+            _loses_fraction(k, dtype.key_type) or _loses_fraction(v, dtype.item_type)
+            for k, v in pairs
+        )
+    return _first_fraction(list(value), dtype.value_type) is not None
 
 
 def _shown(value: object, limit: int = 80) -> str:

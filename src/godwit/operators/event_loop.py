@@ -59,9 +59,9 @@ class LaneLoop:
                 self._wait_for_tasks()
 
     def _wait_for_tasks(self) -> None:
-        """Wait until nothing runs that was cancelled, or give the loop up.
+        """Wait until cancelled tasks have ended; discard the loop if they do not.
 
-        A cancelled future is done at once, and its task is not.
+        A cancelled future is done at once, but its task may still run.
         """
 
         async def end_all() -> None:
@@ -76,7 +76,7 @@ class LaneLoop:
     async def resources(
         self, owner: Any, operator: str, factories: Mapping[str, Callable[[], Any]]
     ) -> Mapping[str, Any]:
-        """Return what an operator's factories make, made once and kept while `owner` lives."""
+        """Return an operator's resources, created once and kept while `owner` lives."""
         if not factories:
             return {}
         kept = self._kept.get(owner)
@@ -86,7 +86,7 @@ class LaneLoop:
         return await asyncio.shield(kept.opened)
 
     def close(self) -> None:
-        """Close resources and the loop, as far as they can be in a bounded time."""
+        """Close resources and the loop, within a time limit."""
         if not self.is_usable or self.process != os.getpid() or self._loop.is_closed():
             return
         self.is_usable = False
@@ -112,7 +112,7 @@ class LaneLoop:
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended; the loop is given up if some do not."""
+    """Cancel tasks, and wait until they have ended; discard the loop if some do not."""
     if not tasks:
         return
     for task in tasks:
@@ -135,7 +135,7 @@ class _Resources:
         self.task = loop.create_task(self._keep(operator, dict(factories)))
 
     async def _keep(self, operator: str, factories: Mapping[str, Callable[[], Any]]) -> None:
-        """Open all, keep them until nobody needs them any more, and close them."""
+        """Create all resources, keep them until they are released, and close them."""
         async with contextlib.AsyncExitStack() as stack:
             opened = {}
             for name, factory in factories.items():
@@ -151,7 +151,7 @@ class _Resources:
 
 
 async def _enter(made: Any, stack: contextlib.AsyncExitStack) -> Any:
-    """Enter what a factory made, if it can be entered; await it, if only that is possible."""
+    """Enter a factory's result if it is a context manager; else await it if possible."""
     if hasattr(made, "__aenter__"):
         return await stack.enter_async_context(made)
     if hasattr(made, "__enter__"):
@@ -171,7 +171,7 @@ def _not_opened(operator: str, name: str, error: BaseException) -> UserFunctionE
 
 
 def _close(loop: weakref.ref[LaneLoop], kept: _Resources) -> None:
-    """Close the resources of an operator that is gone."""
+    """Close the resources of an operator that was garbage-collected."""
     of = loop()
     if of is not None:
         of.call_soon(kept.over.set)

@@ -37,24 +37,29 @@ from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_rows
 from godwit.operators.ordering import order_by
-from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, Due
+from godwit.operators.spreading import PART
+from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
+from godwit.operators.windows.grid import BEGINNING
 from godwit.store.regular import take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateDescription, StateUpgrade
     from godwit.columns.groups import Groups
-    from godwit.model.key_work import JoinWork
+    from godwit.model.key_work import OperatorWork
     from godwit.operators.broadcast import Broadcast, BroadcastTable
     from godwit.operators.windows.event_time import Arrivals, EpochTime, WindowWork
     from godwit.operators.windows.grid import PaneGrid
     from godwit.store.changes import EntryRange
     from godwit.store.columns import StateSchema
+    from godwit.values.records import RowClass
 
 STATE: Final = "state"
 """Name of the state of an operator that has one."""
 
+Choose: TypeAlias = "Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]]"
+"""Chooses n entries by some of their columns; asked once for all key groups of a lane."""
 Changed: TypeAlias = tuple[StateRows, npt.NDArray[np.int32]]
 """Entries to write, ordered by key group, and the key group of each."""
 
@@ -65,10 +70,16 @@ class StateView(Protocol):
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look entries up by identity; return which exist, and their state columns."""
+        """Look up entries by key columns; return a mask of known ones, and their state columns."""
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
         """Copy out all entries, or those of a range, in any order."""
+
+    def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
+        """Copy out chosen entries of a range, in the order in which `choose` is given `columns`.
+
+        These are columns of 64 bits, key columns counted first.
+        """
 
     def min_after(self, column: int, after: int) -> int:
         """Return the minimum above `after` in a column of integers, key columns counted first."""
@@ -92,6 +103,11 @@ class OperatorInput:
     broadcast: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
     writes_tables: bool = False  # whether this lane writes what changes of them
     named: Mapping[str, Any] = field(default_factory=dict)  # what functions get by name
+    # Entries of `KeyedOperator.parts_state` in key groups that some keys leave parts in, of this
+    # lane or another; ``None`` if none does in this epoch.
+    left_parts: StateRows | None = None
+    # shape ``(num_key_groups,)``: key groups that this lane processes
+    here: npt.NDArray[np.bool_] | None = None
 
     @property
     def state(self) -> StateView:
@@ -128,7 +144,7 @@ class OperatorOutput:
     output: pa.RecordBatch | None = None  # rows of the operator's `output` schema
     groups: Groups | None = None  # the keys that have rows, or entries that were processed
     changed: Mapping[str, Changed] = field(default_factory=dict)  # name of a state → entries
-    next_due: Due = field(default_factory=Due)
+    next_due: Due = NOTHING_DUE
     """Time at which timers or expiries are due next: of all keys, if the epoch was to look for
     them, else of those that it changed."""
     cpu_ms: npt.NDArray[np.float64] | None = None
@@ -139,7 +155,8 @@ class OperatorOutput:
     closing_ms: float = 0.0  # CPU time for output that no row of the epoch is the cause of
     windows: WindowWork | None = None  # where the cost of windows is measured
     duplicate_partials: int = 0  # partials, of windows that are over, of keys in both slots
-    join_work: JoinWork | None = None  # of a join: which keys have most work
+    # Which keys have most work, where time does not tell it, as of a join, whose pairs count too.
+    key_work: OperatorWork | None = None
 
     @classmethod
     def of_groups(
@@ -197,6 +214,9 @@ class KeyedOperator(ABC):
     output: pa.Schema  # columns of its output: key columns, then results
     complete: bool = False  # whether every epoch puts out every key there is (complete mode)
     function: Any = None  # function of the user that it calls, if any
+    # Classes of the rows that the function gets and of those that it returns, if they have one.
+    row_class: RowClass | None = None
+    output_class: RowClass | None = None
     emits: ClassVar[str] = "what the function returns"  # what comes out in an epoch, for people
     over_event_time: ClassVar[bool] = False  # whether it judges rows late by their event time
     mergeable: ClassVar[bool] = False  # whether its state is partial states, merged in order
@@ -207,6 +227,14 @@ class KeyedOperator(ABC):
     # Tables that every lane has whole, and the numbers of the inputs that their rows come by.
     broadcasts: tuple[Broadcast, ...] = ()
     broadcast_inputs: frozenset[int] = frozenset()
+    # Parts that rows of a hot key may be spread over at most while the stream runs; 0: one lane has
+    # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
+    max_parts: int = 0
+    # State of parts that is merged into that of the whole key in the epoch in which the key leaves
+    # them; empty: it stays where it is, until the watermark has passed `over_at`.
+    parts_state: ClassVar[str] = ""
+    # Whether part 0, a whole key, is hashed as the other parts are, or by its key columns alone.
+    hashes_whole: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -226,15 +254,22 @@ class KeyedOperator(ABC):
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Assign rows to entries (panes), and split off rows to leave out.
 
-        Returns the rows that count, with the columns that tell their entry; the others as they
-        came, and why; and what there was of both.
+        Returns the accepted rows, with columns that identify their entry; the left-out rows,
+        unchanged, with reasons (``None`` if none); and counts and event times of both.
         """
         return rows, None, NO_ARRIVALS
 
     @property
     def left_out(self) -> pa.Schema | None:
-        """Columns of rows that are left out; ``None`` if none ever is."""
+        """Columns of left-out rows; ``None`` if the operator never leaves rows out."""
         return None
+
+    def over_at(self, newest: int) -> int:  # noqa: ARG002
+        """Return the watermark at which a key's former parts may be dropped; `BEGINNING`: at once.
+
+        `newest`: maximum event time of the rows of earlier epochs.
+        """
+        return BEGINNING
 
     def combine(self, groups: Groups, keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Aggregate raw rows into one partial state per group, where `mergeable`."""
@@ -257,7 +292,7 @@ class KeyedOperator(ABC):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:  # noqa: ARG002
-        """Return whether the passage of time alone makes it emit rows, besides timers."""
+        """Return whether it emits rows as time passes, without input and besides timers."""
         return False
 
     @property
@@ -292,7 +327,7 @@ class KeyedOperator(ABC):
 
     @property
     def two_phase(self) -> TwoPhase | None:
-        """Role in a two-phase windowed aggregate; None if it is no part of one."""
+        """Role in a two-phase windowed aggregate; ``None`` if it has none."""
         return None
 
     @property
@@ -305,6 +340,11 @@ class KeyedOperator(ABC):
         """Panes of its windows, and the user's choice of sharing; ``None`` if it cannot share."""
         return None
 
+    @property
+    def kept_mark(self) -> int | None:
+        """Number that tells which windows stay for later ones; ``None`` if none do."""
+        return None
+
     def home(self, num_key_groups: int) -> int:
         """Return the key group whose owner writes the tables."""
         raise NotImplementedError
@@ -313,6 +353,16 @@ class KeyedOperator(ABC):
     def keys(self) -> pa.Schema:
         """Key columns; they are the first columns of an entry's identity, and are hashed."""
         return self.schema.keys
+
+    @property
+    def own_keys(self) -> pa.Schema:
+        """Key columns as users know them: without the part of a hot key."""
+        return pa.schema([field for field in self.keys if field.name != PART])
+
+    @property
+    def hashed(self) -> pa.Schema:
+        """Columns whose hash decides a row's key group: the key columns, and the part of a key."""
+        return self.keys
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
@@ -349,11 +399,10 @@ class KeyedOperator(ABC):
     def upgrade_state_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
         """Return the upgrade of a state from a stored description; None if it fits.
 
-        Called once for every flow version that state in the checkpoint was written under, which
-        may be several versions back.  Columns are found by name; what an operator has to say of
-        its own are values (`values_from`) and what new columns begin with (`new_columns`).
-        ``None`` if there is nothing to do.  State that does not fit is refused by an error that
-        says every difference, and what to do.
+        Called once for every flow version that stored state is of. Columns are matched by name; an
+        operator defines only the conversion of values (`values_from`) and the initial values of new
+        columns (`new_columns`). State that does not fit raises an error with every difference and a
+        remedy.
         """
         stored, today = written.description, self.describe_states()[state]
         self.insist_on_state(state, stored, today)
@@ -375,11 +424,11 @@ class KeyedOperator(ABC):
         stored: StateDescription,
         today: StateDescription,
     ) -> None:
-        """Refuse stored state whose meaning differs; see `insist_on_compatible`."""
+        """Raise if stored state does not fit; see `insist_on_compatible`."""
         insist_on_compatible(f"operator {self.name!r}", stored, today, operator=self.name)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:  # noqa: ARG002
-        """Return the upgrade of state columns; ``None`` if they are unchanged; refuse the rest."""
+        """Return the upgrade of state columns; ``None`` if unchanged; raise if impossible."""
         return None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:

@@ -25,11 +25,10 @@ def can_be_held(dtype: pa.DataType) -> bool:
 
 
 def order_by(*ranks: IntArray) -> IntArray:
-    """Order rows by several ranks of at least 0, the first one first; ties stay in their order.
+    """Return the stable order of rows by several columns of non-negative ranks.
 
-    Ranks and row packed into one integer: a plain sort is several times as fast as an argsort.
-    What does not fit one integer takes several sorts, of the last ranks first, each of which leaves
-    ties as the one before had them.
+    Ranks and row number are packed into one integer, since a plain sort is several times as fast as
+    an argsort. If they do not fit, several stable sorts are made, by the last ranks first.
     """
     count = len(ranks[0])
     if count == 0:
@@ -96,10 +95,10 @@ def first_of_each(order: IntArray, starts: IntArray, limit: int) -> tuple[IntArr
 
 
 def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[np.bool_]]]:
-    """Pair neighbours within groups, in rounds, until every group has one row at most.
+    """Pair neighbouring rows within groups, in rounds, until every group has one row.
 
-    Yields positions of the rows that go on to the next round, which numbers them from 0; positions
-    of those that meet one of them and drop out; and which of the former meet one, in that order.
+    Yields for each round: positions of the rows that remain, which the next round numbers from 0;
+    positions of the rows merged into them; and a mask of remaining rows that get one.
     """
     sizes = np.diff(starts)
     while sizes.max(initial=0) > 1:
@@ -112,7 +111,7 @@ def pairing(starts: IntArray) -> Iterator[tuple[IntArray, IntArray, npt.NDArray[
 
 
 def descending_ranks(column: pa.Array) -> IntArray:
-    """Return the rank of every value, 0 for the largest; equal ones rank equal, NaN is largest."""
+    """Return the rank of every value, 0 for the largest; ties share a rank, NaN is largest."""
     if pa.types.is_floating(column.type):
         column = canonical_floats(column)
     if numpy_type(column.type) is None:

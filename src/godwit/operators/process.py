@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.columns.arrays import blob_bytes, boundaries_of, values_of
-from godwit.columns.python_values import UTC, Columns, KeyRows, rows_as_tuples
+from godwit.columns.python_values import UTC, KeyRows, rows_as_tuples
 from godwit.model.errors import StateEncodingError
 from godwit.model.frames import function_failed
 from godwit.operators.asynchronous import calls_of
@@ -35,6 +35,7 @@ from godwit.operators.calls import (
     KeysToCall,
     Meter,
     check_arguments,
+    columns_of_rows,
     uncollected,
 )
 from godwit.operators.emitted import emitted_batch
@@ -54,10 +55,12 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.groups import Groups
+    from godwit.columns.python_values import Columns
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import EpochTime
+    from godwit.values.records import RowClass
 
 __all__ = [
     "KeyRows",
@@ -93,12 +96,15 @@ class ProcessOperator(KeyedOperator):
         state_upgrade: Callable[[Any], Any] | None = None,  # from an old state, as plain values
         zone: str = UTC,  # the session's, of datetimes without one that the function returns
         checked: bool = False,  # whether somebody else checks how the function can be called
+        row_class: RowClass | None = None,  # of the rows that the function gets
+        output_class: RowClass | None = None,  # of those that it returns
     ) -> None:
         if not checked:
             check_arguments(name, function)
         self.name, self.inputs, self.output, self.function = name, inputs, output, function
         self.schema = StateSchema(keys=keys, values=pa.schema({"state": pa.large_binary()}))
         self.zone, self._state_type, self._state_upgrade = zone, state_type, state_upgrade
+        self.row_class, self.output_class = row_class, output_class
         self._codec = make_codec(name, codec, state_type, state_classes)
         self._is_immutable = is_immutable(make_state(name, state_type))
 
@@ -112,8 +118,9 @@ class ProcessOperator(KeyedOperator):
         keys = rows_as_tuples(key_columns)
         meter = Meter(groups.key_groups)
         states = self._read(known, prior.column(0), keys)
+        columns = columns_of_rows(self, data.rows, groups, keys)
         meter.share(prior.column(0))
-        emitted, ends, removed = self._call(data.rows.values, groups, keys, states, meter)
+        emitted, ends, removed = self._call(columns, groups, keys, states, meter)
         output = emitted_batch(self, emitted, ends, keys)
         if self._is_immutable:
             states = [state.value for state in states]
@@ -133,15 +140,14 @@ class ProcessOperator(KeyedOperator):
 
     def _call(
         self,
-        arrived: pa.RecordBatch,
+        columns: Columns,
         groups: Groups,
         keys: list[tuple[Any, ...]],
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the function for every key: rows, their count after each key, keys to remove."""
+        """Call the function for keys with rows: rows, count after each key, keys to remove."""
         function = self.function
-        columns = Columns(arrived, self.inputs, groups.order)
         emitted: list[Any] = []
         ends: list[int] = []
         removed: list[int] = []
@@ -150,6 +156,9 @@ class ProcessOperator(KeyedOperator):
         try:
             for end in meter.ends:
                 for group in range(begin, end):
+                    if starts[group] == starts[group + 1]:
+                        ends.append(len(emitted))
+                        continue
                     rows = KeyRows(columns, starts[group], starts[group + 1])
                     result = function(keys[group], rows, states[group])
                     if result is not None:
@@ -166,7 +175,6 @@ class ProcessOperator(KeyedOperator):
         return emitted, ends, removed
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state by its codec."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec=self._codec.name,
@@ -180,7 +188,6 @@ class ProcessOperator(KeyedOperator):
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
-        """Return empty timers and expiry."""
         return nothing_beside(self.schema.values, count)
 
     def _read(
@@ -276,11 +283,10 @@ class TimedProcess(ProcessOperator):
 
     @property
     def has_timers(self) -> bool:
-        """True if it has timers, or state that expires."""
         return self.clock is not None or self._ttl_us is not None
 
     def _due_columns(self, time: EpochTime) -> dict[int, int]:
-        """Return column of an entry → time up to which it is due."""
+        """Return number of a due column → time up to which its entries are due."""
         first = len(self.schema.keys)
         names = self.schema.values.names
         limits = {_DUE: self._now(time), _EXPIRES: time.clock}
@@ -332,6 +338,7 @@ class TimedProcess(ProcessOperator):
             expires = np.where(known, values_of(column[_EXPIRES]), END)
             known = known & (expires > time.clock)
         states = self._read(known, prior.column(0), keys)
+        columns_read = columns_of_rows(self, data.rows, groups, keys)
         meter.share(prior.column(0))
         called = [CalledKey(timers) for timers in timers_of(column.get(_TIMERS), in_store)]
         begun: set[int] = set()
@@ -349,7 +356,7 @@ class TimedProcess(ProcessOperator):
 
         work = KeysToCall(
             keys=keys,
-            columns=Columns(data.rows.values, self.inputs, groups.order),
+            columns=columns_read,
             starts=groups.starts.tolist(),
             called=called,
             now=self._now(time),

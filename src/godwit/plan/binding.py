@@ -8,10 +8,12 @@ import pyarrow as pa
 
 from godwit.model.errors import InvalidFlowError
 from godwit.model.naming import check_column_names, listing
+from godwit.operators.batch import BatchProcess
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.joins.interval import IntervalJoin
 from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
+from godwit.operators.merged import MergedProcess
 from godwit.operators.process import ProcessOperator, TimedProcess
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.windows.compute import WindowedCompute
@@ -46,7 +48,18 @@ def keyed_operator(
             keys=keys,
             inputs=inputs,
             aggregates=dict(node.aggregates),
-            complete=node.complete,
+            mode=node.mode,
+        )
+    if node.frames is not None:
+        return BatchProcess(
+            name=node.name,
+            keys=keys,
+            inputs=inputs,
+            function=node.function,
+            state=node.state_type,
+            output=node.output,
+            frames=node.frames,
+            zone=zone,
         )
     options: dict[str, Any] = {
         "name": node.name,
@@ -57,6 +70,8 @@ def keyed_operator(
         "codec": node.codec,
         "state_classes": node.state_classes,
         "zone": zone,
+        "row_class": node.row_class,
+        "output_class": node.output_class,
     }
     if node.states:
         return ProcessOfStates(
@@ -69,6 +84,8 @@ def keyed_operator(
         )
     options |= {"state_type": node.state_type, "state_upgrade": node.state_upgrade}
     named = node.asynchronous is not None or bool(node.tables)
+    if node.merge is not None:
+        return MergedProcess(merge=node.merge, **options)
     if node.timers is None and node.ttl_us is None and not named:
         return ProcessOperator(**options)
     options |= {"asynchronous": node.asynchronous, "tables": tuple(node.tables)}
@@ -109,6 +126,7 @@ def windowed_operator(
     else:
         insist_on_kept(node.name, arriving)
         options |= {"function": node.function, "output": node.output, "zone": zone}
+        options |= {"output_class": node.output_class}
     session = node.windows[0]
     if isinstance(session, Session):
         kind = SessionCompute if node.function is None else SessionProcess

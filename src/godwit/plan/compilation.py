@@ -44,6 +44,8 @@ from godwit.plan.event_times import (
     time_columns,
 )
 from godwit.plan.explain import action_of
+from godwit.plan.feedback import FeedbackSource
+from godwit.plan.loops import feedbacks_of
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
@@ -70,8 +72,6 @@ if TYPE_CHECKING:
     from godwit.plan.nodes import FlowGraph, TableNode
     from godwit.sources.source import Source
 
-__all__ = ["Resolver", "compile_flow"]
-
 
 def compile_flow(flow: FlowGraph, resolve: Resolver, retimed: Retimed, zone: str) -> CompiledFlow:
     """Validate `flow` and bind its operators; see `godwit.api.flow.LogicalFlow.compile`."""
@@ -90,6 +90,7 @@ def _insist_on_use(flow: FlowGraph) -> None:
     used: set[str] = set()
     tables: list[TableNode] = []
     pending = [sink.upstream for sink in flow.sinks]
+    pending += [edge.upstream for edge in flow.feedbacks]
     while pending:
         for branch in branches_of(pending.pop()):
             if not isinstance(branch.feed, SourceNode) and branch.feed.name not in used:
@@ -106,6 +107,7 @@ def _insist_on_use(flow: FlowGraph) -> None:
             operators=idle,
         )
     streams = [*(sink.upstream for sink in flow.sinks), *(table.stream for table in tables)]
+    streams += [edge.upstream for edge in flow.feedbacks]
     read = {source.name for stream in streams for source in sources_of(stream)}
     if unread := [source.name for source in flow.sources if source.name not in read]:
         raise InvalidFlowError(
@@ -146,6 +148,7 @@ class _Compilation:
                 for name in names
             ),
             inputs=timed,
+            feedbacks=tuple(feedbacks_of(self.flow, self.columns, self.timed)),
             outputs=self.own_sinks(tuple(self.outputs())),
             actions={node.name: action_of(node) for node in self.flow.operators},
             formerly=self.formerly(),
@@ -174,6 +177,8 @@ class _Compilation:
             f"source {feed.source!r}",
             feed.operator,
         )
+        if isinstance(self.own.get(feed.source), FeedbackSource):
+            return replace(feed, time=field)  # its watermark follows from those of the others
         if feed.source in self.own:
             # Nothing tells that a function over tables leaves a column as it was.
             return replace(feed, time=field, retimed=feed.maps)
@@ -234,6 +239,10 @@ class _Compilation:
             )
         else:
             inputs = pa.schema([field for field in schema if field.name not in node.keys])
+            if isinstance(node, ProcessNode) and node.row_class is not None:
+                node.row_class.check_columns(schema, node.name, origin)
+                read = node.row_class.names  # others need not be sent
+                inputs = pa.schema([field for field in inputs if field.name in read])
         exchanged = pa.schema([*keys, *(f for f in inputs if f.name not in node.keys)])
         if isinstance(node, WindowedNode):
             time = event_time_of(

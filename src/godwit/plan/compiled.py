@@ -15,7 +15,8 @@ import pyarrow as pa
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
-from godwit.operators.joins.spreading import PART
+from godwit.operators.spreading import PART
+from godwit.plan.feedback import FeedbackSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
     from godwit.operators.windows.event_time import SourceTime
+    from godwit.plan.feedback import Feedback
     from godwit.plan.maps import ArrowMap
     from godwit.sources.source import Source
 
@@ -55,7 +57,7 @@ class SourceInput:
 
     @property
     def branch(self) -> str:
-        """Name of the watermark that it has beside its source's; see `watermark_of`."""
+        """Name of the input's own watermark, besides its source's; see `watermark_of`."""
         return f"{self.source}/{self.operator}" + (f"/{self.number}" if self.number else "")
 
 
@@ -171,6 +173,7 @@ class CompiledFlow:
     own_sources: Mapping[str, Source] = field(
         default_factory=dict
     )  # those of Godwit's own, by name
+    feedbacks: tuple[Feedback, ...] = ()  # several of one loop, where streams meet before it
 
     @property
     def operators(self) -> tuple[KeyedOperator, ...]:
@@ -183,6 +186,12 @@ class CompiledFlow:
     def levels(self) -> int:
         """Number of levels: stages of lanes one after the other, from the sources on."""
         return max(component.level for component in self.components)
+
+    @property
+    def loops(self) -> dict[str, FeedbackSource]:
+        """Name of a source that is a loop → that."""
+        sources = self.own_sources.items()
+        return {name: source for name, source in sources if isinstance(source, FeedbackSource)}
 
     def operator(self, name: str) -> KeyedOperator:
         """Return the operator of that name; an `InvalidFlowError` offers the closest names."""
@@ -318,12 +327,12 @@ class CompiledFlow:
 def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component:
     """Build a component of a plan, or refuse keys of different types."""
     operators = tuple(o for o in flow.operators if o.name in plan.operators)
-    spread = [operator.name for operator in operators if PART in operator.keys.names]
+    spread = [operator.name for operator in operators if PART in operator.hashed.names]
     if spread and len(operators) > 1:
         raise InvalidPlanError(
             f"Operator {spread[0]!r} may spread rows of a key over key groups, so it cannot share "
             f"component {plan.name!r} with others.",
-            remedy="Leave it in a component of its own, or leave spread= out.",
+            remedy="Leave it in a component of its own, or leave spread= or merge= out.",
             component=plan.name,
             operators=spread,
         )

@@ -21,6 +21,7 @@ from godwit.model.naming import did_you_mean, listing, type_name
 from godwit.operators.windows.event_time import RowTime, SourceTime
 from godwit.operators.windows.operator import WINDOW_END
 from godwit.operators.windows.spec import Hopping
+from godwit.plan.feedback import FeedbackSource
 from godwit.plan.nodes import (
     ComputeNode,
     DropDuplicatesNode,
@@ -70,10 +71,12 @@ def insist_on_event_time(stream: StreamNode, operator: str, does: str) -> None:
     """Refuse a stream if one of its sources has no event time, which the operator needs."""
     for source in sources_of(stream):
         if source.time is None:
+            remedy = f'flow.source({source.name!r}, df, event_time="ts", slack="10 minutes")'
+            if isinstance(source.own, FeedbackSource):
+                remedy = f'flow.feedback({source.name!r}, schema, event_time="ts")'
             raise InvalidFlowError(
                 f"Operator {operator!r} {does}, but source {source.name!r} has no event time.",
-                remedy=f"Say which column holds it, as in flow.source({source.name!r}, df, "
-                'event_time="ts", slack="10 minutes").',
+                remedy=f"Say which column holds it, as in {remedy}.",
                 operator=operator,
                 source=source.name,
             )
@@ -205,12 +208,12 @@ def time_columns(stream: StreamNode) -> list[str]:
 
 
 def _follows_watermark(stream: StreamNode, column: str) -> bool:
-    """Return whether watermarks tell the progress of a column; else lanes report it."""
+    """Return whether a column's progress follows watermarks; else lanes report it."""
     return all(_follows(branch, column) for branch in branches_of(stream))
 
 
 def _follows(branch: Branch, column: str) -> bool:
-    """Return whether watermarks tell the progress of a column in one branch."""
+    """Return whether a column's progress follows watermarks in one branch."""
     feed = branch.feed
     if isinstance(feed, SourceNode):
         return feed.time is not None and column == feed.time.column

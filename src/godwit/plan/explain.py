@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.operators.aggregates.conditions import Conditional
-from godwit.operators.joins.sides import JoinOperator
+from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
@@ -117,7 +117,8 @@ def explain(flow: CompiledFlow) -> str:
     operators = len(names.each(operator.name for operator in flow.operators))
     lines = [
         *_wrap(
-            f"Flow {flow.name!r}: {_count(len(flow.sources), 'source')}, "
+            f"Flow {flow.name!r}: {_count(len(flow.sources) - len(flow.loops), 'source')}, "
+            f"{_count(len(flow.loops), 'loop') + ', ' if flow.loops else ''}"
             f"{_count(operators, 'keyed operator')} on {_count(flow.levels, 'level')}, "
             f"{_count(len(flow.outputs), 'sink')}"
         ),
@@ -126,7 +127,11 @@ def explain(flow: CompiledFlow) -> str:
             "an exchange sends each row to the lane that owns its key group.",
         ),
         *_wrap(_physical(flow, names)),
-        *(line for name, time in flow.times.items() for line in _wrap(_watermark(name, time))),
+        *(
+            line
+            for name, time in flow.times.items()
+            for line in _wrap(_held(flow, name) if name in flow.loops else _watermark(name, time))
+        ),
     ]
     for level in range(1, flow.levels + 1):
         lines += ["", f"Level {level}: fed by {_fed_by(flow, level)}"]
@@ -152,6 +157,14 @@ def _watermark(source: str, time: SourceTime) -> str:
     if not time.slack_us:
         slack = 'without slack (slack="0 seconds"), so that rows out of order may be late'
     return f"Watermark of source {source!r}: the greatest {time.column!r} that was seen, {slack}."
+
+
+def _held(flow: CompiledFlow, loop: str) -> str:
+    """Describe the effect of a loop's waiting rows on watermarks."""
+    if not flow.loops[loop].holds_watermark:
+        return f"Rows that wait in loop {loop!r} hold no watermark, and may be late."
+    column = flow.times[loop].column
+    return f"Rows that wait in loop {loop!r} hold the watermark of what reads it, by {column!r}."
 
 
 def _fed_by(flow: CompiledFlow, level: int) -> str:
@@ -188,8 +201,7 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled("does", [flow.actions[operator.name]])
     reads = [_reads(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
-    keys = operator.own_keys if isinstance(operator, JoinOperator) else operator.keys
-    yield from _labelled("key", [_columns(keys)])
+    yield from _labelled("key", [_columns(operator.own_keys)])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]
@@ -198,6 +210,11 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     yield from _labelled("kind", [_kind(operator)])
     yield from _labelled("emits", [f"{_emits(operator)}: {_columns(operator.output)}"])
     consumers = [_sink(output) for output in flow.outputs_of(operator.name)]
+    consumers += [
+        f"loop {edge.loop!r} in the next epoch{_arrow_maps(edge.maps)}"
+        for edge in flow.feedbacks
+        if edge.operator == operator.name
+    ]
     consumers += [
         "its windows"
         if _computes(operator)
@@ -233,6 +250,9 @@ def _reads(flow: CompiledFlow, feed: Input, names: UserNames) -> str:
         own = flow.own_sources.get(feed.source)
         if feed.table:
             return f"table {feed.table!r} by {', '.join(feed.keys)} of source {feed.source!r}{maps}"
+        if feed.source in flow.loops:
+            rounds = flow.loops[feed.source].max_rounds
+            return f"loop {feed.source!r}, at most {rounds} rounds without other rows{maps}"
         return f"source {feed.source!r}{'' if own is None else f' ({own.identity})'}{maps}"
     if _computes(flow.operator(feed.upstream)):
         return f"partial states of {names[feed.upstream]!r}"
@@ -266,6 +286,8 @@ def _emits(operator: KeyedOperator) -> str:
     """Describe when an operator emits rows."""
     if operator.complete:
         return "all keys, in every epoch"
+    if isinstance(operator, ComputeOperator) and operator.changes:
+        return "of keys that changed in the epoch, the result before and the one after"
     if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
         if operator.update:
             return "windows that grew in the epoch, with what they hold by then"
@@ -329,7 +351,7 @@ def _wrap(text: str, head: str = "") -> list[str]:
 
 
 def _called(node: ProcessNode) -> str:
-    """Name the function of an operator, and how many calls of it may wait at once."""
+    """Return the name of an operator's function, with the capacity of an async one."""
     name = function_name(node.function)
     if node.asynchronous is None:
         return name
@@ -342,8 +364,14 @@ def action_of(node: OperatorNode) -> str:
         states = "states" if len(node.states) > 1 else "state"
         named = ", ".join(f"{name} ({_declared(of)})" for name, of in node.states.items())
         return f"process with {_called(node)}, {states} {named}"
+    if isinstance(node, ProcessNode) and node.frames is not None:
+        state = _columns(node.state_type.columns)
+        name = function_name(node.function)
+        return f"process batches of {node.frames} tables with {name}, state {state}"
     if isinstance(node, ProcessNode):
-        return f"process with {_called(node)}, state {function_name(node.state_type)}"
+        merge = node.merge
+        hot = "" if merge is None else f"; hot keys in parts, merged by {function_name(merge)}"
+        return f"process with {_called(node)}, state {function_name(node.state_type)}{hot}"
     windows = ""
     if isinstance(node, WindowedNode):
         windows = f" per window: {', '.join(map(str, node.windows))}"

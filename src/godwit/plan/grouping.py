@@ -40,7 +40,7 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
             receiver = flow.operator(feed.operator)
             if feed.others or receiver.consolidates:
                 continue
-            if keeps_keys(operator, feed) and operator.keys.equals(receiver.keys):
+            if keeps_keys(operator, feed) and operator.hashed.equals(receiver.hashed):
                 found.append(feed)
     return tuple(found)
 

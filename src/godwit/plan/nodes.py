@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
     from godwit.operators.aggregates import Aggregate
     from godwit.operators.asynchronous import Async
+    from godwit.operators.batch import Frames
     from godwit.operators.calls import TimerClock
+    from godwit.operators.compute import OutputMode
     from godwit.operators.joins.sides import How
     from godwit.operators.states.declared import Declared
     from godwit.operators.windows.event_time import SourceTime
     from godwit.operators.windows.rows import RowWindows
     from godwit.operators.windows.spec import WindowSpec
     from godwit.sources.source import Source
+    from godwit.values.records import RowClass
 
 Codec: TypeAlias = Literal["msgpack", "pickle"]
 
@@ -78,7 +81,7 @@ class ComputeNode(_KeyedNode):
     """Aggregates per key."""
 
     aggregates: Mapping[str, Aggregate]  # name of the result → aggregate
-    complete: bool  # every epoch emits all keys, not only those that changed
+    mode: OutputMode = "update"
     windows: RowWindows | None = None  # windows of rows that are aggregated; ``None``: all rows
 
 
@@ -95,7 +98,9 @@ class ProcessNode(_KeyedNode):
     """A function of the user over the rows of one key and that key's state."""
 
     function: Callable[..., Any]
-    state_type: Any  # says nothing where there are several `states`
+    # says nothing where there are several `states`; of a function over tables, columns and what
+    # they begin with (`godwit.operators.batch.StateColumns`)
+    state_type: Any
     output: pa.Schema
     codec: Codec
     state_classes: Mapping[str, type] | Sequence[type] = ()
@@ -110,6 +115,11 @@ class ProcessNode(_KeyedNode):
     states: Mapping[str, Declared] = field(default_factory=dict)
     asynchronous: Async | None = None  # settings of functions that are awaited
     tables: Mapping[str, TableNode] = field(default_factory=dict)  # name → table
+    merge: Callable[[Any, Any], Any] | None = None  # state of a key from those of two of its parts
+    # classes of the rows that the function gets, and of those that it emits, if they have one
+    row_class: RowClass | None = None
+    output_class: RowClass | None = None
+    frames: Frames | None = None  # called with tables of this kind; ``None``: once for each key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,6 +133,7 @@ class WindowedNode(_KeyedNode):
     aggregates: Mapping[str, Aggregate]  # empty where there is a function
     function: Callable[..., Any] | None = None
     output: pa.Schema | None = None  # columns of the rows that the function returns
+    output_class: RowClass | None = None  # as in `ProcessNode`
     event_time: str | None = None  # as in `ProcessNode`
     slack_us: int | None = None
     share: bool | None = None  # overlapping windows share panes; ``None``: as measured costs say
@@ -167,6 +178,14 @@ class SinkNode:
     formerly: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeedbackNode:
+    """A stream whose rows a loop's source has in the next epoch."""
+
+    loop: SourceNode
+    upstream: StreamNode
+
+
 OperatorNode: TypeAlias = ComputeNode | ProcessNode | WindowedNode | DropDuplicatesNode | JoinNode
 StreamNode: TypeAlias = SourceNode | MapNode | UnionNode | OperatorNode
 
@@ -180,6 +199,7 @@ class FlowGraph:
     sources: tuple[SourceNode, ...]
     operators: tuple[OperatorNode, ...]  # upstream before downstream
     sinks: tuple[SinkNode, ...]
+    feedbacks: tuple[FeedbackNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

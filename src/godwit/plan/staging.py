@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.staged_output import WrittenFile
+    from godwit.plan.feedback import Feedback
     from godwit.plan.maps import ArrowMap
 
 REJECTED: Final = pa.schema(
@@ -75,3 +76,17 @@ class StagedSink:
     check: RowCheck | None  # finds the rows that its target cannot take; ``None`` if it takes any
     rejects: str | None  # sink that gets those rows; ``None`` if they are to stop the epoch
     writer: LaneWriter | None  # writes the target's own files; ``None``: rows go to the checkpoint
+    time: str | None = None  # column of event time of which the least is recorded with the rows
+
+
+def fed_back(edge: Feedback) -> StagedSink:
+    """Describe the end of a loop as lanes see it: rows that are staged in the checkpoint."""
+    return StagedSink(
+        name=edge.staged_as,
+        maps=edge.maps,
+        keys=(),
+        check=None,
+        rejects=None,
+        writer=None,
+        time=edge.time,
+    )

@@ -156,7 +156,7 @@ def _own_columns(feed: SourceNode, source: Source) -> pa.Schema:
 def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, str]) -> None:
     """Refuse streams (columns, and what to call each) that differ in name, type or order."""
     (first, here), (second, there) = one, other
-    found = list(_differences(first, here, second, there))
+    found = list(differences(first, here, second, there))
     if not found and first.names != second.names:
         orders = f"{listing(first.names)} in {here}, and {listing(second.names)} in {there}"
         found = [f"they are in the order {orders}"]
@@ -169,7 +169,7 @@ def _insist_on_same_columns(one: tuple[pa.Schema, str], other: tuple[pa.Schema, 
         )
 
 
-def _differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
+def differences(first: pa.Schema, here: str, second: pa.Schema, there: str) -> Iterator[str]:
     """Yield every difference of names and types between two streams."""
     for field in first:
         if field.name not in second.names:

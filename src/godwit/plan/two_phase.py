@@ -113,6 +113,10 @@ def split_windows(
             else output
             for output in flow.outputs
         ),
+        feedbacks=tuple(
+            replace(edge, operator=parts.get(edge.operator, edge.operator))
+            for edge in flow.feedbacks
+        ),
         actions=actions,
         formerly={**flow.formerly, **formerly},
     )

@@ -13,8 +13,8 @@ the list of planners.  The planners themselves, by family:
 `baselines`            what the papers compare with: hashing, Flux, PKG, PoTC
 ==============  =====  ==============================================================
 
-The middle column is the paper.  Start with `problem`, then any one planner, such as
-`godwit.planning.intervals.ssm`.
+The middle column is the paper, see ``docs/bibliography.md``.  Start with `problem`, then any one
+planner, such as `godwit.planning.intervals.ssm`.
 """
 
 from __future__ import annotations

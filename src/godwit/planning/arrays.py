@@ -23,7 +23,7 @@ _MOST = 1e100
 
 
 def set_field(value: object, name: str, to: Any) -> None:
-    """Normalise a field of a frozen value while it is being made."""
+    """Set a field of a frozen value in its ``__post_init__``."""
     object.__setattr__(value, name, to)
 
 

@@ -35,7 +35,7 @@ def plan_elb(
     giving: Literal["range", "mean"] = "range",
     clock: Clock = time.perf_counter,
 ) -> Solution:
-    """Bring loads, per capacity, into [load_low, load_high] (ELB: paper 4, Algorithm 1).
+    """Bring loads, per capacity, into [v, u] = [load_low, load_high] (ELB: paper 4, Algorithm 1).
 
     The number of executors that hold key groups becomes ``⌈2w/(u+v)⌉``, unless `resize` is off:
     those with least load are emptied (draining ones before all), idle ones of the problem are taken
@@ -97,7 +97,7 @@ def _load_range(problem: Problem) -> tuple[float, float]:
 def _choose_executors(
     available: IntArray, in_use: IntArray, index: FloatArray, goal: int
 ) -> IntArray:
-    """Executors to use: the busiest of those in use, or all of them and idle ones."""
+    """Return `goal` executors to use: the most loaded ones in use, then idle ones."""
     if goal <= len(in_use):
         keep = np.lexsort((in_use, -index[in_use]))[:goal]
         return np.sort(in_use[keep])
@@ -402,7 +402,7 @@ def _even_out(
 
 
 def _match(problem: Problem, group: IntArray) -> IntArray:
-    """Executor of each set, keeping as many bytes as possible where they are."""
+    """Return the executor of each set of key groups, so that most bytes stay where they are."""
     n, available = problem.num_executors, problem.available
     overlap = np.zeros((len(available), n))
     np.add.at(overlap, (group, problem.current), problem.state_bytes + 1.0)

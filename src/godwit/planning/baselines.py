@@ -100,7 +100,7 @@ def _place(text: str) -> int:
 
 
 def _equal_counts(problem: Problem, owners: IntArray, rng: np.random.Generator) -> IntArray:
-    """Move as few key groups as it takes to give every owner the same number of them."""
+    """Move the fewest key groups that give every owner the same number of them."""
     m, n = problem.num_key_groups, len(owners)
     counts = np.bincount(problem.current, minlength=problem.num_executors)[owners]
     quota = np.full(n, m // n)

@@ -45,7 +45,7 @@ class CopyRoute:
     why: str = ""  # why from there; empty where there is nothing to choose
 
     def takes_s(self, assumed_bytes_per_s: float) -> float:
-        """Seconds at the measured rate, or at an assumed one if there is none."""
+        """Return the seconds of the copy at the measured rate, else at the assumed one."""
         return self.size_bytes / (self.bytes_per_s or assumed_bytes_per_s)
 
 

@@ -155,7 +155,7 @@ class _Components:
         return self.acyclic and bool(self._next[a] & ~(1 << b) & self._before[b])
 
     def fuse(self, a: int, b: int) -> int:
-        """Make two components one."""
+        """Merge two components; return the number of the merged one."""
         low, high = min(a, b), max(a, b)
         self.shared[low] = self.common(a, b)
         for operator in self.members[high]:
@@ -166,7 +166,7 @@ class _Components:
         return low
 
     def _join(self, low: int, high: int) -> None:
-        """Update the sets of who waits for whom after a fusion."""
+        """Update the sets of upstream and downstream components after a fusion."""
         gone, here = 1 << high, 1 << low
         neither = ~(gone | here)
         for sets in (self._next, self._after, self._before):

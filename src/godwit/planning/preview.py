@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from godwit.model.markup import text_block
 from godwit.model.wording import human_bytes
 from godwit.planning import metrics
 from godwit.planning.arrays import wrong_value
@@ -75,6 +76,16 @@ class PlanPreview:
     pause_s: Mapping[str, float]
     split_key_groups: int = 0  # key groups whose rows go to two executors; no state moves for them
     routes: tuple[CopyRoute, ...] = ()  # where copies would come from, as far as somebody knows
+
+    def __repr__(self) -> str:
+        return (
+            f"<PlanPreview by {self.method}: {self.status}, {len(self.moves)} moves, "
+            f"{human_bytes(self.moved_bytes)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show `to_text`, for notebooks."""
+        return text_block(self.to_text())
 
     def to_text(self, *, most_moves: int = 20) -> str:
         """Return the preview as two tables; at most `most_moves` moves are listed."""
@@ -199,7 +210,7 @@ def preview(
 
 
 def _describe_copies(routes: Sequence[CopyRoute]) -> list[str]:
-    """Lines that describe where copies would come from, one for each way and reason."""
+    """Return lines on the sources of copies, one for each route and reason."""
     ways: dict[str, list[CopyRoute]] = {}
     for route in routes:
         if route.source == route.destination:

@@ -21,7 +21,6 @@ import numpy as np
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.arrays import (
     BoolArray,
-    Clock,
     FloatArray,
     IntArray,
     freeze_array,
@@ -37,19 +36,6 @@ if TYPE_CHECKING:
 
     from godwit.model.assignment import Assignment
     from godwit.model.key_groups import KeyGroupPairs
-
-__all__ = [
-    "NO_TRAFFIC",
-    "Clock",
-    "ComponentFacts",
-    "FloatArray",
-    "IntArray",
-    "Limits",
-    "Problem",
-    "Traffic",
-    "joint_problem",
-    "problem_of",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +222,12 @@ class Problem:
         self._check_relations()
         self._check_limits()
 
+    def __repr__(self) -> str:
+        return (
+            f"<Problem: {self.num_key_groups} key groups on {self.num_executors} executors, "
+            f"load {float(self.load.sum()):.4g}>"
+        )
+
     # -- sizes and derived vectors ---------------------------------------------------------------
 
     @property
@@ -290,7 +282,7 @@ class Problem:
     # -- validation ------------------------------------------------------------------------------
 
     def _check_executors(self) -> None:
-        """Check and freeze what there is per executor."""
+        """Check and freeze the arrays over executors."""
         set_field(self, "executors", tuple(self.executors))
         set_field(self, "resources", tuple(self.resources))
         n, r = len(self.executors), len(self.resources)
@@ -321,7 +313,7 @@ class Problem:
             )
 
     def _check_key_groups(self) -> None:
-        """Check and freeze what there is per key group."""
+        """Check and freeze the arrays over key groups."""
         m, n, r = len(self.current), len(self.executors), len(self.resources)
         if m == 0:
             raise wrong_value("current", [], "there must be at least one key group")

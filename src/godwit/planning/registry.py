@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from godwit.model.errors import InvalidProblemError
@@ -29,100 +30,45 @@ from godwit.planning.fusion import FusionProblem
 from godwit.planning.intervals.projected import ProjectedCost, Transitions
 from godwit.planning.problem import Problem
 
-Reader = Callable[[object, str], Any]
-"""Read the value of an option, or raise `InvalidProblemError` with the name and the value."""
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Number = _Whole | float
 
 
-def number(value: object, name: str) -> float:
-    """Read a number; whole numbers stay whole."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise wrong_value(name, value, "give a number")
-    try:
-        float(value)
-    except OverflowError:
-        raise wrong_value(name, value, "give a smaller number") from None
-    return value  # type: ignore[return-value]
+class _Matrix(msgspec.Struct, forbid_unknown_fields=True):
+    sizes: tuple[_Whole, ...]
+    probability: list[list[_Number]]
 
 
-def whole(value: object, name: str) -> int:
-    """Read a whole number of at most 64 bits."""
-    count = number(value, name)
-    if isinstance(count, float) and not count.is_integer():
-        raise wrong_value(name, value, "give a whole number")
-    if abs(count) > np.iinfo(np.int64).max:
-        raise wrong_value(name, value, "give a smaller number")
-    return int(count)
+_OF_PROGRAMS: Mapping[Any, str] = {
+    Callable: "give a function that returns seconds",
+    np.random.Generator: "give a numpy.random.Generator",
+    ProjectedCost: "give a table made by `godwit plan precompute`",
+}
+"""Types of options that only a program can pass, and JSON cannot."""
 
 
-def flag(value: object, name: str) -> bool:
-    """Read true or false."""
-    if not isinstance(value, bool):
-        raise wrong_value(name, value, "give true or false")
-    return value
-
-
-def _list(value: object, name: str) -> list[Any]:
-    if not isinstance(value, list | tuple):
-        raise wrong_value(name, value, "give a list")
-    return list(value)
-
-
-def array_of_numbers(value: object, name: str) -> Any:
-    """Read an array of finite numbers, in as many dimensions as the field has."""
-    items = value.tolist() if isinstance(value, np.ndarray) else _list(value, name)
-    try:
-        array = np.asarray(items)
-    except (ValueError, OverflowError):
-        raise wrong_value(name, items, "give numbers, as many in each row") from None
-    if array.dtype.kind not in "fiub":
-        odd = next((v for v in np.ravel(np.asarray(items, object)) if not _is_number(v)), items)
-        raise wrong_value(name, odd, "give numbers")
-    return array
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) < np.inf
-
-
-def list_of(item: Reader) -> Reader:
-    """Make a reader of lists, as tuples."""
-
-    def read(value: object, name: str) -> tuple[Any, ...]:
-        return tuple(item(part, f"{name}[{i}]") for i, part in enumerate(_list(value, name)))
-
-    return read
-
-
-def one_of(*texts: str) -> Reader:
-    """Make a reader of one of a few texts."""
-
-    def read(value: object, name: str) -> str:
-        if not isinstance(value, str) or value not in texts:
-            raise wrong_value(name, value, f"give one of {', '.join(texts)}")
+def read_option(value: Any, kind: Any, name: str) -> Any:
+    """Return an option's value as one of a type; refuse it by the name of what is wrong in it."""
+    if kind in _OF_PROGRAMS:
+        if not isinstance(value, kind):
+            raise wrong_value(name, value, _OF_PROGRAMS[kind])
         return value
+    if kind is Transitions:
+        if value is None or isinstance(value, Transitions):
+            return value
+        matrix = read_option(value, _Matrix, name)
+        return Transitions(sizes=matrix.sizes, probability=matrix.probability)
+    try:
+        return msgspec.convert(_plain(value), kind)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise wrong_value(f"{name}{place.rstrip('`')}", value, problem) from None
 
-    return read
 
-
-def optional(reader: Reader) -> Reader:
-    """Make a reader that also takes None."""
-
-    def read(value: object, name: str) -> Any:
-        return None if value is None else reader(value, name)
-
-    return read
-
-
-def instance_of(kind: type | Callable[[object], bool], remedy: str) -> Reader:
-    """Make a reader of values that only a program can pass, and JSON cannot."""
-
-    def read(value: object, name: str) -> object:
-        fits = isinstance(value, kind) if isinstance(kind, type) else kind(value)
-        if not fits:
-            raise wrong_value(name, value, remedy)
-        return value
-
-    return read
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 Requirement = Callable[[Problem], str]
@@ -191,8 +137,8 @@ class Planner:
     # limits that it does not keep: a problem that has one is refused. A baseline may break other
     # limits, and its solution then says so.
     refuses: tuple[str, ...] = ()
-    # options by name, and what their values have to be
-    takes: Mapping[str, Reader] = field(default_factory=dict)
+    # options by name, and the types of their values
+    takes: Mapping[str, Any] = field(default_factory=dict)
     # options by which it plans for a stream unless told otherwise: an answer soon is worth more
     # there than a proof
     for_streams: Mapping[str, Any] = field(default_factory=dict)
@@ -257,24 +203,17 @@ class Planner:
         known = inspect.signature(function).parameters
         arguments = {}
         for name, value in options.items():
-            reader = _PROGRAM_OPTIONS.get(name) if name in known else None
-            reader = reader or self.takes.get(name)
-            if reader is None:
+            kind = self.takes.get(name, _ALWAYS.get(name) if name in known else None)
+            if kind is None:
                 raise InvalidProblemError(
                     f"Planner {self.name!r} has no option {name!r}.",
                     remedy=f"Its options are {', '.join(self.takes) or 'none'}.",
                     field=f"options.{name}",
                     value=value,
                 )
-            arguments[name] = reader(value, f"options.{name}")
+            arguments[name] = read_option(value, kind, f"options.{name}")
         return function(problem, **arguments)
 
-
-_PROGRAM_OPTIONS = {
-    "clock": instance_of(callable, "give a function that returns seconds"),
-    "rng": instance_of(np.random.Generator, "give a numpy.random.Generator"),
-}
-"""Options that programs may pass and JSON cannot."""
 
 ASKED: Mapping[str, type] = MappingProxyType(
     {
@@ -287,22 +226,9 @@ ASKED: Mapping[str, type] = MappingProxyType(
 """Kinds of problems, by the name they have in JSON."""
 
 
-def _read_transitions(value: object, name: str) -> object:
-    """Read the transition matrix of a problem's JSON."""
-    if value is None or isinstance(value, Transitions):
-        return value
-    if not isinstance(value, Mapping) or set(value) != {"sizes", "probability"}:
-        raise wrong_value(name, value, "give an object with sizes and probability")
-    return Transitions(
-        sizes=_WHOLES(value["sizes"], f"{name}.sizes"),
-        probability=array_of_numbers(value["probability"], f"{name}.probability"),
-    )
-
-
-_PROJECTED = instance_of(ProjectedCost, "give a table made by `godwit plan precompute`")
-_SOLVER = {"time_limit_s": number, "node_limit": optional(whole), "patience": whole}
-_WHOLES, _NUMBERS = list_of(whole), list_of(number)
-_RING = {"points": whole, "seed": whole}
+_ALWAYS: Mapping[str, Any] = {"clock": Callable, "rng": np.random.Generator}
+_SOLVER = {"time_limit_s": _Number, "node_limit": _Whole | None, "patience": _Whole}
+_RING = {"points": _Whole, "seed": _Whole}
 
 _intervals = partial(Planner, kind="exact", requires=(one_range_each, equal_executors, some_tau))
 _baseline = partial(Planner, module="baselines", kind="baseline")
@@ -336,7 +262,7 @@ _REGISTERED = (
         cost="partitionings per step, squared; refuses what cannot be enumerated",
         paper="1 §5.1",
         refuses=("max_moves", "max_bytes"),
-        takes={"targets": _WHOLES, "taus": _NUMBERS},
+        takes={"targets": tuple[_Whole, ...], "taus": tuple[_Number, ...]},
     ),
     _intervals(
         name="mtm",
@@ -347,10 +273,10 @@ _REGISTERED = (
         paper="1 §5.2",
         refuses=("max_moves", "max_bytes", "max_usage"),
         takes={
-            "projected": _PROJECTED,
-            "transitions": _read_transitions,
-            "gamma": number,
-            "max_drift": number,
+            "projected": ProjectedCost,
+            "transitions": Transitions,
+            "gamma": _Number,
+            "max_drift": _Number,
         },
     ),
     _baseline(
@@ -360,7 +286,7 @@ _REGISTERED = (
         cost="O((m + n·points) log(n·points))",
         paper="1 §6, appendix A",
         refuses=("max_usage",),
-        takes=_RING | {"equal_counts": flag},
+        takes=_RING | {"equal_counts": bool},
     ),
     _baseline(
         name="storm_default",
@@ -377,7 +303,7 @@ _REGISTERED = (
         cost="O(m log m + heavy·n)",
         paper="1 §6 (Gedik 2014)",
         refuses=("max_usage",),
-        takes=_RING | {"heavy_share": number, "migration_weight": number},
+        takes=_RING | {"heavy_share": _Number, "migration_weight": _Number},
     ),
     Planner(
         name="milp",
@@ -388,7 +314,7 @@ _REGISTERED = (
         cost="exact up to 600 binaries; beyond, the time limit, with a bound and a gap",
         paper="2 §4.3.1",
         requires=(arbitrary_maps,),
-        takes=_SOLVER | {"rounds": whole, "least_gain": number, "gap": number},
+        takes=_SOLVER | {"rounds": _Whole, "least_gain": _Number, "gap": _Number},
         # What the controller takes, too: a tenth of the load distance that it puts up with.
         for_streams={"gap": 1.0},
     ),
@@ -403,12 +329,12 @@ _REGISTERED = (
         requires=(arbitrary_maps, some_traffic),
         takes=_SOLVER
         | {
-            "max_load_distance": number,
-            "max_partition_load": number,
-            "partition_step": number,
-            "score_factor": number,
-            "pairs": whole,
-            "even_enough": number,
+            "max_load_distance": _Number,
+            "max_partition_load": _Number,
+            "partition_step": _Number,
+            "score_factor": _Number,
+            "pairs": _Whole,
+            "even_enough": _Number,
         },
     ),
     _map_baseline(
@@ -424,7 +350,7 @@ _REGISTERED = (
         constraints="two candidates per key group (ignores limits)",
         cost="O(m)",
         paper="2 §5.2 (Nasir 2015)",
-        takes={"seed": whole, "merge_cost": number, "merge_load": number},
+        takes={"seed": _Whole, "merge_cost": _Number, "merge_load": _Number},
     ),
     _baseline(
         name="cola",
@@ -435,7 +361,7 @@ _REGISTERED = (
         paper="2 §5.3 (Khandekar 2009)",
         requires=(arbitrary_maps, some_traffic),
         refuses=("max_usage", "target_executors"),
-        takes={"max_load_distance": number},
+        takes={"max_load_distance": _Number},
     ),
     Planner(
         name="elb",
@@ -447,7 +373,7 @@ _REGISTERED = (
         paper="4 §3",
         requires=(arbitrary_maps, a_load_range),
         refuses=("max_moves", "max_bytes", "max_usage", "tau"),
-        takes={"resize": flag, "giving": one_of("range", "mean")},
+        takes={"resize": bool, "giving": Literal["range", "mean"]},
     ),
     Planner(
         name="clb",
@@ -459,7 +385,7 @@ _REGISTERED = (
         paper="4 §4",
         requires=(arbitrary_maps, two_windows),
         refuses=("max_moves", "max_bytes", "max_usage", "tau"),
-        takes={"threshold": number, "refine": whole, "least_gain": number},
+        takes={"threshold": _Number, "refine": _Whole, "least_gain": _Number},
     ),
     _map_baseline(
         name="pkg",
@@ -467,7 +393,7 @@ _REGISTERED = (
         constraints="two candidates per key group (ignores limits)",
         cost="O(m)",
         paper="4 §5 (Nasir 2015)",
-        takes={"seed": whole},
+        takes={"seed": _Whole},
     ),
     _map_baseline(
         name="universal_hashing",
@@ -475,7 +401,7 @@ _REGISTERED = (
         constraints="none (ignores load and limits)",
         cost="O(m)",
         paper="4 §5 (UHLB)",
-        takes={"choices": whole},
+        takes={"choices": _Whole},
     ),
     Planner(
         name="intra_executor",
@@ -507,7 +433,7 @@ _REGISTERED = (
         cost="O(moves·(n + m)) per doubling of phi",
         paper="5 §4.2",
         asks="core_assignment",
-        takes={"phi_bytes_per_s": number},
+        takes={"phi_bytes_per_s": _Number},
     ),
     Planner(
         name="naive_core_assignment",
@@ -528,7 +454,7 @@ _REGISTERED = (
         cost="O(streams·log(streams) + operators²), mostly",
         paper="3 §4.4.1",
         asks="fusion",
-        takes={"score": one_of("traffic", "attributes", "baseline"), "acyclic": flag},
+        takes={"score": Literal["traffic", "attributes", "baseline"], "acyclic": bool},
     ),
 )
 PLANNERS: Mapping[str, Planner] = MappingProxyType({entry.name: entry for entry in _REGISTERED})

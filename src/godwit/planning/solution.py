@@ -21,6 +21,7 @@ import numpy as np
 
 from godwit.model.assignment import Move
 from godwit.model.errors import InvalidPlanError
+from godwit.model.markup import table
 from godwit.planning import metrics
 from godwit.planning.copy_routes import transfer_phases
 
@@ -173,6 +174,12 @@ class Solution:
         assignment = np.array(self.assignment, np.int32)
         assignment.setflags(write=False)
         object.__setattr__(self, "assignment", assignment)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Solution by {self.method}: {self.status}, {self.num_moves} of "
+            f"{self.problem.num_key_groups} key groups move>"
+        )
 
     @property
     def gap(self) -> float | None:
@@ -413,6 +420,17 @@ class ExecutablePlan:
     # load index of each executor before the first move and, predicted, after the last
     load_before: tuple[float, ...]
     load_after: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"<ExecutablePlan by {self.method}: {len(self.moves)} moves>"
+
+    def _repr_html_(self) -> str:
+        """List the moves, for notebooks."""
+        return table(
+            f"Plan by {self.method}: {len(self.moves)} moves",
+            ("key group", "from", "to", "bytes of state"),
+            [(m.key_group, m.source, m.destination, m.state_bytes) for m in self.moves[:50]],
+        )
 
     @property
     def moved_bytes(self) -> int:

@@ -11,6 +11,9 @@ parts::
     auxiliary           ├───────────────┤                        4 panes
                 ├───┼───┤               ├───┼───┤                1 + 2 and 1 + 2: 10 parts
 
+Windows that earlier epochs built, and that stayed, are *ready*: they cost their keys to read, and
+nothing to build.
+
 Invariant: the parts of a window follow one another in order of time and hold every pane of it
 exactly once, so that merging them is merging its panes, grouped otherwise; where aggregates are the
 same when a row is seen twice (`ConsolidationProblem.overlapping`), at least once.
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
@@ -65,6 +68,7 @@ class Spans:
     runs: tuple[float, ...]
     all_keys: float  # keys in all panes
     overlapping: bool  # whether the parts of a window may overlap
+    ready: Mapping[Span, float]  # windows that are built already, by index of cuts → keys
     _whole: tuple[int, ...]
     _missing: tuple[float, ...]
 
@@ -73,7 +77,7 @@ class Spans:
         """Find the cuts of some windows."""
         pane_keys, all_keys = problem.pane_keys, float(problem.all_keys or 0.0)
         windows = problem.windows
-        cuts = sorted({cut for window in windows for cut in window})
+        cuts = sorted({cut for window in (*windows, *problem.ready) for cut in window})
         at = {cut: index for index, cut in enumerate(cuts)}
         # A key is missing in a window if it is in none of its panes, of which each has its share.
         missing = 1.0 - pane_keys / max(all_keys, 1.0)
@@ -89,6 +93,7 @@ class Spans:
             runs=tuple(np.diff(keys).tolist()),
             all_keys=all_keys,
             overlapping=problem.overlapping,
+            ready={(at[f], at[e]): keys for (f, e), keys in problem.ready.items()},
             _whole=tuple(wholes.astype(int).tolist()),
             _missing=tuple(sums.tolist()),
         )
@@ -96,6 +101,8 @@ class Spans:
     @property
     def least(self) -> float:
         """Lower bound of keys read: every pane of a window once."""
+        if self.ready:
+            return 0.0
         inside = np.zeros(len(self.cuts), np.bool_)
         for first, end in self.asked:
             inside[first:end] = True
@@ -103,6 +110,8 @@ class Spans:
 
     def keys(self, span: Span) -> float:
         """Estimate the number of keys of a window."""
+        if span in self.ready:
+            return self.ready[span]
         first, end = span
         if self._whole[end] > self._whole[first]:
             return self.all_keys
@@ -141,6 +150,7 @@ class Spans:
             for end in range(first + 1, len(cuts))
             if cuts[end] - cuts[first] > 1
             and (first, end) not in asked
+            and (first, end) not in self.ready
             and sum(a <= first and end <= b for a, b in asked) > 1
         )
 
@@ -173,7 +183,7 @@ class Spans:
     ) -> Mapping[Span, tuple[Part, ...]]:
         """Find every window's cheapest parts among those available."""
         ending: dict[int, list[tuple[int, float]]] = {}
-        for first, end in sorted(available, reverse=True):
+        for first, end in sorted({*available, *self.ready}, reverse=True):
             ending.setdefault(end, []).append((first, self.keys((first, end))))
         return {window: self._path(window, ending) for window in sorted(windows)}
 
@@ -270,7 +280,7 @@ class WindowCounts:
 
     def __add__(self, other: WindowCounts) -> WindowCounts:
         """Add up two stretches."""
-        names = (field.name for field in fields(self))
+        names = (of.name for of in fields(self))
         return WindowCounts(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
     def shared_ms(self, costs: WindowCosts) -> float:
@@ -379,6 +389,8 @@ class ConsolidationProblem:
     all_keys: float | None = None
     # whether the parts of a window may overlap: right for minimum and maximum, wrong for sums
     overlapping: bool = False
+    # windows that are built already, none of which is asked for → keys in each
+    ready: Mapping[Span, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         freeze_array(self, "pane_keys", np.float64, ndim=1)
@@ -386,7 +398,9 @@ class ConsolidationProblem:
         set_field(self, "windows", tuple((int(first), int(end)) for first, end in self.windows))
         if not self.windows or len(set(self.windows)) != len(self.windows):
             raise wrong_value("windows", self.windows, "name at least one, each once")
-        for first, end in self.windows:
+        if not self.ready.keys().isdisjoint(self.windows):
+            raise wrong_value("ready", self.ready, "leave windows out that are to be built")
+        for first, end in (*self.windows, *self.ready):
             if not 0 <= first < end <= len(self.pane_keys):
                 raise wrong_value(
                     "windows", (first, end), f"give panes of the {len(self.pane_keys)} there are"
@@ -403,7 +417,8 @@ class ConsolidationStep:
     """One window, and the parts that it is built from."""
 
     window: Span  # positions of its panes
-    parts: tuple[Span, ...]  # in order of time: windows built by earlier steps, or single panes
+    # in order of time: windows built by earlier steps or ready, or single panes
+    parts: tuple[Span, ...]
     asked: bool  # whether it was asked for; an auxiliary window otherwise
 
 
@@ -430,8 +445,9 @@ def plan_consolidation(
     """Choose the parts of every window; never worse than building every window from panes.
 
     The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
-    plan.bound`` tells. It is not searched for where there are more than 24 windows; such a plan may
-    have two parts for every pane and four for every window.
+    plan.bound`` tells. It is not searched for where there are more than 24 windows, or more than 48
+    bounds of windows and of what is ready; such a plan may have two parts for every pane and four
+    for every window.
 
     Examples
     --------
@@ -447,7 +463,8 @@ def plan_consolidation(
     plans = [direct]
     if len(problem.windows) <= _MOST_TILED:
         plans.append(spans.built())
-    if auxiliary and len(problem.windows) <= _MOST_SEARCHED:
+    few_cuts = len(spans.cuts) <= 2 * _MOST_SEARCHED  # always, but for those of what is ready
+    if auxiliary and few_cuts and len(problem.windows) <= _MOST_SEARCHED:
         best, bound = cheapest(spans, most_nodes)
         plans.append(best)
     elif auxiliary:

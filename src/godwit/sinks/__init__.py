@@ -1,7 +1,7 @@
 """Sinks of results: ``gw.sinks.parquet(...)``, ``gw.sinks.postgres(...)`` and the others.
 
-Each function makes a sink for ``flow.sink(name, stream, sink)``.  Nothing is touched until the
-query starts; then every sink checks its target before the first epoch.
+Each function returns a sink for ``flow.sink(name, stream, sink)``. The target is not accessed until
+the query starts; then every sink checks its target before the first epoch.
 
 ============  ======================================  =========================================
 sink          an epoch delivered twice                needs
@@ -10,41 +10,50 @@ sink          an epoch delivered twice                needs
 `postgres`    is there once                           ``pip install 'godwit-streams[postgres]'``
 `delta`       is there once                           ``pip install 'godwit-streams[delta]'``
 `kafka`       is there once                           ``pip install 'godwit-streams[kafka]'``
+`iceberg`     is there once                           ``pip install 'godwit-streams[iceberg]'``
 `foreach`     reaches your function twice             a function that knows epochs
 `memory`      is there once, until the process ends   room on the driver
 `console`     may be printed twice                    ``pip install 'godwit-streams[cli]'``
 `noop`        is nowhere                              nothing
 ============  ======================================  =========================================
 
-A row that a target cannot take refuses its epoch before it is committed, or goes to the sink given
-as ``rejects=``.  The contract of all sinks is in `godwit.sinks.sink`, the first file to read.
+A row that a target cannot take fails its epoch before the commit, or goes to the sink given as
+``rejects=``. The contract of all sinks is in `godwit.sinks.sink`, the first file to read.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from godwit.api.names import SINKS
 from godwit.model.errors import SinkError
 from godwit.model.frames import user_call
 from godwit.model.naming import no_such_name
-from godwit.sinks.parquet_directory import latest_epoch
-from godwit.sinks.parquet_files import LANE_BYTES, MAX_PARTITIONS
-from godwit.sinks.parquet_sink import ParquetSink
-from godwit.sinks.simple_sinks import ConsoleSink, ForeachSink, MemorySink, NoopSink
-from godwit.sinks.sink import EpochOutput, Sink, SinkContext, Views
+from godwit.sinks.simple_sinks import (
+    ConsoleSink,
+    ForeachSink,
+    ForeachTableSink,
+    MemorySink,
+    NoopSink,
+)
+from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS, EpochOutput, Sink, SinkContext, Views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
     import pyarrow.fs as pafs
     from pyspark.sql import DataFrame
 
     from godwit.model.durations import DurationOrSeconds
     from godwit.sinks.delta_sink import DeltaSink
+    from godwit.sinks.iceberg_sink import IcebergSink
     from godwit.sinks.kafka_sink import KafkaSink
+    from godwit.sinks.parquet_directory import latest_epoch
+    from godwit.sinks.parquet_sink import ParquetSink
     from godwit.sinks.postgres_sink import PostgresSink
     from godwit.sources.message_formats import MessageFormat
 
@@ -57,6 +66,8 @@ __all__ = [
     "console",
     "delta",
     "foreach",
+    "foreach_table",
+    "iceberg",
     "kafka",
     "latest_epoch",
     "memory",
@@ -68,9 +79,15 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Say what to use in place of a sink that there is not."""
+        """Import what few programs use; else say what to use in place of a sink."""
+        if name == "latest_epoch":
+            return import_module("godwit.sinks.parquet_directory").latest_epoch
         calls = [known for known in __all__ if known.islower()]
         raise no_such_name(__name__, name, calls, SINKS)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 @user_call
@@ -87,41 +104,50 @@ def parquet(
 ) -> ParquetSink:
     """Write each epoch to Parquet files under ``<path>/epoch=<n>``; exactly-once.
 
-    **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch
-    appears in one step, and on local disks it survives a loss of power. On object stores its files
-    appear one by one, and a reader that must not see half an epoch waits for its ``_SUCCESS``. One
-    query writes to one directory.
+    **Exactly-once**: an epoch delivered twice is written once. On local disks and HDFS an epoch's
+    directory appears atomically, and on local disks it survives a power failure. On object stores
+    its files appear one by one; a reader that must not see half an epoch waits for its ``_SUCCESS``
+    file. Each directory is for one query.
 
-    An epoch without rows leaves no directory, save in complete mode, where it means that the
-    result is empty.
+    An epoch without rows writes no directory, except in complete mode, where an empty directory is
+    an empty result.
 
     Parameters
     ----------
     path
-        A local path or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``, ``hdfs://``, ...).
+        Directory: a local path, or any URI that ``pyarrow.fs`` opens (``s3://``, ``gs://``,
+        ``hdfs://``, ...).
     partition_by
-        Columns to make directories of within an epoch: strings, integers, dates or booleans.
-        As in Spark, an empty string is read back as null.
+        Columns to partition an epoch's files by, as in Spark: strings, integers, dates or booleans.
+        An empty string is read back as null.
     compression
-        Codec of the files.
+        Compression codec of the files, such as ``"zstd"`` or ``"snappy"``.
     keep
-        In complete mode, the number of newest epochs to keep; ``None`` keeps all.
+        In complete mode, the number of newest epochs to keep; older ones are deleted. ``None``: all
+        are kept.
     filesystem
-        An open file system that `path` is a plain path of, instead of one found by URI.
+        File system on which `path` is a plain path; by default the one that `path` names as a URI.
     max_partitions
-        The most partition directories that one lane may fill in an epoch; more refuse it.
+        Maximum number of partition directories that one lane writes in an epoch; more fail the
+        epoch.
     lane_bytes
-        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
-        driver writes what the others have, into as few files as it can.
+        A lane with this many bytes of rows or more writes its files of an epoch itself; the driver
+        writes the rows of all other lanes, into as few files as it can.
     rejects
         Sink of the rows that Parquet or a directory's name cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
+        `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
 
     Raises
     ------
     SinkError
-        If an option has a value that is never right.
+        If an option has a wrong type or value.
+
+    Examples
+    --------
+    >>> flow.sink("stored", by_plane, gw.sinks.parquet("out/by_plane", compression="zstd"))
     """
+    from godwit.sinks.parquet_sink import ParquetSink  # noqa: PLC0415  loads Arrow's file formats
+
     _check_path("Parquet", path)
     _check_columns("Parquet", partition_by=partition_by)
     return ParquetSink(
@@ -149,38 +175,43 @@ def postgres(
 ) -> PostgresSink:
     """Write each epoch to a PostgreSQL table in one transaction; exactly-once.
 
-    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. The
-    table ``godwit_epochs``, beside the target, keeps the last epoch of each query and sink. Several
+    **Exactly-once**: readers see all rows of an epoch or none, and each epoch's rows once. A table
+    ``godwit_epochs`` in the same schema stores the last epoch of each query and sink. Several
     queries may append to one table.
 
-    Where the operator is complete, each epoch replaces all rows of the table in the same
-    transaction; such a table belongs to its sink alone.
+    With ``output="complete"`` each epoch replaces all rows of the table in its transaction, so no
+    other query may write to it.
 
     Parameters
     ----------
     dsn
         Connection string or URI, or a mapping of psycopg's connection parameters.
     table
-        Name of the table, with its schema in front (``public.by_plane``) or without.
+        Name of the table, with or without its schema (``public.by_plane``).
     mode
-        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same keys.
+        ``"append"`` inserts rows; ``"upsert"`` replaces the row with the same `keys`, or inserts
+        it.
     keys
-        Columns that identify a row in ``"upsert"``; the operator's key columns by default. Keys
-        may be null: a null is a key like any other (PostgreSQL 15 or newer).
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal (needs PostgreSQL 15 or newer).
     create
-        Whether to create the table if it is absent.
+        ``True``: create the table if it is absent. ``False``: the start fails then.
     epoch_column
-        Column that gets the number of the epoch, so that the table can be rolled back; only where
-        rows are appended.
+        Integer column that gets the number of the epoch; with it the table can be rolled back
+        (``on_divergence="roll_back"``). Only with ``"append"``.
     rejects
-        Sink of the rows that the table cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch, or stops its
-        delivery if only the server can tell.
+        Sink of the rows that the table cannot take (columns as in `godwit.plan.staging.REJECTED`);
+        ``None``: such a row fails its epoch, or the epoch's delivery if only the server finds it.
 
     Raises
     ------
     SinkError
         If psycopg is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sinks.postgres("postgresql://host/db", "public.by_plane", mode="upsert")
+    gw.sinks.postgres('dbname=db host=host', 'public.by_plane', mode='upsert')
     """
     try:
         from godwit.sinks.postgres_sink import PostgresSink  # noqa: PLC0415 - psycopg is optional
@@ -217,38 +248,43 @@ def delta(
     """Write each epoch to a Delta Lake table in one commit; exactly-once.
 
     **Exactly-once**: each epoch is one version of the table, with the epoch's number in it.
-    Several queries may write to one table. Where the operator is complete, each epoch overwrites
-    the table's rows. Epochs without rows are not written, save in complete mode.
+    Several queries may write to one table. With ``output="complete"`` each epoch overwrites the
+    table's rows; otherwise epochs without rows are not written.
 
-    Compaction and removal of old files are left to you: ``OPTIMIZE`` and
-    ``VACUUM``, by any engine.
+    The sink neither compacts the table nor removes old files: run ``OPTIMIZE`` and ``VACUUM`` from
+    any engine.
 
     Parameters
     ----------
     path
         Path or URI of the table; it is created if absent.
     mode
-        ``"append"`` adds rows; ``"upsert"`` merges by keys: replaces the row with the same keys.
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it.
     keys
-        Columns that identify a row in ``"upsert"``; the operator's key columns by default. A null
-        is a key like any other.
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal.
     partition_by
-        Partition columns of a table that is created.
+        Partition columns of the table if the sink creates it.
     storage_options
-        Credentials and settings of the object store.
+        Credentials and settings of the object store, as deltalake takes them.
     max_partitions
-        The most partitions that one lane may write in an epoch; more refuse it.
+        Maximum number of partitions that one lane writes in an epoch; more fail the epoch.
     lane_bytes
-        Lanes write files of an epoch themselves if they have this many bytes of rows or more; the
-        driver writes what the others have, into as few files as it can.
+        A lane with this many bytes of rows or more writes its files of an epoch itself, unless many
+        partitions would make them small; the driver writes the rest, into as few files as it can.
     rejects
         Sink of the rows that the table cannot take (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
+        `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
 
     Raises
     ------
     SinkError
         If deltalake is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sinks.delta("s3://bucket/by_plane", mode="upsert")
+    gw.sinks.delta('s3://bucket/by_plane', mode='upsert')
     """
     try:
         from godwit.sinks.delta_sink import DeltaSink  # noqa: PLC0415 - deltalake is optional
@@ -266,6 +302,66 @@ def delta(
         lane_bytes=lane_bytes,
         rejects=rejects,
     )
+
+
+@user_call
+def iceberg(
+    table: str,
+    *,
+    catalog: str | Mapping[str, str] = "default",
+    mode: Literal["append", "upsert"] = "append",
+    keys: str | Sequence[str] | None = None,
+    rejects: Sink | None = None,
+) -> IcebergSink:
+    """Write each epoch to an Apache Iceberg table in one commit; exactly-once.
+
+    **Exactly-once**: the snapshot that adds an epoch's rows has the epoch's number. Several queries
+    may write to one table. With ``output="complete"`` each epoch replaces the table's rows;
+    otherwise epochs without rows are not written.
+
+    The driver writes the files, by pyiceberg; no Spark extension is needed. The sink neither
+    expires snapshots nor compacts the table: do that from any engine.
+
+    Parameters
+    ----------
+    table
+        Namespace and name (``"analytics.by_plane"``); both are created if absent. An existing table
+        keeps its partitioning and its properties.
+    catalog
+        Name of a catalog in pyiceberg's configuration, or a mapping of its properties, as in
+        ``{"type": "rest", "uri": "https://..."}``. Passwords are not shown in errors or plans.
+    mode
+        ``"append"`` adds rows; ``"upsert"`` replaces the row with the same `keys`, or adds it. An
+        upsert reads and rewrites all rows of the table between the smallest and the largest key of
+        the epoch.
+    keys
+        Columns that identify a row in ``"upsert"``; by default those that identify a row of the
+        result: the key columns, and the window. Two nulls are equal.
+    rejects
+        Sink of the rows that the table cannot take (columns as in `godwit.plan.staging.REJECTED`);
+        ``None``: such a row fails its epoch.
+
+    Raises
+    ------
+    SinkError
+        If pyiceberg is not installed, or an option is wrong.
+
+    Examples
+    --------
+    >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "warehouse"}
+    >>> gw.sinks.iceberg("analytics.by_plane", catalog=catalog, mode="upsert")
+    gw.sinks.iceberg('analytics.by_plane', mode='upsert')
+    """
+    try:
+        from godwit.sinks.iceberg_sink import IcebergSink  # noqa: PLC0415 - pyiceberg is optional
+    except ImportError as error:
+        raise _missing("Iceberg", "pyiceberg", "iceberg", error) from error
+    if not isinstance(table, str) or not table:
+        raise _wrong_kind("Iceberg", "table", table, '"namespace.table"')
+    if not isinstance(catalog, str | Mapping):
+        raise _wrong_kind("Iceberg", "catalog", catalog, "a catalog's name, or its properties")
+    _check_columns("Iceberg", keys=keys)
+    return IcebergSink(table, catalog=catalog, mode=mode, keys=keys, rejects=rejects)
 
 
 @user_call
@@ -290,45 +386,49 @@ def kafka(
 
     **Exactly-once** for readers of committed messages (``isolation.level=read_committed``): they
     see all rows of an epoch or none, and each epoch's rows once. The epoch's number is committed in
-    the same transaction, as an offset of the group ``godwit-<query>-<sink>``. A query that rests
-    for longer than the broker keeps offsets (``offsets.retention.minutes``, a week by default) may
-    write its last epoch again. Where the operator is complete, every epoch writes the whole result.
+    the same transaction, as an offset of the group ``godwit-<query>-<sink>``. A query that is
+    stopped for longer than the broker keeps offsets (``offsets.retention.minutes``, a week by
+    default) may write its last epoch again. With ``output="complete"`` every
+    epoch writes all of the result.
 
     Parameters
     ----------
     servers
-        Where the cluster is found: ``"host:port"``, or a list of them.
+        Bootstrap servers: ``"host:port"``, or a list of them.
     topic
-        The topic. It must be there, and keeps the sink's epochs even if rows go elsewhere.
+        Topic to write to, which must exist; required even if `topic_column` sends all rows
+        elsewhere, since the sink's epochs are recorded under it.
     value
         Format of the values: ``"json"``, ``"text"`` and ``"bytes"`` (of the rows' only column), or
         one of ``gw.formats``. Values have all columns but `headers`, `topic_column` and
         `partition_column`.
     key
-        Column of the key, as text or bytes; several make a JSON object. ``None``: no keys.
+        Column with the message key, as text or bytes; of several columns the key is a JSON object.
+        ``None``: messages have no key.
     key_format
-        Another format of the key's columns.
+        One of ``gw.formats`` for the key's columns, in place of text, bytes or JSON.
     headers
-        Column of headers: a map of text to text or bytes.
+        Column with the message headers: a map of text to text or bytes. ``None``: no headers.
     topic_column
-        Column of the topic that a row goes to; null is `topic`.
+        Column with the name of the topic for each row; a row with null goes to `topic`.
     partition_column
-        Column of the partition that a row goes to; null leaves it to the partitioner.
+        Column with the partition number for each row; for null the partitioner chooses.
     partitioner
-        How keys choose partitions, by librdkafka's names; the default is that of Java's clients.
+        Partitioner of librdkafka, which chooses partitions by key; the default agrees with Java
+        clients.
     exactly_once
         ``False``: **at least once**, without transactions: after a crash the last epoch may be
         written twice, and readers see an epoch's rows as they come.
     transaction_timeout
-        After which time the broker ends a transaction that is not committed.
+        Time after which the broker aborts an open transaction (``transaction.timeout.ms``).
     timeout
-        How long the cluster may not answer before that is an error.
+        Time to wait for an answer of the cluster before raising an error.
     config
-        More settings of librdkafka, as in ``{"compression.type": "zstd"}``. Passwords in it are
-        never shown.
+        Further settings of librdkafka, as in ``{"compression.type": "zstd"}``. Passwords are not
+        shown in errors or plans.
     rejects
-        Sink of the rows that cannot be messages or are larger than the topic takes (columns as in
-        `godwit.plan.staging.REJECTED`); ``None``: such a row refuses its epoch.
+        Sink of the rows that cannot be encoded as messages or exceed the topic's maximum size
+        (columns as in `godwit.plan.staging.REJECTED`); ``None``: such a row fails its epoch.
 
     Raises
     ------
@@ -336,6 +436,11 @@ def kafka(
         If confluent-kafka is not installed.
     InvalidFlowError
         If an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sinks.kafka("broker:9092", "delays", key="plane")
+    gw.sinks.kafka('broker:9092', 'delays')
     """
     try:
         from godwit.sinks.kafka_sink import KafkaSink  # noqa: PLC0415 - confluent-kafka is optional
@@ -362,41 +467,77 @@ def kafka(
 
 @user_call
 def foreach(fn: Callable[[DataFrame, int], object]) -> ForeachSink:
-    """Call ``fn(rows, epoch)`` with every committed epoch; at least once.
+    """Call ``fn(rows, epoch)`` for every committed epoch; at least once.
 
-    **At least once**: after a crash the last epoch may come again, with the very same rows. A
-    function that writes by epoch (overwrites ``.../epoch=7``, or records the epoch in the
-    transaction that writes the rows) makes that exactly once. If the function raises, the query
-    stops; the epoch stays committed and is delivered again when the query starts again.
+    **At least once**: after a crash the function may be called again for the last epoch, with the
+    same rows. It is exactly-once if the function is idempotent per epoch: it overwrites
+    ``.../epoch=7``, or records the epoch in the transaction that writes the rows. If the function
+    raises, the query fails; the epoch stays committed and is delivered again after the next start.
 
     Parameters
     ----------
     fn
-        Called with a DataFrame and the number of the epoch; what it returns is ignored.
+        Called on the driver with a Spark DataFrame of the epoch's rows, and the number of the
+        epoch; its result is ignored.
 
     Raises
     ------
     SinkError
-        If `fn` cannot be called.
+        If `fn` is not callable.
+
+    Examples
+    --------
+    >>> def publish(rows, epoch):
+    ...     rows.write.mode("overwrite").json(f"out/epoch={epoch}")
+    >>> flow.sink("published", by_plane, gw.sinks.foreach(publish))
     """
     return ForeachSink(fn)
 
 
 @user_call
-def memory(name: str | None = None) -> MemorySink:
-    """Keep results on the driver: ``.table()``, ``.epochs``, and view `name` if given.
+def foreach_table(fn: Callable[[pa.Table, int], object]) -> ForeachTableSink:
+    """Call ``fn(rows, epoch)`` for every committed epoch, with one Arrow table; at least once.
 
-    **Exactly-once within a run**: an epoch delivered twice is kept once. What was kept is gone
-    with the process. It may be read from any thread while the query runs.
+    **At least once**, as `foreach`, but without Spark: the whole epoch is in the driver's memory.
+    Calls are in order of epochs, one at a time. After a crash the function may be called again for
+    the last epoch, with the same rows. It is exactly-once if the function writes rows and epoch
+    number in one transaction.
+
+    Parameters
+    ----------
+    fn
+        Called on the driver with a ``pyarrow.Table`` and the number of the epoch; its result is
+        ignored. If it raises, the query fails, and the epoch is delivered again after the next
+        start.
+
+    Raises
+    ------
+    SinkError
+        If `fn` is not callable.
+
+    Examples
+    --------
+    >>> by_epoch = {}
+    >>> sink = gw.sinks.foreach_table(lambda rows, epoch: by_epoch.update({epoch: rows}))
+    """
+    return ForeachTableSink(fn)
+
+
+@user_call
+def memory(name: str | None = None) -> MemorySink:
+    """Keep results in the driver's memory: ``.table()``, ``.epochs``, and view `name` if given.
+
+    **Exactly-once within a run**: an epoch delivered twice is kept once. Rows are lost when the
+    process ends. They may be read from any thread while the query runs.
 
     Parameters
     ----------
     name
-        Name of a Spark temporary view to keep up to date with `table`; ``None`` for no view.
+        Name of a Spark temporary view that shows ``.table()`` after every epoch; ``None``: no view.
 
     Examples
     --------
-    >>> results = MemorySink()  # flow.sink("by_plane", by_plane, results); flow.start(...)
+    >>> results = gw.sinks.memory()  # flow.sink("by_plane", by_plane, results); flow.start(...)
     >>> results.epochs
     mappingproxy({})
     """
@@ -405,7 +546,7 @@ def memory(name: str | None = None) -> MemorySink:
 
 @user_call
 def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
-    """Print the first `limit` rows of every epoch.
+    """Print the first `limit` rows of every epoch as a table; at least once.
 
     **At least once**: within one run an epoch is printed once; after a restart the last epoch may
     be printed again.
@@ -413,14 +554,18 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
     Parameters
     ----------
     limit
-        Rows to print of an epoch, at most.
+        Maximum number of rows to print of an epoch.
     file
-        Where to print; standard output by default.
+        Open text file to print to; by default standard output.
 
     Raises
     ------
     SinkError
         If rich is not installed, or `limit` is negative.
+
+    Examples
+    --------
+    >>> flow.sink("printed", by_plane, gw.sinks.console(limit=5))
     """
     try:
         import rich  # noqa: F401, PLC0415 - rich is optional
@@ -431,7 +576,12 @@ def console(limit: int = 20, *, file: IO[str] | None = None) -> ConsoleSink:
 
 @user_call
 def noop() -> NoopSink:
-    """Throw results away."""
+    """Discard all results; for benchmarks and tests.
+
+    Examples
+    --------
+    >>> flow.sink("measured", by_plane, gw.sinks.noop())
+    """
     return NoopSink()
 
 
@@ -445,7 +595,7 @@ def _missing(sink: str, package: str, extra: str, error: ImportError) -> SinkErr
 
 
 def _check_path(sink: str, path: object) -> None:
-    """Refuse a path that is no text or empty."""
+    """Raise `SinkError` if a path is empty or no path."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise _wrong_kind(sink, "path", path, 'a directory, as in "out/by_plane", or a URI')
     if not os.fspath(path):
@@ -456,7 +606,7 @@ def _check_path(sink: str, path: object) -> None:
 
 
 def _check_columns(sink: str, **options: object) -> None:
-    """Refuse options that should name columns and do not."""
+    """Raise `SinkError` if an option is neither a column's name nor a sequence of names."""
     for option, columns in options.items():
         is_named = isinstance(columns, Sequence) and all(isinstance(c, str) for c in columns)
         if columns is not None and not is_named:

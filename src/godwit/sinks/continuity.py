@@ -147,8 +147,8 @@ def _problem(sink: Sink, epochs: CommittedEpochs, position: Position) -> _Proble
 def _min_epoch(problem: _Problem, sink: Sink, epochs: CommittedEpochs, position: Position) -> int:
     """Return the last epoch that a roll-back has to keep; -1 if it may remove all.
 
-    Where it parted from the checkpoint before epochs that the checkpoint has delivered to it, these
-    are of the other history at the target, and the checkpoint does not make them again.
+    If the histories differ from an epoch on that this checkpoint has already delivered, the target
+    has other rows for it, and the checkpoint cannot deliver it again.
     """
     point = sink.last_delivered()
     if problem.kind != "diverged" or point is None or not position.stays:

@@ -45,8 +45,6 @@ from godwit.model.secrets import Secrets, shown_uri
 from godwit.sinks.carried_files import rows_of_file
 from godwit.sinks.file_systems import destination_of, exists, force_file, force_names, local_path
 from godwit.sinks.parquet_files import (
-    LANE_BYTES,
-    MAX_PARTITIONS,
     Partition,
     are_worth_files,
     file_row_check,
@@ -67,6 +65,7 @@ from godwit.sinks.rows import (
     with_plain_types,
     without_replaced_rows,
 )
+from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.target_sink import TargetSink, is_shared, without_history
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ class DeltaSink(TargetSink):
 
     failures = (Exception,)  # the library also raises bare Exceptions
     text_of = staticmethod(error_text)
+    delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(
         self,
@@ -128,7 +128,6 @@ class DeltaSink(TargetSink):
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that the table cannot take."""
         fields = self._table.schema().fields
         never_null = {field.name for field in fields if not field.nullable}
         partition_by = tuple(self._table.metadata().partition_columns)
@@ -136,12 +135,10 @@ class DeltaSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
-        """The table, independent of the working directory."""
         return destination_of(self._path)
 
     @property
     def target(self) -> str | None:
-        """The table, for lanes; none if rows are merged."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
@@ -274,7 +271,6 @@ class DeltaSink(TargetSink):
         self._look()
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record epochs as delivered, by a commit without rows."""
         self._generation = uuid.uuid4().hex[:8]
         with self._explaining("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(

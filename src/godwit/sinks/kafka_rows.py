@@ -59,7 +59,7 @@ class MessageLayout:
         return [n for n in names if n not in {self.headers, self.topics, self.partitions}]
 
     def messages(self, rows: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Make a message of each row; raise `UnwritableError` if one cannot be made."""
+        """Yield a message for each row; raise `UnwritableError` if one cannot be encoded."""
         values = self.value.encode(rows.select(self.value_columns(rows.schema.names)))
         none = [None] * rows.num_rows
         keys = self._keys(rows) if self.key else none
@@ -93,7 +93,7 @@ class MessageLayout:
 
 
 def _is_beyond(values: pa.Array) -> bool:
-    """Return whether there are dates and times that have no ISO 8601 text."""
+    """Return whether dates or times are outside of the years that ISO 8601 text can have."""
     if not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
         return False
     bounds = within_years(values.type)
@@ -146,7 +146,7 @@ class SizeCheck:
             return self._each(batch)
 
     def _takes_any(self, batch: pa.RecordBatch) -> bool:
-        """Return whether the formats write these rows whatever is in them."""
+        """Return whether the formats can encode any rows of these columns."""
         formats = (self.layout.value, self.layout.key_format)
         if not all(one is None or one.writes_any for one in formats):
             return False
@@ -174,7 +174,7 @@ class SizeCheck:
 
 
 def _bound_bytes(batch: pa.RecordBatch) -> int:
-    """Return how large a message of a batch's rows can be at most."""
+    """Return an upper bound of the bytes of a message of the batch."""
     fields = sum(_text_bytes(c) + 6 * len(f.name) + 4 for c, f in _columns(batch))
     return 2 * fields + _OVERHEAD_BYTES  # as key and as value
 
@@ -184,7 +184,7 @@ def _columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
 
 
 def _text_bytes(values: pa.Array) -> int:
-    """Return how long the text of one of some values can be at most, as JSON escapes it."""
+    """Return an upper bound of a value's bytes as JSON text, with escapes."""
     dtype = values.type
     if _is_bytes(dtype):
         if pa.types.is_fixed_size_binary(dtype):

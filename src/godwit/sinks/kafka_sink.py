@@ -76,6 +76,7 @@ class KafkaSink(TargetSink):
     """Writes each epoch to a topic, or to several, in one transaction."""
 
     failures = (KafkaException, KafkaFailedError, UnwritableError)
+    delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(
         self,
@@ -141,7 +142,6 @@ class KafkaSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """The cluster and the topic."""
         return f"{self._settings.servers} {self._topic}"
 
     @property
@@ -150,11 +150,10 @@ class KafkaSink(TargetSink):
         return self._exactly_once
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that are no messages, or too large."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
-        """Look the topic up, and claim the transactional id."""
+        """Look up the topic, and take over the transactional id."""
         self._context = context
         self._schema = storable_schema(context.schema)
         self._check_columns()
@@ -199,7 +198,6 @@ class KafkaSink(TargetSink):
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record epochs as delivered."""
         with self._explaining("cannot be told its epochs", "Check the cluster, and start again."):
             self._in_transaction(point, lambda _: None)
         self._last = point.epoch
@@ -238,7 +236,7 @@ class KafkaSink(TargetSink):
     # Transactions
 
     def _in_transaction(self, point: HistoryPoint, write: Callable[[Producer], None]) -> None:
-        """Write, and record an epoch, in one transaction; again if that is of use."""
+        """Write, and record an epoch, in one transaction; retry after a recoverable error."""
         place = Place(
             self._topic,
             0,
@@ -302,7 +300,7 @@ class KafkaSink(TargetSink):
             raise error
 
     def _commit(self, producer: Producer) -> None:
-        """Commit; what does not get an answer is asked again, which changes nothing."""
+        """Commit; repeat it without an answer, which is idempotent."""
         start_s = time.monotonic()
         while True:
             try:
@@ -315,7 +313,7 @@ class KafkaSink(TargetSink):
                 return
 
     def _recover(self, error: KafkaException, start_s: float, *, last: bool) -> None:
-        """Make a second attempt possible; raise if there is no use in one."""
+        """Prepare a second attempt; raise if `last`, or if the error is not recoverable."""
         met: KafkaError = error.args[0]
         undelivered = self._undelivered
         if met.code() in _FENCED or (met.fatal() and not last):
@@ -351,7 +349,7 @@ class KafkaSink(TargetSink):
         )
 
     def _abort(self, producer: Producer) -> None:
-        """Abort a transaction, or forget the producer: the next one aborts it."""
+        """Abort a transaction; if that fails, drop the producer, and the next one aborts it."""
         self._undelivered = []
         try:
             producer.abort_transaction(self._settings.timeout_s)
@@ -405,7 +403,7 @@ class KafkaSink(TargetSink):
         return self._group_metadata
 
     def _own_group(self) -> Consumer:
-        """Return a consumer that asks for the group's offsets and never joins it."""
+        """Return a consumer for reading the group's offsets, which never joins the group."""
         if self._group is None:
             ours = self._settings.client(
                 self._log,
@@ -481,7 +479,7 @@ class KafkaSink(TargetSink):
             raise KafkaException(self._undelivered[0][1])
 
     def _flush(self, producer: Producer) -> None:
-        """Wait until the broker has everything; of what it does not take, say why."""
+        """Wait until the broker has all messages; raise with the reason if it refused one."""
         start_s = time.monotonic()
         left = producer.flush(self._settings.timeout_s)
         undelivered, self._undelivered = self._undelivered, []
@@ -497,7 +495,7 @@ class KafkaSink(TargetSink):
             raise self._settings.failed(waited, self._log, start_s)
 
     def _check_columns(self) -> None:
-        """Refuse rows of which messages cannot be made."""
+        """Raise if messages cannot be made from the columns."""
         layout, schema = self._layout, self._schema
         for option, names in (
             ("key", layout.key),

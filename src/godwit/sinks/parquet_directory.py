@@ -76,7 +76,7 @@ class ParquetDirectory:
     root: str
 
     def claim(self, mine: dict[str, Any], error: _MakeError) -> bool:
-        """Write the owner's marker, or check that it is ours; return whether it is new.
+        """Write the owner file, or check that it names this sink; return ``True`` if new.
 
         Epoch numbers start anew with every checkpoint: without this check, the epochs of an older
         query would pass for delivered epochs of this one, and rows would be lost. Of two queries
@@ -121,7 +121,7 @@ class ParquetDirectory:
             _put_in_place(self.filesystem, self._write_beside({**mine, "columns": columns}))
 
     def _read_marker(self, mine: dict[str, Any], error: _MakeError) -> dict[str, Any] | None:
-        """Read the marker if it is ours; ``None`` if there is none."""
+        """Read the owner file; ``None`` if there is none. Raise if it names another sink."""
         marker = f"{self.root}/{_MARKER}"
         if not exists(self.filesystem, marker):
             return None
@@ -198,7 +198,7 @@ class ParquetDirectory:
             yield info.path, marker
 
     def _finish_marker(self) -> bool:
-        """Rename the marker of a dead writer into place; return whether there was one."""
+        """Rename an owner file that a crashed writer left; return whether there was one."""
         for path, _ in self._written_beside():
             _put_in_place(self.filesystem, path)
             return True
@@ -259,7 +259,7 @@ class ParquetDirectory:
         here.with_name(written.rpartition("/")[2]).replace(here)
 
     def remove_staged(self, which: Callable[[str], bool]) -> None:
-        """Remove entries of some names under ``_staging``."""
+        """Remove entries under ``_staging`` whose names meet the condition `which`."""
         selector = pafs.FileSelector(f"{self.root}/_staging", allow_not_found=True)
         for info in self.filesystem.get_file_info(selector):
             if which(info.base_name):
@@ -352,6 +352,11 @@ def latest_epoch(
     In complete mode ``<path>/epoch=<latest>`` holds the whole result.
 
     `path`: what the sink was given. `filesystem`: what the sink was given.
+
+    Examples
+    --------
+    >>> gw.sinks.latest_epoch("out/by_plane") is None  # before the first
+    True
     """
     opened, root = open_file_system(os.fspath(path), filesystem)
     if not exists(opened, root):

@@ -106,7 +106,7 @@ class EpochFiles:
             self._append(inner, columns.take(pa.array(positions)))
 
     def _append(self, inner: str, rows: pa.RecordBatch) -> None:
-        """Append rows to a partition's file, or a new one if it is full."""
+        """Append rows to a partition's file; begin a new file if it is full."""
         if self._bytes[inner] >= FILE_BYTES and inner in self._open:
             self._open.pop(inner).close()
         writer = self._writer(inner)
@@ -201,9 +201,6 @@ def escaped_in_paths(text: str) -> str:
 
 _log = logging.getLogger(__name__)
 
-LANE_BYTES: Final = 2**20
-"""A lane with less for a sink leaves it to the driver, unless the sink says otherwise."""
-
 
 def are_worth_files(rows: pa.Table, partitions: int, lane_bytes: int) -> bool:
     """Return whether a lane's files would have at least a sixteenth of `lane_bytes` each."""
@@ -222,7 +219,7 @@ class Partition:
 def partitioned(
     rows: pa.Table, partition_by: Sequence[str], *, folds: bool = False
 ) -> list[Partition]:
-    """Divide rows by partition columns, for a file system that may ignore case."""
+    """Divide rows by partition columns; `folds`: the file system ignores case."""
     if not partition_by:
         return [Partition("", {}, rows)]
     columns = [name for name in rows.schema.names if name not in partition_by]
@@ -288,8 +285,7 @@ def files_there(
 ) -> tuple[list[tuple[WrittenFile, pafs.FileInfo]], list[str]]:
     """Return the lanes' files that exist, and the paths of missing ones.
 
-    Returns those that are there, and paths of those that are gone; where there are any, the epoch
-    must not be delivered.
+    If any are missing, the epoch must not be delivered.
     """
     infos = filesystem.get_file_info([f"{root}/{file.path}" for file in written])
     there = [
@@ -303,11 +299,11 @@ def files_there(
 def went_with_target(
     sink: str, target: str, output: EpochOutput, gone: Sequence[str], opening: str
 ) -> bool:
-    """Return whether an epoch is to be skipped, since the whole target was removed.
+    """Return whether to skip an epoch because the whole target was removed.
 
-    That is so if the target is new since the sink was opened (`opening` tells the files that were
-    written since; empty where the target is not new), and none of the `gone` files was written
-    since.  The epoch is lost then, with all earlier ones: a warning says so.
+    True if the target was created when the sink was opened, and all `gone` files were written
+    before. `opening`: part of the names of files written since; empty if the target was not
+    created. The epoch is lost then, with all earlier ones: a warning says so.
     """
     if not opening or any(f"-{opening}-" in path for path in gone):
         return False
@@ -323,7 +319,6 @@ def went_with_target(
     return True
 
 
-MAX_PARTITIONS: Final = 10_000
 _LONGEST_NAME: Final = 255
 
 

@@ -58,8 +58,6 @@ from godwit.sinks.parquet_directory import (
     write_point,
 )
 from godwit.sinks.parquet_files import (
-    LANE_BYTES,
-    MAX_PARTITIONS,
     EpochFiles,
     are_worth_files,
     file_row_check,
@@ -78,6 +76,7 @@ from godwit.sinks.rows import (
     require_columns,
     storable_schema,
 )
+from godwit.sinks.sink import LANE_BYTES, MAX_PARTITIONS
 from godwit.sinks.target_sink import TargetSink, is_shared, without_history
 
 if TYPE_CHECKING:
@@ -172,6 +171,7 @@ class ParquetSink(TargetSink):
     """Writes each epoch to a directory of its own (see `godwit.sinks.parquet`)."""
 
     failures = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+    delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(
         self,
@@ -206,27 +206,24 @@ class ParquetSink(TargetSink):
         return f"gw.sinks.parquet({self._shown_path!r})"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that Parquet or a directory's name cannot take."""
         return file_row_check(
             self._context, self._partition_by, self._max_partitions, folds=self._folds
         )
 
     @functools.cached_property
     def destination(self) -> str:
-        """The directory, independent of the working directory."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
 
     @property
     def target(self) -> str:
-        """The directory, for lanes."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of files in lanes, where delivery can publish them in one step.
+        """Return the lane writer; ``None`` if delivery could not publish its files by renaming.
 
-        HDFS has no links, and copies pass through whoever asks for them.
+        HDFS has no hard links, and copying passes all data through the driver.
         """
         local = local_path(self._fs, self._root) is not None
         if self._filesystem is not None or (self._renames and not local):

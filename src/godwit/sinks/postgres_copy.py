@@ -66,9 +66,8 @@ def find_refused(
 ) -> tuple[pa.RecordBatch, Rejections] | None:
     """Load the rows that the server takes; return the refused ones, with its reasons.
 
-    `connection`: in a transaction, which each attempt is a part of. `parts`: the rows. `load`:
-    writes some of them; none, to begin with. Raises `psycopg.Error` if the server refuses what is
-    not about a row.
+    `connection`: in a transaction. `parts`: the rows. `load`: writes a part of them; called without
+    rows first. Raises `psycopg.Error` if the server refuses what is not about a row.
     """
     with connection.transaction():
         load(None)
@@ -112,7 +111,7 @@ def _reason(error: psycopg.Error | UnwritableRowsError) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Text of an error on one line."""
+    """Return the text of an error on one line."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 

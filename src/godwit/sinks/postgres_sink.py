@@ -187,7 +187,7 @@ class DeliveredEpochs:
         )
 
     def _delete(self, connection: Connection, row: _Row) -> None:
-        """Delete a row of the table of epochs, if the user may."""
+        """Delete a row of the table of epochs, if the user has the privilege."""
         table = sql.Identifier(row.schema, EPOCHS)
         may_delete = "SELECT has_table_privilege(to_regclass(%s), 'DELETE')"
         if scalar(connection, may_delete, table.as_string()):
@@ -219,8 +219,8 @@ class DeliveredEpochs:
     def claim(self, connection: Connection, point: HistoryPoint) -> tuple[bool, int]:
         """Record an epoch, unless it or a later one is recorded already.
 
-        Waits while another transaction holds the claim. Returns whether it was not recorded
-        before, and the epoch that was recorded before it; -1 if none was.
+        Waits while another transaction has the row locked. Returns ``True`` if the epoch was not
+        recorded before, and the last epoch before it; -1 if there was none.
         """
         claimed = connection.execute(self._recording(_CLAIM, point)).fetchone()
         if claimed is None:
@@ -267,6 +267,7 @@ class PostgresSink(TargetSink):
 
     failures = (psycopg.Error, UnwritableRowsError)
     text_of = staticmethod(error_text)
+    delivers_concurrently = True  # it touches nothing that lanes of the next epoch write
 
     def __init__(
         self,
@@ -311,11 +312,9 @@ class PostgresSink(TargetSink):
 
     @property
     def destination(self) -> str:
-        """The server, the database and the table."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
     def row_check(self) -> RowCheck:
-        """Return the check for rows that no column of the table's types takes."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -377,7 +376,7 @@ class PostgresSink(TargetSink):
         return "others write to the table too, and count epochs of their own" if others else None
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Delete rows of later epochs; a whole result is written anew."""
+        """Delete rows of later epochs; in complete mode the next delivery rewrites the result."""
         point = self.last_delivered()
         assert point is not None
         shared = min(point.epoch, epochs.latest_epoch)
@@ -409,13 +408,12 @@ class PostgresSink(TargetSink):
         self._last = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record epochs as delivered."""
         with self._asking_for_epochs():
             self._epochs.put(self._connect(), point)
         self._last = point.epoch
 
     def _asking_for_epochs(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which errors say that the epochs could not be read."""
+        """Context that translates errors of reading the table of epochs."""
         return self._explaining(
             "cannot be asked for its epochs",
             "Check the server and the privileges of its user, and start the query again.",
@@ -424,8 +422,8 @@ class PostgresSink(TargetSink):
     def deliver(self, output: EpochOutput) -> None:
         """Write the epoch's rows and number in one transaction, unless it is recorded.
 
-        A connection that breaks is opened anew once. Where the server refuses the epoch because of
-        what is in a row, such rows are found and diverted.
+        A broken connection is reopened once. If the server refuses values of rows, these rows are
+        found and diverted.
 
         Raises `SinkError` if the epoch cannot be written. All of it is in the table then if the
         answer to the commit was lost, and otherwise nothing.
@@ -442,7 +440,6 @@ class PostgresSink(TargetSink):
             self._last = max(self._last, output.epoch)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

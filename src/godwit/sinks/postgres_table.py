@@ -124,7 +124,7 @@ def _parameters(dsn: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(dsn: str | Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a connection string, without quoting it; ``None`` if nothing."""
+    """Return the problem of a connection string, without quoting it; ``None`` if it is valid."""
     texts = [dsn] if isinstance(dsn, str) else [str(value) for value in dsn.values()]
     if any("\0" in text for text in texts):
         return "it holds a zero byte"
@@ -295,7 +295,7 @@ class TargetTable:
         return RowChecks(tuple(checks))
 
     def _exists(self, connection: Connection) -> bool:
-        """Return whether the table is there."""
+        """Return whether the table exists."""
         kind = scalar(
             connection, "SELECT c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)", self._name
         )

@@ -117,7 +117,7 @@ def _longer_than(limit: int, values: pa.Array) -> pa.BooleanArray | None:
 
 
 def one_of(texts: tuple[str, ...]) -> Rule:
-    """Return the rule that text is one of some."""
+    """Return the rule that a text is one of `texts`."""
     shown = ", ".join(map(repr, texts[:5]))
     return Rule(
         f"is none of the target's {len(texts)} values ({shown}, ...)", partial(_not_among, texts)

@@ -33,7 +33,7 @@ def is_whole(output: EpochOutput, context: SinkContext) -> bool:
 
 
 def column_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Names as a tuple; a lone string is one name, not its letters."""
+    """Return names as a tuple; a single string is one name."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -76,7 +76,7 @@ def upsert_keys(context: SinkContext, keys: str | Sequence[str] | None) -> tuple
 
 
 def require_columns(context: SinkContext, names: Iterable[str], option: str) -> None:
-    """Refuse names, given as `option`, that are no columns of the rows."""
+    """Raise `SinkError` if names, given as `option`, are no columns of the rows."""
     unknown = [name for name in names if name not in context.schema.names]
     if unknown:
         raise SinkError(
@@ -126,7 +126,7 @@ def with_plain_types(schema: pa.Schema, change: _Change) -> pa.Schema:
 
 
 def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
-    """Change a type, or the types it consists of."""
+    """Return a type with its leaf types changed; a dictionary type becomes that of its values."""
 
     def inner(field: pa.Field) -> pa.Field:
         return field.with_type(_changed(field.type, change))
@@ -190,7 +190,7 @@ def _brought_to(schema: pa.Schema, batch: pa.RecordBatch, announced: list[str]) 
 
 
 def with_columns_of(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring rows to the columns of `schema` by name: others are left out, new ones are null."""
+    """Convert rows to the columns of `schema`, by name: others are dropped, new ones null."""
     columns = [
         batch.column(field.name).cast(field.type)
         if field.name in batch.schema.names

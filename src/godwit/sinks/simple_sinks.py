@@ -1,6 +1,6 @@
 """Simple sinks: driver's memory, user's function, console, none.
 
-A user's function gets a DataFrame, whose rows stay on the executors.
+A user's function gets a DataFrame, whose rows stay on the executors, or an Arrow table.
 """
 
 from __future__ import annotations
@@ -10,26 +10,34 @@ import threading
 import traceback
 from itertools import islice
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from godwit.model.errors import GodwitError, SinkError, UserFunctionError
+from godwit.model.markup import table, text_block
+from godwit.model.naming import function_name
 from godwit.sinks.rows import column_names, fit, instants_in_utc, last_of_each_key, require_columns
 from godwit.sinks.sink import EpochOutput, Sink, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
-
     from godwit.checkpoint.ownership import HistoryPoint
 
+_SHOWN = 20
 _logger = logging.getLogger("godwit")
 
 
 class MemorySink(Sink):
-    """Keeps every epoch's rows on the driver (see `godwit.sinks.memory`)."""
+    """Keeps every epoch's rows on the driver (see `godwit.sinks.memory`).
+
+    Examples
+    --------
+    >>> results = gw.sinks.memory()
+    >>> results.epochs
+    mappingproxy({})
+    """
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
@@ -38,8 +46,22 @@ class MemorySink(Sink):
         self._lock = threading.Lock()
         self._context: SinkContext | None = None
 
+    def __repr__(self) -> str:
+        rows = sum(table.num_rows for table in self.epochs.values())
+        return f"<memory sink: {rows} rows of {len(self.epochs)} epochs>"
+
+    def _repr_html_(self) -> str:
+        """Show the first rows of the result, for notebooks."""
+        if self._context is None:
+            return text_block(repr(self))
+        result = self.table()
+        shown = result.slice(0, _SHOWN)
+        more = f", the first {_SHOWN}" if result.num_rows > _SHOWN else ""
+        rows = zip(*(column.to_pylist() for column in shown.columns), strict=True)
+        return table(f"{result.num_rows} rows{more}", result.schema.names, rows)
+
     def open(self, context: SinkContext) -> None:
-        """Keep the context; forget rows of other queries and columns."""
+        """Keep the context; drop rows that are of another query or have other columns."""
         with self._lock:
             if self._context is not None:
                 was_ours = self._context.query_id == context.query_id
@@ -48,10 +70,10 @@ class MemorySink(Sink):
         self._refresh_view()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Keep the epoch's rows unless they are kept already.
+        """Keep the epoch's rows, unless it is there already.
 
-        An epoch of another history, as after a start from a backup, replaces what was kept of this
-        one and of later ones.
+        An epoch with the same number but of another history of commits, as after a start from a
+        backup, replaces the kept rows of this and later epochs.
         """
         if output.epoch in self._epochs and self._points.get(output.epoch) == output.point:
             return
@@ -75,19 +97,26 @@ class MemorySink(Sink):
 
     @property
     def epochs(self) -> Mapping[int, pa.Table]:
-        """Rows of every epoch so far, in order of epochs."""
+        """Read-only mapping of epoch → its rows, in order of epochs."""
         with self._lock:
             return MappingProxyType(dict(sorted(self._epochs.items())))
 
     def table(self, keys: str | Sequence[str] | None = None) -> pa.Table:
         """Return the current result: the newest row of every key, or of every window of a key.
 
-        In complete mode that is the newest epoch. Rows that nothing tells apart (what functions
-        emit, pairs of a join) are all there.
+        In complete mode these are the rows of the newest epoch. Rows without an identity (that
+        functions or joins emitted) are all returned.
 
-        `keys`: columns of whose values the newest row is wanted; by default, those that tell the
-        rows of the result apart. Raises `SinkError` if no query has opened the sink yet, or one of
-        `keys` is no column.
+        Parameters
+        ----------
+        keys
+            Columns that identify a row, of which only the newest is returned; by default the key
+            columns, and the window.
+
+        Raises
+        ------
+        SinkError
+            If no query has opened the sink yet, or one of `keys` is no column.
         """
         context = self._opened()
         tables = list(self.epochs.values())
@@ -135,24 +164,33 @@ class MemorySink(Sink):
 class ForeachSink(Sink):
     """Calls a function with every committed epoch, in order (see `godwit.sinks.foreach`)."""
 
-    def __init__(self, fn: Callable[[DataFrame, int], object]) -> None:
+    rows_are: ClassVar[str] = "a DataFrame"
+
+    def __init__(self, fn: Callable[[Any, int], object]) -> None:
         if not callable(fn):
             raise SinkError(
                 f"The foreach sink was given {fn!r}, which cannot be called.",
-                remedy="Give a function of a DataFrame and an epoch.",
+                remedy=f"Give a function of {self.rows_are} and an epoch.",
             )
         self._fn = fn
 
+    def __repr__(self) -> str:
+        return f"<foreach sink: {function_name(self._fn)}>"
+
     def open(self, context: SinkContext) -> None:
-        """Remember the sink's name, for errors."""
-        self._name = context.name
+        """Remember the sink's name, for errors, and its columns."""
+        self._name, self._schema = context.name, context.schema
+
+    def rows_of(self, output: EpochOutput) -> Any:
+        """Return an epoch's rows as the function gets them."""
+        return output.dataframe()
 
     def deliver(self, output: EpochOutput) -> None:
         """Call the function.
 
         Raises `UserFunctionError` if the function raised; carries its traceback.
         """
-        rows = output.dataframe()
+        rows = self.rows_of(output)
         try:
             self._fn(rows, output.epoch)
         except GodwitError:
@@ -169,6 +207,16 @@ class ForeachSink(Sink):
             ) from error
 
 
+class ForeachTableSink(ForeachSink):
+    """Calls a function with every epoch as an Arrow table (see `godwit.sinks.foreach_table`)."""
+
+    rows_are = "an Arrow table"
+
+    def rows_of(self, output: EpochOutput) -> pa.Table:
+        """Return an epoch's rows, with the columns that the flow has today."""
+        return pa.Table.from_batches(fit(output, self._schema, self._name), schema=self._schema)
+
+
 class ConsoleSink(Sink):
     """Prints a table of each epoch's first rows on the driver (see `godwit.sinks.console`)."""
 
@@ -179,6 +227,9 @@ class ConsoleSink(Sink):
             )
         self._limit = limit
         self._file = file
+
+    def __repr__(self) -> str:
+        return f"<console sink: {self._limit} rows of each epoch>"
 
     def open(self, context: SinkContext) -> None:
         """Read the sink's name and columns from the context."""
@@ -213,7 +264,10 @@ class ConsoleSink(Sink):
 
 
 class NoopSink(Sink):
-    """Discards all rows; lanes do not even stage them."""
+    """Discards all rows, which are not staged either."""
+
+    def __repr__(self) -> str:
+        return "<noop sink>"
 
     @property
     def wants_rows(self) -> bool:

@@ -1,20 +1,21 @@
-"""The contract of a sink: it gets every committed epoch's output, in order, perhaps twice.
+"""The contract of a sink: it gets every committed epoch's output, in order, at least once.
 
-Lanes stage an epoch's output; the commit record names what counts; only then is it delivered.
-After a crash the last epoch is delivered again, with the very same rows, so a sink is exactly-once
-when delivering an epoch for the second time changes nothing.
+Lanes stage an epoch's output; the commit record names the staged output that counts; only then is
+it delivered. After a crash the last epoch is delivered again, with the same rows, so a sink is
+exactly-once if the second delivery of an epoch changes nothing.
 
-A sink's life: it is made with configuration only, and touches nothing.  `Sink.open` looks at the
-target.  Then it may give lanes two things: a check, which finds rows that the target can never take
-while the epoch can still be refused, and a writer, which writes the target's own files where the
-rows are.  `Sink.deliver` comes once for every committed epoch, in order; `Sink.close` ends it.
+Life cycle: a sink is constructed with its configuration, without access to the target. `Sink.open`
+checks and prepares the target. Then the sink may give two objects to lanes: a check, which finds
+rows that the target can never take, before the commit; and a writer, which writes the target's own
+files in the lanes. `Sink.deliver` is called for every committed epoch, in order. `Sink.close` is
+called last.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,42 +29,66 @@ if TYPE_CHECKING:
     from godwit.sinks.committed import CommittedEpochs
 
 
+LANE_BYTES: Final = 2**20
+"""Default of `lane_bytes`: the driver writes the rows of lanes that have fewer bytes for a sink."""
+MAX_PARTITIONS: Final = 10_000
+
+
 class Views(Protocol):
-    """Port by which a sink shows rows under a name, such as a temporary view of a Spark session."""
+    """Port for showing rows under a name, such as a temporary view of a Spark session.
+
+    Examples
+    --------
+    >>> class Printed:
+    ...     def show(self, name, rows):
+    ...         print(name, rows.num_rows)
+    >>> views: gw.sinks.Views = Printed()
+    >>> views.show("by_plane", pa.table({"plane": ["N1"]}))
+    by_plane 1
+    """
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Create or replace the view `name`."""
+        """Create or replace the view `name`, so that it has these rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """Description of the query that a sink serves.
+    """Description of the query and the rows that a sink is opened for.
 
     Attributes
     ----------
     name
         The sink's name in the flow.
     writer
-        Name that a target knows the sink by: the one it had first, whatever it is called today.
-        What a target keeps of epochs, it keeps by `query_id` and this.
+        Name of the sink in its target: its first name in the flow, which stays when the sink is
+        renamed. A target stores epochs under `query_id` and this.
     flow
         The flow's name.
     query_id
         Identifier of the query, the same over restarts from one checkpoint.
     schema
-        Columns of the rows it will get.
+        Columns of the rows that it will get.
     keys
         Names of the key columns among them.
     unique_keys
-        Sets of columns, each of which tells the rows of the result apart, widest first: the key
-        columns, or these and the window. Empty where a later row replaces none, such as rows that a
+        Sets of columns that identify a row of the result, the largest set first: the key columns,
+        or these and the window. Empty if later rows replace no earlier ones, as for rows that a
         function emitted.
     mapped
-        Whether maps run between the operator and the sink, so that a column may be of their making.
+        True if there are maps between the operator and the sink, which may have changed any column.
     complete
-        Whether an epoch's output is the whole result (complete mode) or the changed keys.
+        True if an epoch's output is the whole result (complete mode); false if it is the changed
+        rows.
     views
-        Where it may show rows by a name.
+        Port for showing rows under a name, such as a Spark view.
+
+    Examples
+    --------
+    >>> class Checking(gw.sinks.Sink):
+    ...     def open(self, context: gw.sinks.SinkContext):
+    ...         self.writer = (context.query_id, context.writer)
+    ...     def deliver(self, output):
+    ...         pass
     """
 
     name: str
@@ -79,146 +104,185 @@ class SinkContext:
 
 
 class EpochOutput(Protocol):
-    """Output of one epoch for one sink."""
+    """Output of one epoch for one sink.
+
+    Examples
+    --------
+    >>> def count(output: gw.sinks.EpochOutput) -> int:
+    ...     return sum(batch.num_rows for batch in output.batches())
+    """
 
     @property
     def epoch(self) -> int:
-        """The epoch."""
+        """Number of the epoch."""
 
     @property
     def point(self) -> HistoryPoint:
-        """The epoch, and the history that it is of: what a target keeps with the rows."""
+        """The epoch and the history of commits that it belongs to, for storing with the rows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows: those of the flow that made them, which may be an older one."""
+        """Columns of the rows, which an older version of the flow may have produced."""
 
     @property
     def num_rows(self) -> int:
-        """Rows in all."""
+        """Number of rows, those in `files` included."""
 
     @property
     def complete(self) -> bool | None:
-        """True if they are the whole result; ``None``: as `SinkContext.complete` says.
+        """True if the rows are the whole result; ``None``: as in `SinkContext.complete`.
 
-        A flow that was changed since may have made them otherwise.
+        It differs from the context if the flow was changed after the epoch was committed.
         """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in a fixed order, less those in `files`."""
+        """Yield the rows that are not in `files`, in an order that is the same every time."""
 
     def files(self) -> Sequence[WrittenFile]:
-        """Return the files that lanes wrote to the sink's `target`."""
+        """Return the files of this epoch that lanes wrote to the sink's `target`."""
 
     def dataframe(self) -> DataFrame:
-        """Return the rows as a DataFrame, read by the executors; not for sinks with a writer."""
+        """Return the rows as a Spark DataFrame; not for sinks with a `Sink.lane_writer`."""
 
     def divert(self, rows: pa.RecordBatch, rejections: Rejections) -> None:
-        """Pass rows that the target refuses to the sink of rejected rows.
+        """Send rows that the target refused to the sink of rejected rows.
 
-        They take the place of those of an attempt before; none, where it refuses none any more.
-        To be called once an epoch, before the rest is made to count: then an epoch that is
-        delivered again diverts them again, which changes nothing.
+        They replace the rows that an earlier attempt of this epoch diverted, so call it with an
+        empty batch if none are refused any more. Call it once an epoch, before the target commits
+        the other rows: then repeating a delivery changes nothing.
+
+        Parameters
+        ----------
+        rows
+            A batch that has the refused rows.
+        rejections
+            Positions of the refused rows in `rows`, and the reason of each.
 
         Raises
         ------
         SinkError
-            If there is no such sink; names the row by its key, and says why.
+            If there is no such sink; the message has the first row's key and the reason.
         """
 
 
 class Sink(ABC):
-    """Destination of results. Instances hold configuration only until `open` is called."""
+    """Destination of results. Instances hold configuration only until `open` is called.
+
+    Examples
+    --------
+    >>> class Counting(gw.sinks.Sink):
+    ...     def open(self, context):
+    ...         self.rows = {}
+    ...     def deliver(self, output):
+    ...         self.rows[output.epoch] = output.num_rows  # twice is as good as once
+    >>> Counting().delivers_concurrently
+    False
+    """
 
     @property
     def wants_rows(self) -> bool:
-        """True if rows are staged at all; false for a sink that discards them."""
+        """False if lanes need not stage rows, since the sink discards them."""
         return True
 
     @property
     def destination(self) -> str | None:
-        """Place that rows go to, from configuration alone and without secrets.
+        """Text that identifies the target, from configuration alone and without secrets.
 
-        Two sinks with one destination write to one place. ``None`` if only the sink knows.
+        Used to find two sinks that write to the same place. ``None`` if it is unknown.
         """
         return None
 
     @property
     def target(self) -> str | None:
-        """Path or URI that `lane_writer` writes to, without secrets."""
+        """Path or URI that `lane_writer` writes to, without secrets; ``None``: no writer."""
         return None
 
     @property
+    def delivers_concurrently(self) -> bool:
+        """True if `deliver` may run on a thread of its own, while lanes work on the next epoch.
+
+        Deliveries still do not overlap, and the next epoch is committed only after this delivery.
+        """
+        return False
+
+    @property
     def rejects(self) -> Sink | None:
-        """Sink of the rows that the target cannot take; ``None``: they stop the epoch."""
+        """Sink of the rows that the target cannot take; ``None``: such a row fails its epoch."""
         return None
 
     @abstractmethod
     def open(self, context: SinkContext) -> None:
-        """Check the target and prepare it, before the first epoch.
+        """Check the target and prepare it; called before the first epoch of a run.
+
+        `context`: the query and the columns of the rows.
 
         Raises
         ------
         SinkError
-            If the target cannot take these rows; says what to do.
+            If the target cannot take rows with these columns, or cannot be reached.
         """
 
     @property
     def keeps_epochs(self) -> bool:
-        """True if the target stores the last epoch it got (`last_delivered`)."""
+        """True if the target stores the last epoch that it got, for `last_delivered`."""
         return False
 
     def last_delivered(self) -> HistoryPoint | None:
-        """Return the last epoch of this writer in the target; ``None`` if it never had one.
+        """Return the last epoch of this query and sink in the target; ``None`` if it has none.
 
-        Called once the sink is open. Its digest is empty where the target does not say which
-        history the epoch is of, and its epoch -1 where all that it had was taken back.
+        Called after `open`. The point's digest is empty if the target stores none; its epoch is -1
+        if all epochs were rolled back.
         """
         return None
 
     def cannot_roll_back(self) -> str | None:
-        """Return why the target cannot remove epochs; ``None`` if it can."""
+        """Return the reason why the target cannot remove epochs; ``None`` if it can."""
         return "the target keeps no epochs apart"
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
-        """Remove from the target what is not of the committed epochs.
+        """Remove the rows of epochs that are not committed in the checkpoint from the target.
 
         Parameters
         ----------
         epochs
-            The committed epochs.
+            The epochs that are committed in the checkpoint.
         min_epoch
-            Up to this one nothing may go, since it does not come again; -1 for no such epoch. Of
-            no account where an epoch's rows are the whole result.
+            Last epoch whose rows must stay, since it cannot be delivered again; -1: any may be
+            removed. Ignored if each epoch's rows are the whole result.
 
         Raises
         ------
         SinkError
-            If that cannot be done; the target is as it was.
+            If that is not possible; the target is unchanged then.
         """
         raise NotImplementedError
 
     def continue_after(self, point: HistoryPoint) -> None:
-        """Record the epochs up to a point as delivered, whatever the target has.
+        """Record in the target that all epochs up to `point` are delivered, without checking.
 
         Raises
         ------
         SinkError
-            If that cannot be done.
+            If the target cannot be written.
         """
         raise NotImplementedError
 
     def row_check(self) -> RowCheck | None:
-        """Return the check for rows that the target can never take; called after `open`."""
+        """Return a check for rows that the target can never take, or ``None``; after `open`."""
         return None
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of the target's files in lanes; called after `open`."""
+        """Return the writer of target files for lanes, or ``None``; called after `open`."""
         return None
 
     @abstractmethod
     def deliver(self, output: EpochOutput) -> None:
-        """Write one committed epoch; changes nothing if that epoch is there already."""
+        """Write one committed epoch to the target; must change nothing if the target has it.
+
+        Called once per epoch, in order, and after a crash again for the last one. `output`: rows,
+        epoch and files. An exception stops the query; the epoch is delivered again after the next
+        start.
+        """
 
     def close(self) -> None:
         """Release the resources that `open` acquired."""

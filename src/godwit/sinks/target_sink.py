@@ -3,7 +3,8 @@
 Such a target gets the rows of an epoch and the epoch's `HistoryPoint` in one atomic step.  That
 makes a second delivery change nothing, and lets a start compare target and checkpoint
 (`godwit.sinks.continuity`).  A new sink of this kind derives from `TargetSink` and implements
-`open`, `deliver`, `last_delivered`, `roll_back` and `continue_after`.
+`open`, `deliver`, `last_delivered`, `roll_back` and `continue_after`; it says itself if epochs may
+be delivered beside lanes (`delivers_concurrently`).
 """
 
 from __future__ import annotations

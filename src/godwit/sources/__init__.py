@@ -1,7 +1,7 @@
 """Sources of Godwit's own: rows come as Arrow batches, without Spark's micro-batch engine.
 
-Each function makes a source for ``flow.source(name, source)``. Nothing is touched until the flow
-is started.
+Each function returns a source for ``flow.source(name, source)``. The data is not accessed until the
+flow is started.
 
 ====================  ============================================  =======================
 source                rows                                          position
@@ -26,13 +26,10 @@ from godwit.columns.types import to_schema
 from godwit.model.errors import SourceError
 from godwit.model.frames import user_call
 from godwit.model.naming import no_such_name
-from godwit.sources.file_formats import ArrowFormat, ParquetFormat
-from godwit.sources.files import FileSource
 from godwit.sources.generated import RateSource
 from godwit.sources.memory import MemorySource
 from godwit.sources.nexmark import NexmarkKind, NexmarkSource
 from godwit.sources.source import Lag, Position, Source, Split, Unreadable
-from godwit.sources.text_formats import CsvFormat, JsonFormat
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -78,8 +75,12 @@ _MEANT = {
 if not TYPE_CHECKING:  # a type checker would take every name for granted
 
     def __getattr__(name: str) -> Any:
-        """Say what to use in place of a source that there is not."""
+        """Raise an error that suggests a source for an unknown name."""
         raise no_such_name(__name__, name, [n for n in __all__ if n.islower()], _MEANT)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 @user_call
@@ -92,11 +93,11 @@ def parquet(
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
 ) -> Source:
-    """Parquet files that turn up in a directory, and in those within it.
+    """Read Parquet files as they appear in a directory and its subdirectories.
 
-    Files are read once each, those listed together by modification time and path. A large file is
-    read by all lanes, row groups by row groups; only the columns that the flow reads are read.
-    Directories named as ``day=2024-05-01`` are columns.
+    Each file is read once; files that are found by the same listing are read in order of
+    modification time, then path. A large file is divided by row groups among lanes. Only the
+    columns that the flow uses are read. Directories named like ``day=2024-05-01`` become columns.
 
     Parameters
     ----------
@@ -104,24 +105,34 @@ def parquet(
         A directory or a file: a local path, or a URI that ``pyarrow.fs`` understands (``s3://``,
         ``gs://``, ``abfs://``, ``hdfs://``).
     schema
-        Columns: an Arrow schema, a dict of column name → type, text such as
-        ``"symbol string, price double"``, or a PySpark ``StructType``. By default those of the
-        first file. A column that a file does not have is null, one of a narrower type is widened,
-        one of another type is refused with the file's name; further columns are not read.
+        Columns: an Arrow schema, a dict of column name → type, text such as ``"symbol string, price
+        double"``, or a PySpark ``StructType``. By default the columns of the first file. A column
+        that a file lacks is null; one of a narrower type is widened; one of another type is an
+        error that names the file. Columns of a file that are not in the schema are ignored.
     filesystem
-        File system that `path` is on; by default the one that it says.
+        Arrow file system that `path` is on; by default the one that `path` names as a URI, else the
+        local one.
     pattern
-        Reads only files of such names (``"*.parquet"``); by default all but those that begin with
-        ``_`` or ``.``.
+        Read only files whose names match (``"*.parquet"``); by default all except those that begin
+        with ``_`` or ``.``.
     max_rows_per_epoch, max_files_per_epoch
-        How much an epoch reads at most; by default all there is. An epoch may end within a file.
+        Maximum rows and files that one epoch reads; by default all that are available. An epoch may
+        end within a file.
 
     Raises
     ------
     SourceError
-        While it is read: if the directory is not there, or a file is no Parquet file, changed after
-        it was listed, or vanished before it was read.
+        At the start or in an epoch: if the directory does not exist, or a file is no Parquet file,
+        was changed after it was listed, or was deleted before it was read.
+
+    Examples
+    --------
+    >>> gw.sources.parquet("s3://bucket/flights", schema="plane string, delay int").schema.names
+    ['plane', 'delay']
     """
+    from godwit.sources.file_formats import ParquetFormat  # noqa: PLC0415  few programs read files
+    from godwit.sources.files import FileSource  # noqa: PLC0415
+
     return FileSource(
         ParquetFormat(),
         path,
@@ -143,10 +154,18 @@ def arrow(
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
 ) -> Source:
-    """Arrow IPC files (Feather 2) that turn up in a directory, and in those within it.
+    """Read Arrow IPC files (Feather 2) as they appear in a directory and its subdirectories.
 
-    Parameters and errors are those of `parquet`; a large file is cut between its record batches.
+    All parameters and errors are those of `parquet`. A large file is divided by record batches.
+
+    Examples
+    --------
+    >>> gw.sources.arrow("in/", schema="plane string, delay int").schema.names
+    ['plane', 'delay']
     """
+    from godwit.sources.file_formats import ArrowFormat  # noqa: PLC0415  few programs read files
+    from godwit.sources.files import FileSource  # noqa: PLC0415
+
     return FileSource(
         ArrowFormat(),
         path,
@@ -170,21 +189,31 @@ def json(
     on_bad: Literal["refuse", "skip", "divert"] = "refuse",
     rejects: Any = None,
 ) -> Source:
-    """Files with a JSON object a line that turn up in a directory, and in those within it.
+    """Read files with one JSON object per line as they appear in a directory tree.
 
-    Parameters and errors are those of `parquet`. Without a schema, types are what the first file's
-    first lines look like. Files named ``.gz``, ``.bz2``, ``.zst``, ``.lz4`` and ``.br`` are
-    decompressed; such a file is not cut.
+    Parameters that are not listed here, and errors, are those of `parquet`. Without a schema, types
+    are inferred from the first lines of the first file. Files whose names end in ``.gz``, ``.bz2``,
+    ``.zst``, ``.lz4`` or ``.br`` are decompressed; such a file is read by one lane.
 
     Parameters
     ----------
     on_bad
-        A line cannot be read: ``"refuse"`` its epoch, naming the file, ``"skip"`` it, with a
-        warning, or ``"divert"`` it to the sink `rejects`.
+        Action for a line that cannot be parsed: ``"refuse"``: fail its epoch, with an error that
+        names the file; ``"skip"``: leave it out, with a warning; ``"divert"``: leave it out and
+        write it to the sink `rejects`.
     rejects
-        Sink of lines that cannot be read, with ``on_bad="divert"``. Its rows have columns ``path``,
-        ``value`` (bytes of the line) and ``error``; they come with their epoch.
+        Sink of the lines that cannot be parsed; required with ``on_bad="divert"``. Its rows have
+        columns ``path``, ``value`` (bytes of the line) and ``error``, and are delivered with their
+        epoch.
+
+    Examples
+    --------
+    >>> gw.sources.json("in/", schema="plane string, delay int", on_bad="skip").schema.names
+    ['plane', 'delay']
     """
+    from godwit.sources.files import FileSource  # noqa: PLC0415  few programs read files
+    from godwit.sources.text_formats import JsonFormat  # noqa: PLC0415
+
     return FileSource(
         JsonFormat(skips_bad=on_bad != "refuse"),
         path,
@@ -216,25 +245,33 @@ def csv(
     on_bad: Literal["refuse", "skip", "divert"] = "refuse",
     rejects: Any = None,
 ) -> Source:
-    """Files of comma-separated values that turn up in a directory, and in those within it.
+    """Read CSV files as they appear in a directory and its subdirectories.
 
-    Further parameters and errors are those of `parquet`. Without a schema, types are what the first
-    file's first lines look like. Compressed files are read as by `json`.
+    Parameters that are not listed here, and errors, are those of `parquet`. Without a schema, types
+    are inferred from the first lines of the first file. Compressed files are read as by `json`.
 
     Parameters
     ----------
     header
-        Whether a file's first line has the names of its columns. ``False``: they are those of
-        `schema`, in its order.
+        ``True``: the first line of each file has the names of its columns. ``False``: columns are
+        those of `schema`, in that order, and `schema` is required.
     delimiter, quote, escape
-        One character each; ``None``: there is none.
+        One character each; `quote` and `escape` may be ``None``, for none.
     null_values
-        Texts that stand for null where they are not quoted.
+        Texts that are read as null if they are not quoted.
     newlines_in_values
-        Whether quoted text may have line breaks. Then a file is not cut, and read as a whole.
+        ``True``: quoted text may have line breaks; then each file is read whole, by one lane.
     on_bad, rejects
-        As of `json`; not with `newlines_in_values`.
+        As of `json`; ``"skip"`` and ``"divert"`` are not possible with `newlines_in_values`.
+
+    Examples
+    --------
+    >>> gw.sources.csv("in/", schema="plane string, delay int", delimiter=";").schema.names
+    ['plane', 'delay']
     """
+    from godwit.sources.files import FileSource  # noqa: PLC0415  few programs read files
+    from godwit.sources.text_formats import CsvFormat  # noqa: PLC0415
+
     columns = None
     if not header:
         if schema is None:
@@ -272,7 +309,7 @@ def memory(
     name: str = "memory",
     max_rows_per_epoch: int | None = None,
 ) -> MemorySource:
-    """Rows that the program adds, for tests: ``source.add(rows)``, also while a query runs.
+    """Make a source of rows that the program adds by ``source.add(rows)``; for tests.
 
     Parameters
     ----------
@@ -280,16 +317,22 @@ def memory(
         Columns: an Arrow schema, a dict of column name → type, text such as
         ``"symbol string, price double"``, or a PySpark ``StructType``.
     rows
-        Rows to begin with, as ``add`` takes them: dicts, tuples, an Arrow table or record batch, or
-        a pandas DataFrame. A column that a dict does not have is null.
+        First rows, as for ``add``: a list of dicts or tuples, an Arrow table or record batch, or a
+        pandas DataFrame. A column that a dict lacks is null.
     name
-        Name in errors and in the checkpoint.
+        Name of the source in errors, and its identity in the checkpoint.
     max_rows_per_epoch
-        How many rows an epoch reads at most; by default all there are.
+        Maximum rows that one epoch reads; by default all that were added.
+
+    Returns
+    -------
+    MemorySource
+        Rows can be added from any thread, before and while a query runs. They are in memory
+        only: after a restart of the process, add them again.
 
     Examples
     --------
-    >>> source = memory("symbol string, price double", [("A", 9.5)])
+    >>> source = gw.sources.memory("symbol string, price double", [("A", 9.5)])
     >>> source.add([{"symbol": "B"}])
     >>> source
     <memory source 'memory': 2 rows>
@@ -311,26 +354,33 @@ def rate(
     start: dt.datetime | str | None = None,
     seed: int = 0,
 ) -> Source:
-    """Numbered rows: columns ``timestamp`` and ``value`` (0, 1, 2, ...), and ``key`` if asked for.
+    """Generate numbered rows: columns ``timestamp``, ``value`` (0, 1, 2, ...) and perhaps ``key``.
 
     Parameters
     ----------
     rows_per_second
-        Row *i* happens ``i / rows_per_second`` after the start: its ``timestamp``.
+        Row *i* has the ``timestamp`` ``start + i / rows_per_second`` seconds.
     num_keys
-        Adds a column ``key`` (bigint), drawn from so many keys.
+        Adds a column ``key`` (bigint) with pseudo-random numbers of this many different keys;
+        ``None``: no such column.
     paced
-        Whether a row comes when its moment is reached. ``False``: as fast as they are read, with
-        moments that run ahead of the clock; give `max_rows_per_epoch` or `num_rows` too.
+        ``True``: a row arrives when the clock reaches its timestamp. ``False``: rows arrive as fast
+        as they are read, with timestamps ahead of the clock; give `max_rows_per_epoch` or
+        `num_rows` too.
     max_rows_per_epoch
-        How many rows an epoch reads at most; by default all that are due.
+        Maximum rows that one epoch reads; by default all that have arrived.
     num_rows
-        After how many rows it ends; by default never.
+        Number of rows after which the source ends; by default it never does.
     start
-        The first row's moment, a datetime or ISO 8601 text; by default when the query starts for
-        the first time.
+        Timestamp of the first row, a datetime or ISO 8601 text; by default the time of the query's
+        first start.
     seed
-        Another seed, other keys. The same seed and start give the same rows, always.
+        Seed of the keys. The same seed, start and rate always give the same rows.
+
+    Examples
+    --------
+    >>> gw.sources.rate(100.0, num_keys=8).schema.names
+    ['timestamp', 'value', 'key']
     """
     return RateSource(
         rows_per_s=rows_per_second,
@@ -354,20 +404,25 @@ def nexmark(
     start: dt.datetime | str | None = None,
     seed: int = 0,
 ) -> Source:
-    """Bids, auctions or persons of the NEXMark benchmark, an auction house.
+    """Generate bids, auctions or persons of the NEXMark benchmark.
 
-    Of 50 events one is a person, 3 are auctions and 46 are bids. Three sources of one seed, one
-    start and one rate make one auction house: bids are for auctions that there are by then.
+    Of every 50 events one is a person, 3 are auctions and 46 are bids. Three sources with the same
+    seed, start and rate are consistent: a bid names an auction that was opened before it.
 
     Parameters
     ----------
     kind
-        ``"bids"``, ``"auctions"`` or ``"persons"``: each has columns of its own, and its event time
-        in ``date_time``.
+        ``"bids"``, ``"auctions"`` or ``"persons"``. Each kind has its own columns; the event time
+        of all is ``date_time``.
     events_per_second
-        Rate of all three kinds together.
+        Events per second of all three kinds together.
     paced, max_rows_per_epoch, num_rows, start, seed
         As in `rate`.
+
+    Examples
+    --------
+    >>> gw.sources.nexmark("bids", events_per_second=1000.0).schema.names
+    ['auction', 'bidder', 'price', 'channel', 'url', 'date_time', 'extra']
     """
     return NexmarkSource(
         kind,
@@ -398,48 +453,53 @@ def kafka(
     timeout: DurationOrSeconds = "30 seconds",
     config: Mapping[str, Any] | None = None,
 ) -> KafkaSource:
-    """Messages of Kafka's topics, read by the executors without a JVM package.
+    """Read messages of Kafka topics, in the executors' Python and without a JVM package.
 
     Parameters
     ----------
     servers
-        Where the cluster is found: ``"host:port"``, or a list of them.
+        Bootstrap servers: ``"host:port"``, or a list of them.
     topics
-        A topic, or a list of topics. Partitions that are added later are read from their beginning.
+        A topic, or a list of topics. Partitions that are added later are found and read from their
+        first message.
     value
-        Format of the values: ``"json"`` with `schema`, ``"text"``, ``"bytes"``, or one of
-        ``gw.formats`` such as ``gw.formats.avro(...)``.
+        Format of message values: ``"json"`` (with `schema`), ``"text"`` or ``"bytes"`` (a column
+        ``value``), or one of ``gw.formats`` such as ``gw.formats.avro(...)``.
     schema
-        Columns of JSON values, as in ``"plane string, delay double"``.
+        Columns of JSON values, as in ``"plane string, delay double"``; only for ``value="json"``.
     include
-        More columns, of ``"key"``, ``"headers"``, ``"timestamp"``, ``"topic"``, ``"partition"`` and
-        ``"offset"``; a mapping gives them other names, ``{"timestamp": "arrived_at"}``.
+        Further columns to add, any of ``"key"``, ``"headers"``, ``"timestamp"``, ``"topic"``,
+        ``"partition"`` and ``"offset"``; a mapping renames them, as in ``{"timestamp":
+        "arrived_at"}``.
     start
-        Where a new query begins: ``"earliest"``, ``"latest"``, a datetime (the first message that
-        is no older), or offsets by partition, ``{0: 120, 1: 80}``, which of several topics are
-        ``{"flights": {0: 120}}``; partitions that are not named begin with their earliest.
+        Position of a new query; a resumed one goes on from its checkpoint. ``"earliest"``,
+        ``"latest"``, a datetime (the first message with that timestamp or a later one), or offsets
+        by partition, ``{0: 120, 1: 80}``, for several topics ``{"flights": {0: 120}}``; partitions
+        that are not named begin with their earliest message.
     max_rows_per_epoch
-        How many offsets an epoch reads at most, shared among the partitions; by default all.
+        Maximum offsets that one epoch reads, divided among the partitions; by default all that are
+        available.
     isolation
-        Whether messages of transactions that were aborted, or are open, are left out.
+        ``"read_committed"`` leaves out messages of aborted and open transactions, as in Kafka.
     on_data_loss
-        Where retention has deleted messages that are yet to be read: refuse to go on, or go on
-        without them and warn how many offsets there were.
+        Action if Kafka's retention deleted messages before they were read: ``"refuse"``: fail;
+        ``"skip"``: go on without them, with a warning that has the number of offsets.
     on_bad
-        A message that cannot be read: refuse its epoch, leave it out and warn, or leave it out and
-        give it to `rejects`.
+        Action for a message that cannot be decoded: ``"refuse"``: fail its epoch; ``"skip"``: leave
+        it out, with a warning; ``"divert"``: leave it out and write it to the sink `rejects`.
     rejects
-        Sink of messages that cannot be read, with ``on_bad="divert"``. Its rows have columns
-        ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value``, ``headers`` and
-        ``error``, and are delivered with their epoch, exactly once where the sink is.
+        Sink of the messages that cannot be decoded; required with ``on_bad="divert"``. Its rows
+        have columns ``topic``, ``partition``, ``offset``, ``timestamp``, ``key``, ``value``,
+        ``headers`` and ``error``, and are delivered with their epoch, exactly once where the sink
+        is.
     group
-        Consumer group that offsets are reported to after each commit, for lag monitors. A query
-        goes on from its checkpoint, whatever the group says.
+        Consumer group to which offsets are committed after each epoch, for lag monitors only: a
+        query resumes from its checkpoint, never from the group's offsets.
     timeout
-        How long the cluster may be away, or not answer, before that is an error.
+        Time to wait for an answer of the cluster before raising an error.
     config
-        More settings of librdkafka, as in ``{"security.protocol": "ssl"}``. Passwords in it are
-        never shown.
+        Further settings of librdkafka, as in ``{"security.protocol": "ssl"}``. Passwords are not
+        shown in errors or plans.
 
     Raises
     ------
@@ -447,6 +507,11 @@ def kafka(
         If confluent-kafka is not installed.
     InvalidFlowError
         If an option is wrong.
+
+    Examples
+    --------
+    >>> gw.sources.kafka("broker:9092", "flights", value="json", schema="plane string, delay int")
+    gw.sources.kafka('broker:9092', ['flights'])
     """
     try:
         from godwit.sources.kafka_source import KafkaSource  # noqa: PLC0415 - optional

@@ -81,11 +81,9 @@ class AvroMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """The record's fields."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read records, each as it was written."""
         reader = _parsed(self._text)
         records = [None if value is None else self._record(value, reader) for value in values]
         return [
@@ -115,7 +113,6 @@ class AvroMessages(MessageFormat):
         return self._registry[schema_id]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as a record."""
         parsed = _parsed(self._text)
         begin = b"" if self._registry is None else frame(self._own_id())
         names = [field.name for field in self._schema]

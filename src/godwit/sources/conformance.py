@@ -37,35 +37,36 @@ def check_source(
     exact_limits: bool = True,
     ordered_within: str | None = None,
 ) -> None:
-    """Check that a source keeps the contract of sources; for tests of sources of your own.
+    """Check that a source of yours keeps the contract of `godwit.sources.Source`; for tests.
 
     Parameters
     ----------
     source
-        A source that was not opened yet, with rows to read. It is closed afterwards.
+        A source that is not open, with rows to read. It is closed at the end of the check.
     add
-        Function without arguments that makes more rows arrive, such as one that writes another
-        file: what was read must stay, and an end that was fixed before must hold.
+        Function without arguments that makes more rows arrive, such as by writing a file. With it,
+        the check covers that earlier splits still give the same rows, and that a position given as
+        ``until`` is not exceeded.
     max_rows
-        How many rows are read at most, as near as the source keeps limits.
+        Maximum number of rows to read, as exactly as the source keeps limits.
     exact_limits
-        Whether the source keeps a limit of rows to the row. Where it can cut its rows only here and
-        there, ``False``: then a limit must still give some rows.
+        ``True``: with ``limit`` the source must give exactly that many rows. ``False``, for a
+        source that can divide its rows only at certain places: it must give at least one.
     ordered_within
-        Column that tells the partitions of a source apart whose rows are in order within each: an
-        epoch that is limited takes the first rows of every partition. By default all rows are in
-        one order.
+        Column with the partition of a row, for a source that orders rows only within partitions: an
+        epoch with a limit then reads the first rows of each partition. By default all rows must be
+        in one order.
 
     Raises
     ------
     SourceError
-        Names the rule that is broken, what was seen, and what to do.
+        If a rule of the contract is broken; the message names the rule and what happened.
 
     Examples
     --------
-    >>> source = gw.sources.memory("symbol string, price double")  # doctest: +SKIP
-    >>> source.add([("A", 9.5), ("B", 1.0)])  # doctest: +SKIP
-    >>> gw.testing.check_source(source, add=lambda: source.add([("C", 2.0)]))  # doctest: +SKIP
+    >>> source = gw.sources.memory("symbol string, price double")
+    >>> source.add([("A", 9.5), ("B", 1.0)])
+    >>> gw.testing.check_source(source, add=lambda: source.add([("C", 2.0)]))
     """
     if not isinstance(source, Source):
         raise SourceError(
@@ -102,7 +103,7 @@ class _Check:
         self._unopened = b""  # a copy that was never opened, pickled
 
     def run(self) -> None:
-        """Check all rules, and close the source whatever comes of it."""
+        """Check all rules, and close the source in any case."""
         try:
             self._describes_itself()
             self._can_be_copied()
@@ -218,7 +219,7 @@ class _Check:
         self._same("copies", of.rows, self._read(opened, splits), "a copy made while open differs")
 
     def _columns_are_as_asked(self, of: _Range) -> None:
-        """Check that columns come as asked for, with the values that they have."""
+        """Check that `read` returns the requested columns, with unchanged values."""
         names = list(self._schema.names)
         asked = [names[::-1], *([name] for name in names)]
         splits = self._cut(of.begin, of.end, 1)
@@ -229,7 +230,7 @@ class _Check:
             )
 
     def _limits(self, of: _Range) -> None:
-        """Check that a limit makes an epoch smaller and never empty, and leaves the rows alone."""
+        """Check that a limit makes an epoch smaller but not empty, with the same rows."""
         total = of.rows.num_rows
         for limit in dict.fromkeys((1, max(1, total // 3))):
             end = self._latest(of.begin, limit=limit, until=of.end)
@@ -255,7 +256,7 @@ class _Check:
         self._in_steps(of, max(1, total // 4))
 
     def _first_rows(self, whole: pa.Table, part: pa.Table) -> pa.Table:
-        """Return the rows of the whole that an epoch with as many rows has."""
+        """Return the first rows of `whole`, as many as `part` has."""
         if self._within is None:
             return whole.slice(0, part.num_rows)
         left = Counter(part.column(self._within).to_pylist())
@@ -315,7 +316,7 @@ class _Check:
             self._new_rows_come(end)
 
     def _new_rows_come(self, end: Position) -> None:
-        """Check that rows which were added are found."""
+        """Check that added rows are found."""
         position = end
         for _ in range(self._max_rows):
             after = self._latest(position, limit=self._max_rows)
@@ -345,7 +346,7 @@ class _Check:
             other.close()
 
     def _survives_a_process(self) -> bool:
-        """Return false for sources whose rows are gone with the process that made them."""
+        """Return ``False`` for sources whose rows are in the memory of this process."""
         probe = self._copy()
         try:
             probe.open(None)

@@ -72,7 +72,7 @@ class Listing:
             )
 
     def find(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return where the files of these keys stand, -1 where there is none."""
+        """Return the positions in the listing of files with these keys; -1 for missing ones."""
         if not len(self.keys):
             return np.full(len(keys), -1, np.int64)
         at = np.searchsorted(self.keys, keys, sorter=self._sorter)
@@ -89,7 +89,7 @@ class _Look:
     at_s: float  # monotonic
 
     def still_holds(self) -> bool:
-        """Return true if no name has come or gone since."""
+        """Return ``True`` if no file was added or removed since."""
         if time.monotonic() - self.at_s > _TRUSTED_S:
             return False
         try:
@@ -136,7 +136,7 @@ class Directory:
 
     @property
     def _at(self) -> tuple[pafs.FileSystem, str]:
-        """File system and path, opened when they are asked for."""
+        """Return file system and path, opened on first use."""
         if self._opened is None:
             self._opened = open_file_system(self._text, None, error=SourceError)
         return self._opened
@@ -149,10 +149,10 @@ class Directory:
     def list(self) -> Listing:
         """List the files that may be read; empty ones may not yet.
 
-        Where there are many, the last listing is returned if no file has come or gone since:
-        directories say so. A file that was written to, which none may be, is seen by the next one.
+        With many files, the last listing is returned if the directories' modification times show no
+        added or removed file. A changed file, which is an error, is then found by a later listing.
 
-        Raises `SourceError` if the directory is not there, or may not be listed.
+        Raises `SourceError` if the directory does not exist or cannot be listed.
         """
         if self._look is not None and self._look.still_holds():
             return self._look.listing
@@ -220,7 +220,7 @@ class Directory:
             yield File(path=info.path[start:], size=info.size, modified_ns=info.mtime_ns or 0)
 
     def _local_files(self) -> Iterator[File]:
-        """Yield the same of a local disk, without what links lead to that is read anyway."""
+        """Yield files on a local disk, without links to directories that are read anyway."""
         root = self._root
         if not os.path.isdir(root):  # noqa: PTH112  as quick as can be
             found = os.stat(root)  # noqa: PTH116
@@ -282,11 +282,11 @@ class Directory:
         return f"{self._root.rstrip('/')}/{path}" if path else self._root
 
     def named(self, file: File) -> str:
-        """Return what a file is called in errors."""
+        """Return a file's name for errors."""
         return f"{self.shown.rstrip('/')}/{file.path}" if file.path else self.shown
 
     def check(self, file: File) -> None:
-        """Refuse a file that is not what it was when it was listed."""
+        """Raise if a file has changed since it was listed."""
         try:
             info = self.filesystem.get_file_info(self.full(file.path))
         except (OSError, pa.ArrowException) as error:
@@ -393,7 +393,7 @@ def _partition_values(directory: str) -> dict[str, str | None]:
 
 
 def partitions_of(file: File) -> dict[str, str | None]:
-    """Return the values that the directories of a file say."""
+    """Return column → value, from a file's directories such as ``day=2024-05-01``."""
     directory, slash, _ = file.path.rpartition("/")
     return _partition_values(directory) if slash else {}
 

@@ -78,7 +78,7 @@ class FileFormat(ABC):
 
     @abstractmethod
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Return the schema that a file has, where no other is given."""
+        """Return the schema of a file, for a source without a schema."""
 
     def layout(self, directory: Directory, file: File) -> FileLayout | None:
         """Return where the rows of a file are; ``None`` if that takes reading it."""
@@ -89,7 +89,7 @@ class FileFormat(ABC):
     def advance(
         self, directory: Directory, file: File, layout: FileLayout | None, start: int, rows: int
     ) -> tuple[int, int]:
-        """Return the offset about so many rows after another, and how many there are between."""
+        """Return the offset about `rows` rows after `start`, and the number of rows in between."""
 
     @abstractmethod
     def end(self, file: File, layout: FileLayout | None) -> int:
@@ -99,12 +99,12 @@ class FileFormat(ABC):
     def cuts(
         self, file: File, layout: FileLayout | None, start: int, stop: int, num_bytes: float
     ) -> list[int]:
-        """Return offsets within a range, such that parts have about so many bytes of the file."""
+        """Return offsets that divide a range into parts of about `num_bytes` bytes."""
 
     def max_rows(self, directory: Directory, part: FileRange) -> int | None:
-        """Count the rows of a part, or some more; ``None`` if that takes reading it.
+        """Return an upper bound of the rows of a part; ``None`` if it needs reading the part.
 
-        Asked for small parts of files that have no layout.
+        Called for small parts of files without a layout.
         """
         del directory, part
         return None
@@ -181,7 +181,6 @@ class ParquetFormat(_RowFormat):
         )
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Read the schema in the footer of a Parquet file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
 
@@ -244,7 +243,6 @@ class ArrowFormat(_RowFormat):
         return pa.ipc.open_file(stream, options=options)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
-        """Read the schema in the footer of an Arrow IPC file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema)
 
@@ -312,7 +310,7 @@ def _as_text(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _large_batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
-    """Return how many rows to read at once: many, within bounds of memory."""
+    """Return the number of rows per batch, within a limit of memory."""
     rows = sum(int(metadata.row_group(n).num_rows) for n in groups)
     size = sum(int(metadata.row_group(n).total_byte_size) for n in groups)
     few = _LARGE_BATCH_BYTES * rows // max(size, 1)

@@ -65,6 +65,7 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _integer_widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether `target` holds every value of an integer type exactly."""
     types = pa.types
     if types.is_integer(target):
         if types.is_signed_integer(source) == types.is_signed_integer(target):

@@ -103,7 +103,7 @@ class FileSource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns as given, or those of the first file."""
+        """The given columns, or those of the first file."""
         if self._schema is None:
             self._schema = self._look_up_schema()
         return self._schema
@@ -139,7 +139,7 @@ class FileSource(Source):
     # -- what there is to read --------------------------------------------------------------------
 
     def open(self, position: Position | None) -> None:
-        """List the directory; refuse it if files have changed that were read before `position`."""
+        """List the directory; raise if files that were read before `position` have changed."""
         self._listing = self._list(
             FilePosition.beginning() if position is None else FilePosition.of(position)
         )
@@ -149,7 +149,7 @@ class FileSource(Source):
         return FilePosition.beginning().encoded()
 
     def _list(self, read: FilePosition) -> Listing:
-        """List the directory; refuse it if a file changed that was read."""
+        """List the directory; raise if a file that was read has changed."""
         listing = self._directory.list()
         self._check(listing, read)
         self._idle_at = None
@@ -205,7 +205,7 @@ class FileSource(Source):
     def _pending(
         self, listing: Listing, read: FilePosition, bound: FilePosition | None
     ) -> Iterator[FileRange]:
-        """Return what was not read, in order; of `bound` alone, if it is given."""
+        """Yield unread ranges of files, in order; only those up to `bound`, if given."""
         is_new = ~read.has(listing.keys)
         last = None if bound is None else bound.partly
         if bound is not None:
@@ -225,7 +225,7 @@ class FileSource(Source):
             yield FileRange(file=file, stop=stop)
 
     def _up_to(self, pieces: Iterable[FileRange], rows: int) -> tuple[list[FileRange], int | None]:
-        """Take files up to `rows` rows; also return where the last one is cut, if it is."""
+        """Return ranges of up to `rows` rows, and the offset at which the last file is divided."""
         taken, left, waiting = [], rows, iter(pieces)
         while left > 0 and (ahead := list(itertools.islice(waiting, _LAYOUTS_AT_ONCE))):
             layouts = self._layouts_of([piece.file for piece in ahead])
@@ -248,7 +248,7 @@ class FileSource(Source):
     def _after(
         self, position: Position, read: FilePosition, taken: Sequence[FileRange], cut: int | None
     ) -> Position:
-        """Return the position after these pieces, of which the last one is cut or is not."""
+        """Return the position after these ranges; `cut`: offset in the last file, if divided."""
         if not taken:
             return position
         assert self._listing is not None, "pieces come of a listing"
@@ -274,7 +274,7 @@ class FileSource(Source):
     # -- splits -----------------------------------------------------------------------------------
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Put small files together, and cut large ones between row groups, batches or lines."""
+        """Group small files, and divide large ones between row groups, batches or lines."""
         pieces = self._between(FilePosition.of(begin), FilePosition.of(end))
         if not pieces:
             return []
@@ -299,7 +299,7 @@ class FileSource(Source):
         return [self._split(group, layouts, few=few) for group in grouped.values()]
 
     def _between(self, begin: FilePosition, end: FilePosition) -> list[FileRange]:
-        """Return what lies between two positions, oldest first."""
+        """Return the ranges of files between two positions, oldest first."""
         new = ~begin.has(end.keys)
         first, last = begin.partly, end.partly
         files = self._resolve(end.keys[new], end.versions[new])
@@ -317,7 +317,7 @@ class FileSource(Source):
     def _resolve(
         self, keys: npt.NDArray[np.uint64], versions: npt.NDArray[np.uint32]
     ) -> list[File]:
-        """Return the files of these keys; refuse those that are gone, or are others now."""
+        """Return the files with these keys; raise if one was deleted or changed."""
         if self._listing is None:
             self._listing = self._directory.list()
         files = []
@@ -342,7 +342,7 @@ class FileSource(Source):
     def _parts(
         self, piece: FileRange, layouts: dict[File, FileLayout | None], target: float
     ) -> Iterator[tuple[FileRange, float]]:
-        """Cut a piece into parts of about so many bytes, each with its bytes."""
+        """Yield parts of a range, each of about `target` bytes, with their bytes."""
         file = piece.file
         if file not in layouts:
             yield piece, file.size
@@ -388,7 +388,7 @@ class FileSource(Source):
         )
 
     def _rows(self, piece: FileRange, layout: FileLayout | None, *, few: bool) -> int | None:
-        """Return the rows of a piece, as far as that costs next to nothing."""
+        """Return the number of rows of a range; ``None`` if it is not cheap to find."""
         if layout is not None:
             return (layout.rows if piece.stop is None else piece.stop) - piece.start
         if not few:
@@ -449,7 +449,7 @@ class FileSource(Source):
             yield self._unreadable(named, bad)
 
     def _unreadable(self, file: str, bad: Sequence[BadLine]) -> Unreadable:
-        """Leave lines out of the rows."""
+        """Return bad lines as `Unreadable`."""
         if self._on_bad == "skip":
             _logger.warning(
                 "The file %r: %s cannot be read (%s) and left out.",
@@ -467,7 +467,7 @@ class FileSource(Source):
     # -- reports ----------------------------------------------------------------------------------
 
     def lag(self, position: Position) -> Lag:
-        """Return what the last listing has that was not read."""
+        """Return the unread files of the last listing as a lag."""
         if self._listing is None:
             return Lag()
         if self._idle_at is not None and self._idle_at == position:

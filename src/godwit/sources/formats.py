@@ -18,32 +18,56 @@ if TYPE_CHECKING:
     from godwit.sources.avro_format import AvroMessages
     from godwit.sources.protobuf_format import ProtobufMessages
 
+__all__ = ["avro", "json", "protobuf", "raw", "text"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 @user_call
 def json(schema: SchemaLike | None = None) -> JsonMessages:
-    """JSON objects, one field for each column.
+    """Format of messages that are JSON objects, with one field per column.
 
-    Times are ISO 8601 text, bytes are Base64, decimals are text or numbers. A field that a message
-    lacks is null; fields that `schema` does not name are left out. A number that is no number
-    (``NaN``) has no form in JSON, and is written as null.
+    Timestamps and dates are ISO 8601 text, bytes are Base64, decimals are text or numbers. A field
+    that a message lacks is null; fields that are not in `schema` are ignored. ``NaN`` is written as
+    null, since JSON has no form for it.
 
     Parameters
     ----------
     schema
-        Columns to read, as in ``"plane string, delay double"``; not needed to write.
+        Columns to read, as in ``"plane string, delay double"``; not needed for writing.
+
+    Examples
+    --------
+    >>> reading = gw.formats.json("plane string, delay double")
+    >>> gw.sources.kafka("broker:9092", "flights", value=reading).schema.names
+    ['plane', 'delay']
     """
     return JsonMessages(None if schema is None else to_schema(schema, where="The JSON format"))
 
 
 @user_call
 def raw() -> BytesMessages:
-    """Values as they are, in a column ``value`` of bytes; to write, the rows' only column."""
+    """Format of unparsed bytes: read as a column ``value``; rows to write have one column.
+
+    Examples
+    --------
+    >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.raw()).schema.names
+    ['value']
+    """
     return BytesMessages()
 
 
 @user_call
 def text() -> TextMessages:
-    """Values as text in UTF-8, in a column ``value``; to write, the rows' only column."""
+    """Format of UTF-8 text: read as a string column ``value``; rows to write have one column.
+
+    Examples
+    --------
+    >>> gw.sources.kafka("broker:9092", "flights", value=gw.formats.text()).schema.names
+    ['value']
+    """
     return TextMessages()
 
 
@@ -54,23 +78,29 @@ def avro(
     registry: str | Mapping[int, str | Mapping[str, Any]] | None = None,
     subject: str | None = None,
 ) -> AvroMessages:
-    """Avro records, bare or in the framing of a schema registry.
+    """Format of Avro records, with or without the framing of a schema registry.
 
     Parameters
     ----------
     schema
-        The record's schema, as JSON text or a mapping: its fields are the columns. Messages that
-        were written with another version of it are read as this one, by Avro's rules.
+        Schema of the record, as JSON text or a mapping; its fields are the columns. Messages that
+        were written with another version are converted to this one by Avro's schema resolution.
     registry
-        Where the schema of a message's id is found: the registry's URL, or a mapping of ids to
-        schemas. ``None``: messages have no framing and are written with `schema`.
+        URL of the schema registry, or a mapping of schema id → schema, to find the writer's schema
+        of a message. ``None``: messages have no framing, and were written with `schema`.
     subject
-        To write with a registry's URL: the subject that `schema` is registered under.
+        Subject under which `schema` is registered; needed for writing with a registry's URL.
 
     Raises
     ------
     InvalidFlowError
-        If fastavro is not installed, or `schema` is no schema of a record.
+        If fastavro is not installed, or `schema` is no Avro schema of a record.
+
+    Examples
+    --------
+    >>> plane = {"type": "record", "name": "Plane", "fields": [{"name": "seats", "type": "int"}]}
+    >>> gw.sources.kafka("broker:9092", "planes", value=gw.formats.avro(plane)).schema.names
+    ['seats']
     """
     try:
         from godwit.sources.avro_format import AvroMessages  # noqa: PLC0415 - fastavro is optional
@@ -87,25 +117,31 @@ def protobuf(
     framed: bool = False,
     schema_id: int | None = None,
 ) -> ProtobufMessages:
-    """Protocol Buffers messages, bare or in the framing of a schema registry.
+    """Format of Protocol Buffers messages, with or without the framing of a schema registry.
 
     Parameters
     ----------
     message
-        The generated class, or the message's full name in `descriptors`.
+        Generated class of the message, or the message's full name in `descriptors`.
     descriptors
-        The descriptor set that ``protoc --include_imports --descriptor_set_out`` writes: its bytes,
-        or its path.
+        Descriptor set from ``protoc --include_imports --descriptor_set_out``, as bytes or as a
+        path; needed if `message` is a name.
     framed
-        Whether messages begin with a registry's framing (a zero byte, the schema's id, the
-        message's place in its file).
+        ``True``: messages begin with a schema registry's framing: a zero byte, the schema's id and
+        the message's index in its file.
     schema_id
-        To write framed: the id of the schema in the registry.
+        Id of the schema in the registry; needed for writing framed messages.
 
     Raises
     ------
     InvalidFlowError
         If protobuf is not installed, or the message is not found.
+
+    Examples
+    --------
+    >>> from google.protobuf.timestamp_pb2 import Timestamp  # or a class that protoc made
+    >>> gw.sources.kafka("broker:9092", "times", value=gw.formats.protobuf(Timestamp)).schema.names
+    ['seconds', 'nanos']
     """
     try:
         from godwit.sources.protobuf_format import ProtobufMessages  # noqa: PLC0415 - optional too

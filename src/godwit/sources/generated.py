@@ -115,7 +115,6 @@ class GeneratedSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Position after the last row that is due, within the limits of an epoch."""
         rows = position["rows"]
         ends = [self._there(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
@@ -123,7 +122,7 @@ class GeneratedSource(Source):
         return {**position, "rows": max(rows, min(ends))}
 
     def _there(self, start_us: int) -> int:
-        """Return how many rows there are now."""
+        """Return the number of rows that have arrived by now."""
         most = (1 << 62) if self._num_rows is None else self._num_rows
         if not self._paced:
             return most
@@ -131,7 +130,6 @@ class GeneratedSource(Source):
         return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Cut the row numbers between two positions into ranges of like size."""
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
@@ -148,7 +146,6 @@ class GeneratedSource(Source):
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Generate the rows of a range of numbers."""
         first, stop, start_us = split.payload
         schema = pa.schema([self.schema.field(name) for name in columns])
         for at in range(first, stop, _BATCH_ROWS):
@@ -183,7 +180,6 @@ class RateSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns ``timestamp`` and ``value``, and ``key`` if keys were asked for."""
         return self._schema
 
     @property
@@ -195,7 +191,6 @@ class RateSource(GeneratedSource):
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Generate the rows of these numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
             made["timestamp"] = moments_of(numbers, start_us, self._rows_per_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -37,14 +38,13 @@ __all__ = [
     "ErrorLog",
     "KafkaFailedError",
     "KafkaSettings",
+    "LibraryLog",
     "Place",
     "TopicState",
     "check_settings",
 ]
 
 T = TypeVar("T")
-
-_LOGGER: Final = logging.getLogger("godwit")
 
 _SECRET: Final = re.compile(r"password|secret|token|\.pem$|credential|jaas", re.IGNORECASE)
 _REFUSED: Final = frozenset(  # errors that waiting does not mend
@@ -95,6 +95,40 @@ class KafkaFailedError(Exception):
         return KafkaFailedError, (str(self),), {"code": self.code, "refused": self.refused}
 
 
+class LibraryLog:
+    """Logger for clients: passes a few lines of each kind on, and counts the others.
+
+    librdkafka logs a line each millisecond while it looks for a broker that it has dropped.
+    """
+
+    def __init__(self, logger: logging.Logger, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._logger, self._now_s, self._lock = logger, now_s, threading.Lock()
+        # facility and client → when the last lines began to be counted, and how many there were
+        self._lines: dict[tuple[object, ...], tuple[float, int]] = {}
+
+    def log(self, level: int, text: str, *args: object) -> None:
+        """Log a line; `args` are its facility, the client's name and what it says."""
+        kind, now_s, left_out = args[:2], self._now_s(), 0
+        with self._lock:
+            began_s, lines = self._lines.get(kind, (now_s, 0))
+            if now_s - began_s >= _LINES_S:
+                began_s, lines, left_out = now_s, 0, max(0, lines - _LINES)
+            if len(self._lines) >= _MAX_KINDS:
+                self._lines.clear()
+            self._lines[kind] = began_s, lines + 1
+        if lines >= _LINES:
+            return
+        if left_out:
+            text, args = text + " (%d lines of its kind were left out before)", (*args, left_out)
+        self._logger.log(level, text, *args)
+
+
+_LINES: Final = 5  # of a kind in so many seconds
+_LINES_S: Final = 10.0
+_MAX_KINDS: Final = 1_000
+_LIBRARY_LOG: Final = LibraryLog(logging.getLogger("godwit"))
+
+
 class ErrorLog:
     """The last errors that a client met in the background; given to it as its ``error_cb``."""
 
@@ -106,7 +140,7 @@ class ErrorLog:
         self._errors.append((time.monotonic(), error))
 
     def since(self, start_s: float) -> list[KafkaError]:
-        """Return those that came after a moment, oldest first."""
+        """Return the errors since a time, oldest first."""
         return [error for at_s, error in list(self._errors) if at_s >= start_s]
 
 
@@ -125,15 +159,15 @@ class KafkaSettings:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """A value that tells clients of different settings apart; secrets are in it."""
+        """Value that identifies the settings, secrets included."""
         return (self.servers, *(f"{n}={_stable(v)}" for n, v in sorted(self.config.items())))
 
     def client(self, log: ErrorLog, **ours: Any) -> dict[str, Any]:
-        """Return the settings of one client; ours win, dots for underscores."""
+        """Return the settings for one client; Godwit's override the user's."""
         named = {name.replace("_", "."): value for name, value in ours.items()}
         return {
             "client.id": "godwit",
-            "logger": _LOGGER,
+            "logger": _LIBRARY_LOG,
             "reconnect.backoff.max.ms": 1_000,  # the library's 10 s are long for a restarted broker
             **self.config,
             "bootstrap.servers": self.servers,
@@ -150,7 +184,7 @@ class KafkaSettings:
         return self.secrets.hide(str(error))
 
     def failed(self, error: Exception, log: ErrorLog, start_s: float) -> KafkaFailedError:
-        """Return our error for one of the library, with what the client met meanwhile."""
+        """Return a `KafkaFailedError` for a library error, with the errors logged meanwhile."""
         code = error.args[0].code() if _is_kafka(error) else None
         told = [self.text_of(error)]
         for met in log.since(start_s):
@@ -164,7 +198,7 @@ class KafkaSettings:
     ) -> T:
         """Wait for an answer of the cluster; raise `KafkaFailedError` if there is none.
 
-        `poll` lets the client tell `log` what it meets.
+        `poll`: called while waiting, so that the client reports errors to `log`.
         """
         while True:
             try:
@@ -211,7 +245,7 @@ _OURS: Final = {
 def check_settings(
     where: str, servers: str | Sequence[str], config: Mapping[str, Any] | None, timeout_s: float
 ) -> KafkaSettings:
-    """Check what a user says of a cluster."""
+    """Check a user's servers and settings."""
     names = [servers] if isinstance(servers, str) else list(servers)
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidFlowError(
@@ -256,7 +290,7 @@ class ClusterAdmin:
             raise settings.failed(error, self.log, time.monotonic()) from None
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicState | None]:
-        """Look topics up; ``None`` for one that is not there. Creates none."""
+        """Look up topics; ``None`` for a missing one. Creates none."""
         start_s = time.monotonic()
         wanted = TopicCollection(list(names))
         while True:
@@ -281,9 +315,9 @@ class ClusterAdmin:
     def offsets(
         self, places: Mapping[tuple[str, int], OffsetSpec], *, committed: bool
     ) -> dict[tuple[str, int], int]:
-        """Look offsets up, by topic and partition; -1 where no message is as late as asked.
+        """Look up offsets by topic and partition; -1 if no message is as late as requested.
 
-        With `committed`, the end is where messages of transactions that are open begin.
+        With `committed`, the end is before the messages of open transactions.
         """
         if not places:
             return {}
@@ -317,11 +351,11 @@ class ClusterAdmin:
         return found
 
     def _is_over(self, start_s: float) -> bool:
-        """Return whether the time that the cluster may be away has passed."""
+        """Return whether the time-out for an answer of the cluster has passed."""
         return time.monotonic() - start_s > self._settings.timeout_s
 
     def ends(self, places: Iterable[tuple[str, int]], *, committed: bool) -> dict[Any, int]:
-        """Look up where partitions end."""
+        """Look up the end offsets of partitions."""
         return self.offsets({p: OffsetSpec.latest() for p in places}, committed=committed)
 
     def beginnings(self, places: Iterable[tuple[str, int]]) -> dict[Any, int]:

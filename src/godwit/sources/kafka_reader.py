@@ -100,12 +100,12 @@ class RangeReader:
         return sum(self._at.get(r.place) == r.begin for r in ranges)
 
     def follows(self, begins: Mapping[_Place, int]) -> tuple[int, int]:
-        """Count the partitions in which this reader goes on there, and those that it has."""
+        """Return how many partitions this reader can continue at `begins`, and how many it has."""
         there = sum(self._at.get(place) == begin for place, begin in begins.items())
         return there, len(begins.keys() & self._at.keys())
 
     def ahead(self, begins: Mapping[_Place, int]) -> dict[_Place, int] | None:
-        """Collect what has been fetched, without waiting; return the offset after the last message.
+        """Collect fetched messages without waiting; return partition → offset after the last.
 
         Partitions that it does not have yet are fetched from now on.  Returns ``None`` if it is
         somewhere else, or far behind the partitions' ends: then who asks the cluster reads more.
@@ -261,7 +261,7 @@ _lock = threading.Lock()
 def leased_reader(
     settings: KafkaSettings, isolation: str, ranges: Sequence[OffsetRange]
 ) -> Iterator[RangeReader]:
-    """Lend a reader while a split is read: an idle one of the same settings, or a new one."""
+    """Context with a reader for a split: an idle one of the same settings, or a new one."""
     key = (*settings.key, isolation)
     with _lock:
         kept = _readers(key)
@@ -323,7 +323,7 @@ def _readers(key: _Key) -> list[RangeReader]:
 
 
 def close_idle(idle_s: float = IDLE_S) -> None:
-    """Close the kept readers that were of no use for a while."""
+    """Close readers that were idle for `idle_s` seconds."""
     before_s = time.monotonic() - idle_s
     _close(lambda _, reader: reader.idle_since_s <= before_s)
 

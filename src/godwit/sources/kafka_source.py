@@ -129,7 +129,7 @@ class KafkaSource(Source):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set what belongs to this copy alone."""
+        """Initialise the fields that are not pickled."""
         self._admin: ClusterAdmin | None = None
         self._reporter: Consumer | None = None
         self._unreported = ""  # why the group was not told the last time
@@ -187,18 +187,15 @@ class KafkaSource(Source):
             self._look(position)
 
     def start(self) -> Position:
-        """Offsets of all partitions at which a new query begins."""
         with self._explaining("cannot tell where it begins"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
-        """Offsets at which the partitions end now."""
         return self._next_position(position, None, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Offsets up to which an epoch may read, within its limit of rows."""
         limits = [most for most in (limit, self._max_rows) if most is not None]
         return self._next_position(position, min(limits, default=None), until, fetched=True)
 
@@ -212,7 +209,7 @@ class KafkaSource(Source):
         )
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Cut ranges of offsets; refuse those that are gone."""
+        """Divide ranges of offsets; apply ``on_data_loss`` to deleted ones."""
         ranges = [
             OffsetRange(topic, partition, _next(begin, topic, partition), stop)
             for topic, state in end.items()
@@ -408,9 +405,9 @@ class KafkaSource(Source):
         return self._isolation == "read_committed"
 
     def _fetched_ends(self, position: Position) -> dict[tuple[str, int], int] | None:
-        """Return up to where this process has messages; ``None`` if the cluster is to be asked.
+        """Return the ends of the messages fetched so far; ``None`` to ask the cluster.
 
-        It is, now and then, while nothing comes: a connection may have broken.
+        Without new messages the cluster is asked once a second: a connection may be broken.
         """
         begins = {
             (topic, p): _next(position, topic, p)
@@ -478,7 +475,7 @@ class KafkaSource(Source):
         )
 
     def _still_there(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Refuse or leave out offsets that retention has overtaken."""
+        """Raise for, or leave out, offsets that retention has deleted."""
         assert self._admin is not None
         with self._explaining("cannot tell what its topics still have"):
             first = self._admin.beginnings([r.place for r in ranges])
@@ -543,7 +540,7 @@ class KafkaSource(Source):
     def _unreadable(
         self, r: OffsetRange, messages: list[Message], bad: Sequence[tuple[int, str]]
     ) -> Unreadable:
-        """Refuse messages that cannot be read, or leave them out of the rows."""
+        """Raise for messages that cannot be decoded, or return them as `Unreadable`."""
         at, reason = bad[0]
         offset = messages[at].offset()
         what = (

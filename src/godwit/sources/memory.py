@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 
 
 class MemorySource(Source):
-    """Rows that lie in the driver's memory; a split carries its rows.
+    """Source of rows in the driver's memory, which the program adds.
 
-    A position is a number of rows. `gw.sources.memory` makes one.
+    `gw.sources.memory` makes one, and documents the parameters. A position is a number of rows, and
+    a split contains its rows.
+
+    Examples
+    --------
+    >>> numbers = gw.sources.memory("n int")
+    >>> numbers.add([{"n": 1}, {"n": 2}])
+    >>> numbers.latest(numbers.start())
+    2
     """
 
     def __init__(
@@ -44,7 +52,7 @@ class MemorySource(Source):
         return f"<memory source {self._name!r}: {counted(self._count, 'row')}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the rows behind: splits carry theirs."""
+        """Pickle without the rows: splits contain theirs."""
         return {"name": self._name, "schema": self._schema, "max_rows": self._max_rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -53,7 +61,14 @@ class MemorySource(Source):
         )
 
     def add(self, rows: Any) -> None:
-        """Add rows: dicts, tuples, an Arrow table or record batch, or a pandas DataFrame."""
+        """Add rows, from any thread; they are read by the next epoch.
+
+        Parameters
+        ----------
+        rows
+            A list of dicts or tuples, an Arrow table or record batch, or a pandas DataFrame. A
+            column that a dict lacks is null.
+        """
         table = table_of(self._name, rows, self._schema).combine_chunks()
         with self._lock:
             if table.num_rows:
@@ -62,16 +77,14 @@ class MemorySource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the rows in memory."""
         return self._schema
 
     @property
     def identity(self) -> str:
-        """Name of the source, as users gave it."""
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
-        """Refuse to go on after rows that are not there."""
+        """Raise `SourceError` if fewer than `position` rows were added, which a query has read."""
         if position is not None and position > self._count:
             raise SourceError(
                 f"The memory source {self._name!r} has {counted(self._count, 'row')}, and the "
@@ -82,25 +95,21 @@ class MemorySource(Source):
             )
 
     def start(self) -> Position:
-        """Position before the first row."""
         return 0
 
     def end(self, position: Position) -> Position:
-        """Position after the last row that was added."""
         del position
         return self._count
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Position after the rows of the next epoch, within its limit."""
         ends = [self._count]
         ends += [position + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Cut the rows between two positions into ranges of like size."""
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
@@ -127,11 +136,10 @@ class MemorySource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
         with pa.ipc.open_stream(split.payload) as reader:
             for batch in reader:
                 yield batch.select(list(columns))
 
     def lag(self, position: Position) -> Lag:
-        """Count the rows that are not read."""
+        """Return the number of rows after `position`, which are not read yet."""
         return Lag(rows=self._count - position)

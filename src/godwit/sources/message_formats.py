@@ -108,7 +108,6 @@ class BytesMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """One column of bytes."""
         return pa.schema([("value", pa.binary())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -116,7 +115,6 @@ class BytesMessages(MessageFormat):
         return [pa.array(values, pa.binary()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Return the only column as messages."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -132,7 +130,6 @@ class TextMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """One column of text."""
         return pa.schema([("value", pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -140,7 +137,6 @@ class TextMessages(MessageFormat):
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Return the only column as messages."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -188,7 +184,6 @@ class JsonMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Columns to read."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -208,7 +203,6 @@ class JsonMessages(MessageFormat):
         return [columns.field(position) for position in range(len(schema))]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as an object."""
         if not rows.num_columns:
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
@@ -231,7 +225,7 @@ def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
 
 @lru_cache(maxsize=64)
 def _row_type(schema: pa.Schema) -> Any:
-    """Class of the objects of a schema; columns of any name are fields of plain ones."""
+    """Class of a schema's JSON objects: fields f0, f1, ..., in JSON under the columns' names."""
     fields = [(f"f{i}", _json_type(field) | None, None) for i, field in enumerate(schema)]
     names = {f"f{i}": field.name for i, field in enumerate(schema)}
     return msgspec.defstruct("Row", fields, rename=names, gc=False)

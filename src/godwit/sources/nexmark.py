@@ -116,7 +116,6 @@ class NexmarkSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of a stream of NEXMark: persons, auctions or bids."""
         return SCHEMAS[self._kind]
 
     @property
@@ -126,7 +125,7 @@ class NexmarkSource(GeneratedSource):
         return f"nexmark({self._kind}, events_per_second={self._events_per_s:g}, {options})"
 
     def _there(self, start_us: int) -> int:
-        """Return how many rows there are now: those of the events that have happened."""
+        """Return the number of rows of the events that have happened by now."""
         most = (1 << 62) if self._num_rows is None else self._num_rows
         if not self._paced:
             return most
@@ -146,7 +145,6 @@ class NexmarkSource(GeneratedSource):
     def generate(
         self, numbers: Numbers, start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
-        """Generate the events of these numbers."""
         events = _Events(
             _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
         )
@@ -189,7 +187,10 @@ class _Events:
         return self.events // _CYCLE * 3 + np.clip(self.events % _CYCLE - 1, -1, 2)
 
     def person(self, what: str, hot: int) -> Numbers:
-        """Draw a person: a hot one as a rule, else one of those who are active."""
+        """Draw a person for each event: a hot one but for one draw in `hot`, else any active one.
+
+        `what`: the column, which seeds the draw and tells bidders from sellers.
+        """
         last = self.last_person()
         active = np.minimum(last + 1, _ACTIVE_PERSONS)
         any_of = last + 1 - active + self.below(f"{what}.any", active + _ID_LEAD)

@@ -77,11 +77,9 @@ class ProtobufMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
-        """The message's fields."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
-        """Read messages."""
         read = _class(self._files, self._name).FromString
         place = _place_in_file(_descriptor(self._files, self._name))
         messages: list[Any] = []
@@ -99,7 +97,6 @@ class ProtobufMessages(MessageFormat):
         ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
-        """Write each row as a message."""
         make = _class(self._files, self._name)
         begin = b""
         if self._framed:
@@ -188,7 +185,7 @@ def _zigzag(number: int) -> bytes:
 
 
 def _after_place(value: bytes, place: list[int]) -> bytes:
-    """Return what comes after the framing of a message of the right type."""
+    """Return the payload after the framing; raise if the message index differs."""
     _, begin = unframed(value)
     for expected in (_place_bytes(place), b"\2\0" if place == [0] else _place_bytes(place)):
         if value.startswith(expected, begin):

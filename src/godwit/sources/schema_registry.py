@@ -42,14 +42,14 @@ def schema_text(schema: object) -> str:
 
 @lru_cache(maxsize=4096)
 def schema_of_id(registry: str, schema_id: int) -> str:
-    """Ask a registry for the schema of an id."""
+    """Request the schema of an id from a registry."""
     answer = _ask(registry, f"schemas/ids/{schema_id}", None)
     return str(answer["schema"])
 
 
 @lru_cache(maxsize=256)
 def registered_id(registry: str, subject: str, schema: str) -> int:
-    """Ask a registry for the id that a schema has under a subject."""
+    """Request the id of a schema under a subject from a registry."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}"
     return int(_ask(registry, path, {"schema": schema})["id"])
 

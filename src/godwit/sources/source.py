@@ -1,19 +1,21 @@
-"""The contract of a source: positions on the driver, splits that any process can read.
+"""The contract of a source: the driver keeps positions, and any process reads splits.
 
-A position says how far a query has read. It is a plain value, goes into the commit record of the
-epoch that read up to it, and is the only log there is: after a crash the query goes on from the
-position of its last committed epoch. For every epoch the driver asks the source how far it may go
-(`Source.latest`), cuts what lies between the two positions into splits (`Source.splits`), and any
-process reads these (`Source.read`), perhaps several times, in any order, and at once.
+A position is how far a query has read, such as an offset for each partition. It is a plain value in
+the commit record of the epoch that read up to it, and there is no other log: after a crash the
+query goes on from the position of its last committed epoch. For every epoch the driver asks the
+source how far the epoch may read (`Source.latest`), and divides the rows between the two positions
+into splits (`Source.splits`). Any process may read a split (`Source.read`), several times, in any
+order, and concurrently.
 
-*The rule*: the same split gives the same rows, in the same order, or raises. What lies between two
-positions may be read again after an executor is lost, while other lanes have rows of the first
-attempt; a source that cannot give them again says so by an error.
+*The rule*: the same split gives the same rows, in the same order, or an error. After an executor is
+lost, its splits are read again while other lanes have rows of the first attempt; a source that
+cannot give the same rows again has to raise.
 
-A source's life: it is made with configuration only, and touches nothing. `Source.open` looks at
-what it reads, on the driver. The methods that follow are called by one thread, on the driver, but
-for `Source.read`, which is called on a copy of the source in any process, one that was never opened
-too. `Source.close` ends it. Where a process starts the same flow again, it is opened again.
+Life cycle: a source is constructed with its configuration, without access to the data.
+`Source.open` accesses it, on the driver. All other methods are called by one thread on the driver,
+except `Source.read`, which is called on pickled copies of the source in other processes, without
+`open`. `Source.close` is called last. If the same flow is started again in one process, the source
+is opened again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Position: TypeAlias = Any
-"""Progress in a source: numbers, text, bytes, ``None``, and lists and dicts of them."""
+"""Progress in a source: a number, text, bytes, ``None``, or lists and dicts of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +42,27 @@ class Split:
     Attributes
     ----------
     rows
-        How many rows it has; ``None`` if that is not known before it is read.
+        Number of rows; ``None`` if it is not known before reading.
     size_bytes
-        About how many bytes they take where they are stored; ``None`` if that is not known. Few
-        rows and bytes are read on the driver, which spares the epoch a job.
+        Approximate number of stored bytes; ``None`` if unknown. An epoch with few rows and bytes is
+        read on the driver, which saves a Spark stage.
     what
-        What it is called in errors and plans, such as a file and its row groups.
+        Text for errors and plans, such as a file and its row groups.
     payload
-        What `Source.read` needs to find the rows; anything that can be pickled.
+        Any picklable value by which `Source.read` finds the rows.
     arrived_us
-        When parts of its rows, of like size, arrived at the source, in microseconds of Unix time,
-        such as the times at which its files were written; empty if that is not known, or a column
-        says it (`Source.arrival_time`). Latency is measured from it.
+        Arrival times of equally large parts of the rows, in microseconds of Unix time, such as the
+        modification times of its files, from which latency is measured. Empty if they are unknown,
+        or in a column (`Source.arrival_time`).
     exact
-        Whether it has `rows` rows exactly; ``False``: that many at most, as between two offsets of
-        a log that has gaps.
+        ``True``: the split has exactly `rows` rows; ``False``: at most, as between two offsets of a
+        log with gaps.
+
+    Examples
+    --------
+    >>> split = gw.sources.Split(rows=2, size_bytes=16, what="numbers 0 to 1", payload=(0, 2))
+    >>> split.what
+    'numbers 0 to 1'
     """
 
     rows: int | None
@@ -67,17 +75,22 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Distance between a query and the end of a source.
+    """Lag of a query behind the end of a source.
 
     Attributes
     ----------
     rows
-        Rows that are there and have not been read; ``None`` if unknown.
+        Number of available rows that are not read yet; ``None`` if unknown.
     size_bytes
-        Bytes of them; ``None`` if unknown.
+        Stored bytes of these rows; ``None`` if unknown.
     oldest_us
-        When the oldest of them arrived, in microseconds of Unix time; ``None`` if there are none or
-        that is unknown.
+        Arrival time of the oldest of these rows, in microseconds of Unix time; ``None`` if there
+        are none, or it is unknown.
+
+    Examples
+    --------
+    >>> gw.sources.Lag(rows=120, oldest_us=1_700_000_000_000_000).rows
+    120
     """
 
     rows: int | None = None
@@ -87,21 +100,28 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """Rows of a split that could not be read, and are left out of its rows.
+    """Rows of a split that could not be read; `Source.read` yields this in their place.
 
-    They are counted, by an event and a metric, and go to `Source.rejects` with their epoch.
+    They are counted in an event and a metric, and written with their epoch to the sink
+    `Source.rejects`, if there is one.
 
     Attributes
     ----------
     rows
-        What is known of each, in the columns of `Source.unreadable`.
+        One row for each, such as its bytes and the error, with the columns of `Source.unreadable`.
+
+    Examples
+    --------
+    >>> rejected = pa.record_batch({"line": ["{"], "reason": ["no JSON"]})
+    >>> gw.sources.Unreadable(rows=rejected).rows.num_rows
+    1
     """
 
     rows: pa.RecordBatch
 
 
 def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
-    """Refuse what a user says of rows that cannot be read, if it means nothing."""
+    """Raise `InvalidFlowError` if `on_bad` is unknown, or does not fit `rejects`."""
     if on_bad not in {"refuse", "skip", "divert"}:
         raise InvalidFlowError(
             f"{where}: on_bad={on_bad!r} is not known.",
@@ -115,18 +135,41 @@ def check_on_bad(where: str, on_bad: str, rejects: object) -> None:
 
 
 class Source(ABC):
-    """Rows that arrive, for ``flow.source(name, source)``.
+    """Base class of sources for ``flow.source(name, source)``; derive from it to write your own.
 
     Attributes
     ----------
     arrival_time
-        Name of the timestamp column that says when a row arrived at the source, such as a broker's
-        timestamp; ``None`` if there is none. Latency is measured from it.
+        Name of the timestamp column with a row's arrival time at the source, such as a broker's
+        timestamp, from which latency is measured; ``None`` if there is none.
     unreadable
-        Columns of rows that could not be read, where it may yield `Unreadable` in their place.
+        Columns of `Unreadable.rows`; ``None`` if `read` never yields `Unreadable`.
     rejects
-        Sink of those rows; ``None``: they are counted only. Of the driver's source alone: copies
+        Sink of unreadable rows; ``None``: they are only counted. Used on the driver only, so copies
         that read splits need not have it.
+
+    Examples
+    --------
+    >>> class Numbers(gw.sources.Source):
+    ...     schema = pa.schema([("n", pa.int64())])
+    ...     identity = "numbers"
+    ...     def start(self):
+    ...         return 0
+    ...     def latest(self, position, *, limit=None, until=None):
+    ...         end = 100 if until is None else until
+    ...         return end if limit is None else min(end, position + limit)
+    ...     def splits(self, begin, end, parallelism):
+    ...         size = end - begin
+    ...         payload = (begin, end)
+    ...         split = gw.sources.Split(rows=size, size_bytes=8 * size, what="n", payload=payload)
+    ...         return [split] if size else []
+    ...     def read(self, split, columns):
+    ...         yield pa.record_batch({"n": list(range(*split.payload))})
+    >>> flow = gw.Flow("numbers")
+    >>> numbers = flow.source("numbers", Numbers()).key_by("n").compute(times=gw.count())
+    >>> flow.sink("numbers", numbers, gw.sinks.noop())
+    >>> gw.testing.run(flow).rows("numbers").num_rows
+    100
     """
 
     arrival_time: str | None = None
@@ -136,100 +179,103 @@ class Source(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Columns of the rows. Known without touching anything, or looked up once."""
+        """Columns of the rows: known from the configuration, or read from the data once."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Name of the data it reads, as users say it, without secrets; the same over restarts.
+        """Text that names the data it reads, without secrets; the same after a restart.
 
-        A checkpoint's position counts for a source of the same identity alone: another directory,
-        topic or seed is refused at the start.
+        A position in a checkpoint is valid only for a source of the same identity, such as the same
+        directory or topic; with another one the start fails.
         """
 
     def open(self, position: Position | None) -> None:  # noqa: B027  many have nothing to do here
-        """Prepare to be asked, on the driver; raise if what it reads is not there.
+        """Prepare for reading, on the driver; raise if the data does not exist.
 
-        `position` is that of the last committed epoch, ``None`` where none is: a position that the
-        source cannot go on from is refused here.
+        `position` is that of the last committed epoch; ``None`` in a new query. Raise if the source
+        cannot go on from it.
         """
 
     @abstractmethod
     def start(self) -> Position:
-        """Return the position before the first row that a new query is to read."""
+        """Return the first position of a new query: before the first row to read."""
 
     @abstractmethod
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return how far an epoch that begins at `position` may read.
+        """Return the position up to which an epoch that begins at `position` may read.
 
         Parameters
         ----------
         position
-            Where it begins.
+            Position at which the epoch begins.
         limit
-            Rows at most, as near as the source can tell; ``None``: as its own settings say.
+            Maximum rows of the epoch, as exactly as the source can keep it, in addition to the
+            source's own limits; ``None``: only the latter apply.
         until
-            Do not go beyond this earlier result of `end` or `latest`: where a query that ends with
-            what was there when it began is to end.
+            Position not to exceed, an earlier result of `end` or `latest`: with ``availableNow``,
+            the end of the input at the start of the query.
 
         Returns
         -------
         Position
-            `position` itself, an equal value, if there is nothing to read.
+            A position at or after `position`; equal to it if there are no rows to read.
         """
 
     def end(self, position: Position) -> Position:
-        """Return how far the rows reach that are there now, whatever limits the source has.
+        """Return the position after the last row that is available now, ignoring all limits.
 
-        Where a query that has read up to `position` and ends with what is there now is to end. By
-        default what `latest` says, which suits sources that have no limits of their own.
+        A query with ``availableNow`` that has read up to `position` ends there. By default the
+        result of `latest`, which suits sources that have no limits of their own.
         """
         return self.latest(position)
 
     def precedes(self, position: Position, other: Position) -> bool:
-        """Return whether rows before `other` would be read again from `position` on.
+        """Return whether `position` is before `other`.
 
-        A query refuses `latest` and `end` that go back behind what it has read, since those rows
-        would be processed twice. By default numbers are compared; of other positions nothing is
-        known, and `False` returned.
+        A query fails if `latest` or `end` returns a position before the one that it has read up to,
+        since rows would be processed twice. By default numbers are compared; for other positions
+        the result is `False`.
         """
         return _is_number(position) and _is_number(other) and position < other
 
     @abstractmethod
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Cut the rows between two positions into about `parallelism` splits of like size.
+        """Divide the rows from `begin` to `end` into about `parallelism` splits of equal size.
 
-        All rows are in exactly one split. Order counts: rows of an earlier split are older.
+        Every row is in exactly one split. Rows of an earlier split come first in arrival order.
         """
 
     @abstractmethod
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split, with these columns in this order, in types of the schema.
+        """Yield the rows of a split: only these columns, in this order, of the schema's types.
 
-        Where the user wants to go on without rows that cannot be read, it yields `Unreadable` for
-        these, the same ones each time.
+        For rows that cannot be read it raises, or, if the user chose to skip or divert them, yields
+        `Unreadable` in their place, the same each time.
         """
 
     def lag(self, position: Position) -> Lag:
-        """Return how far a query that has read up to `position` is behind."""
+        """Return the lag of a query that has read up to `position`; by default all unknown."""
         del position
         return Lag()
 
     def committed(self, position: Position) -> None:  # noqa: B027  many have nothing to do here
-        """React to a commit: everything up to `position` is processed for good.
+        """React to a commit; all rows up to `position` are processed and committed.
 
-        Called after every commit, and again at a restart. What it tells others, such as a consumer
-        group, is for their eyes alone: a query goes on from its own record.
+        Called after each commit that advanced the position, and once more at a restart. A source
+        may report progress here, such as offsets of a consumer group, for monitoring: a query
+        always resumes from its checkpoint. An exception is announced as an event, and the query
+        goes on.
         """
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return a position for people, in few short values, as ``godwit checkpoint`` shows it."""
+        """Return a position as a few short values, to be shown by ``godwit checkpoint``."""
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Release what `open` has opened. Called also after an error; again, it does nothing."""
+        """Release what `open` acquired, after an error too. A second call must do nothing."""
 
 
 def _is_number(position: Position) -> bool:

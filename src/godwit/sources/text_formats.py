@@ -59,7 +59,6 @@ class _TextFormat(FileFormat):
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
-        """Size of the file in bytes: offsets are bytes of the file."""
         del layout
         return file.size
 
@@ -126,7 +125,7 @@ class _TextFormat(FileFormat):
     def _readable(
         self, text: bytes, parse: Callable[[bytes], pa.Table], *, halved: bool = False
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Parse lines; where those are left out that cannot be, find them by halves."""
+        """Parse lines; with bad lines to be skipped, find these by bisection."""
         if self._is_blank(text):
             return
         try:
@@ -182,7 +181,7 @@ def _line_from(stream: Any, offset: int, size: int) -> int:
 
 
 def _whole_lines(stream: Any, length: int | None) -> Iterator[bytes]:
-    """Read so many bytes (``None``: all; -1: all at once) in blocks that end with a line."""
+    """Yield `length` bytes (``None``: all; -1: all in one block) in blocks of whole lines."""
     if length == -1:
         if block := stream.read():
             yield block
@@ -209,13 +208,11 @@ class JsonFormat(_TextFormat):
     name = "JSON"
 
     def _infer(self, block: bytes) -> pa.Schema:
-        """Infer a schema from lines of JSON."""
         return _parsed_json(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
-        """Yield the rows of the lines of a byte range."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(

@@ -32,7 +32,7 @@ class EntryRange:
 
     @property
     def rest(self) -> EntryRange:
-        """The range after this one."""
+        """Return the range of event times after this one."""
         return EntryRange(column=self.column, first=self.end)
 
     def rows_of(self, image: TableImage, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -45,7 +45,7 @@ class EntryRange:
         return np.flatnonzero(self._inside(event_times))
 
     def _inside(self, event_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which event times lie in the range."""
+        """Return a mask of event times that are in the range."""
         inside: npt.NDArray[np.bool_] = (event_times >= self.first) & (event_times < self.end)
         return inside
 
@@ -112,7 +112,7 @@ class Changes:
         ends: npt.NDArray[np.int64],
         epochs: npt.NDArray[np.int64],
     ) -> Changes:
-        """Return the changes of some rows."""
+        """Return the changes of selected rows."""
         which = pa.array(rows)
         return Changes(
             key_groups=key_groups,

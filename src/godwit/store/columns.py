@@ -141,7 +141,7 @@ class Column(ABC):
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
-        """Turn an Arrow array into what the column stores; nulls become zero or empty.
+        """Encode an Arrow array as the column stores it; nulls become zero or empty.
 
         Fixed-width values without nulls are not copied.
 
@@ -162,7 +162,7 @@ class Column(ABC):
 
     @abstractmethod
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
-        """Compare the values of `rows` with others one by one; any result where a row is -1."""
+        """Compare the values of `rows` with encoded ones; for row -1 the result is undefined."""
 
     @abstractmethod
     def append(self, first: int, encoded: Encoded) -> None:
@@ -170,7 +170,7 @@ class Column(ABC):
 
     @abstractmethod
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Write a state column's values, over earlier ones."""
+        """Overwrite a state column's values in these rows."""
 
     @abstractmethod
     def lengths(self, rows: Rows) -> Rows | None:
@@ -369,7 +369,6 @@ class _VariableColumn(Column):
         return Encoded(_as_large_binary(array), nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
-        """Build an Arrow array of the column's type."""
         values = encoded.values
         _, offsets, heap = values.buffers()
         heap = pa.py_buffer(b"") if heap is None else heap
@@ -422,7 +421,7 @@ class _VariableColumn(Column):
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
-        """Append entries, and let rows refer to them; the old ones become garbage."""
+        """Append entries and point the rows at them; their old entries become garbage."""
         assert self._refs is not None
         first = self._words[ENTRIES] + 1  # entry 0 stays empty
         self._words[LIVE] -= int(self.lengths(rows).sum())

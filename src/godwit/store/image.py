@@ -168,7 +168,7 @@ class TableImage:
 
     @property
     def damaged(self) -> bool:
-        """Return whether a reader has found the table damaged."""
+        """Return whether the table was marked as damaged by a reader."""
         return self._head[DAMAGED] != 0
 
     @damaged.setter
@@ -181,12 +181,17 @@ class TableImage:
         return int(self._head[REWRITTEN])
 
     @property
+    def extent(self) -> tuple[int, ...]:
+        """Rewrites, rows and slots: while these are unchanged, so is the result of a `search`."""
+        return self.rewritten, self.used, self.slots
+
+    @property
     def columns(self) -> tuple[Column, ...]:
         """Key columns, then state columns."""
         return self.keys + self.values
 
     def entries(self, number: int) -> tuple[int, int, int]:
-        """Entries of a state column, bytes of a column's entries, and bytes of the live ones."""
+        """Return a column's number of entries, their bytes, and the bytes of live ones."""
         words = own_words(self._head, number)
         return words[ENTRIES], words[HEAP], words[LIVE]
 
@@ -235,7 +240,7 @@ class TableImage:
             raise IndexError("A slot of the index names a row that is not there.")
 
     def _index(self, slots: int) -> HashIndex:
-        """Hash index of so many slots."""
+        """Return the hash index with `slots` slots."""
         return HashIndex(self.layout.index_slots(self._memory, slots))
 
     def _differing(self, rows: Rows, keys: tuple[Encoded, ...]) -> Rows:
@@ -266,7 +271,7 @@ class TableImage:
         )
 
     def enlarge_index(self, slots: int) -> None:
-        """Change to an index of so many slots, already allocated."""
+        """Rebuild the index with `slots` slots, whose space is already allocated."""
         if self.slots:
             self._index(slots).take_over(self.layout.index_slots(self._memory, self.slots))
         self._head[SLOTS] = slots
@@ -412,7 +417,7 @@ class KeyHasher:
         return hashes
 
     def _multipliers(self, column: int, words: int) -> UInt64Array:
-        """Two secret numbers for each of the first `words` words of a column, and one before."""
+        """Return secret multipliers of a column: one, then two for each of `words` words."""
         count = max(_FEW_WORDS, 1 << (words - 1).bit_length())
         return _multipliers(self._secret, column, count)
 

@@ -79,8 +79,7 @@ class HashIndex:
     def following(self, hashes: UInt64Array, at: Rows) -> tuple[Rows, Rows]:
         """Find the next candidates, after slots `at` whose rows had other keys.
 
-        `hashes`: shape ``(n,)``.
-        `at`: shape ``(n,)``: slots of the candidates that were turned down.
+        `hashes`: shape ``(n,)``. `at`: shape ``(n,)``: slots of the candidates with other keys.
         """
         at, rows = at.copy(), np.full(len(at), -1, np.int64)
         self._walk(hashes & _TAG_MASK, at, rows, np.arange(len(at)))

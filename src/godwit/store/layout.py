@@ -270,7 +270,7 @@ def _shape(section: Section, capacity: Capacity, column: int) -> tuple[int, ...]
 
 
 def _place_bytes(section: Section) -> int:
-    """Bytes of one place in a section."""
+    """Return the bytes per row of a section."""
     return section.dtype.itemsize * (1 if section.width is None else section.width)
 
 

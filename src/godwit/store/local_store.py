@@ -29,7 +29,7 @@ from godwit.store.changes import Changes, EntryRange
 from godwit.store.table import StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from godwit.store.columns import StateSchema
 
@@ -62,7 +62,7 @@ class LocalState:
     ) -> npt.NDArray[np.int64]:
         """Find the tables that hold key groups, dropping damaged ones; return the versions.
 
-        Returns the version of each of `key_groups`: -1 where there is none here.
+        Returns the version of each of `key_groups`: -1 for one that has no copy here.
         """
         versions = np.full(len(key_groups), -1, np.int64)
         tables = np.full(len(key_groups), -1, np.int32)
@@ -86,7 +86,7 @@ class LocalState:
         versions: npt.NDArray[np.int64],
         tables: npt.NDArray[np.int32],
     ) -> None:
-        """Look for key groups in one table; record those at a newer version."""
+        """Look for key groups in one table; record those that have a newer version there."""
         at = np.flatnonzero(which)
         present = self._table(number).refresh(key_groups[at])
         newer = present > versions[at]
@@ -95,7 +95,7 @@ class LocalState:
     def prior(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look keys up, and copy their state out.
+        """Look up keys, and return copies of their state.
 
         `key_groups`: shape ``(n,)``: the key group of each.
         Returns known: shape ``(n,)``: whether the key has state; values: n rows of state columns:
@@ -132,10 +132,39 @@ class LocalState:
             or [self._new_table(0).scan(np.empty(0, np.int64))]
         )
 
-    def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
-        """Copy whole key groups out while lanes may write them.
+    def select(
+        self,
+        key_groups: KeyGroups,
+        columns: Sequence[int],
+        part: EntryRange,
+        choose: Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]],
+    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
+        """Copy out hashes, key columns and state columns of chosen entries of a range.
 
-        `key_groups`: which, ascending.  One that is not here any more is left out.
+        They are in the order in which `choose` is given `columns`, which are of 64 bits, key
+        columns counted first; it is asked once for all tables.
+        """
+        tables = [
+            (table, key_groups[which])
+            for table, which in self._by_table(self._table_of[key_groups])
+        ] or [(self._new_table(0), key_groups[:0])]
+        found = [table.rows_of(of_table, columns, part) for table, of_table in tables]
+        parts = [values for _, values in found]
+        chosen = choose([np.concatenate(column) for column in zip(*parts, strict=True)])
+        ends = np.cumsum([len(rows) for rows, _ in found])[:-1]
+        entries = [
+            table.entries(rows[mask])
+            for (table, _), (rows, _), mask in zip(
+                tables, found, np.split(chosen, ends), strict=True
+            )
+        ]
+        hashes, keys, values = zip(*entries, strict=True)
+        return np.concatenate(hashes), pa.concat_batches(keys), pa.concat_batches(values)
+
+    def copy_out(self, key_groups: KeyGroups) -> Iterator[Changes]:
+        """Yield copies of whole key groups, while lanes may write them.
+
+        `key_groups`: ascending. One that was dropped meanwhile is left out.
         """
         for table, which in self._by_table(self._table_of[key_groups]):
             copied = table.copy_out(key_groups[which])
@@ -189,8 +218,8 @@ class LocalState:
     def expire(self, key_groups: KeyGroups, part: EntryRange) -> None:
         """Delete a range of entries of some key groups.
 
-        What stays or comes back does no harm, so this is done once for every part and key group:
-        of a process's lanes each has its own.
+        It is best effort: entries that remain do no harm. So it is done once per part and key
+        group.
         """
         if part != self._expired:
             self._expired, self._without[:] = part, False
@@ -221,7 +250,7 @@ class LocalState:
             yield self._table(number), np.flatnonzero(tables == number)
 
     def _table(self, number: int) -> StateTable:
-        """Return the table of a number, made on first use."""
+        """Return the table with a number, creating its object on first use."""
         table = self._tables.get(number)
         if table is None:
             table = self._tables[number] = self._new_table(number)
@@ -255,7 +284,7 @@ class LocalState:
             fcntl.lockf(fd, fcntl.LOCK_UN, 1, number)
 
     def _lock_file(self) -> int:
-        """File descriptor of the lock, opened anew if the directory was removed."""
+        """Return the lock's file descriptor, reopened if the directory was removed."""
         if self._fd is not None and os.fstat(self._fd).st_nlink:
             return self._fd
         if self._close is not None:  # the whole directory was removed, and the lock file with it

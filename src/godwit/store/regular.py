@@ -58,7 +58,7 @@ def word_at(values: FixedWidth, at: int, dtype: str) -> npt.NDArray[Any]:
 
 
 def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return some rows of a batch, as `pyarrow.RecordBatch.take` does."""
+    """Return selected rows of a batch, as `pyarrow.RecordBatch.take` does."""
     which = pa.array(rows)
     columns = [_taken(column, rows, which) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -31,6 +31,7 @@ import os
 import stat
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,17 +52,45 @@ from godwit.store.index import slots_for
 from godwit.store.layout import MAX_ROWS, Capacity, capacity_in, layout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from godwit.store.changes import EntryRange
     from godwit.store.columns import Rows, StateSchema
     from godwit.store.image import Upserts
+    from godwit.store.index import UInt64Array
 
 _T = TypeVar("_T")
 KeyGroups = npt.NDArray[np.int64]
+_REMEMBERED_ROWS = 1 << 20  # of the last search, until what it found is changed
 _COPIED_ROWS = 1 << 17  # at a time, so that making a table anew takes little memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """A search of the index, and its result: good for as long as no row was added.
+
+    An epoch's changes are applied in the next one, to the keys that it has looked up.
+    """
+
+    keys: pa.RecordBatch
+    file: weakref.ref[TableFile]  # which may be gone: then nothing keeps its blocks
+    extent: tuple[int, ...]  # of the index when it was searched
+    found: tuple[Rows, UInt64Array, Rows]  # see `TableImage.search`
+
+    def found_by(
+        self, keys: pa.RecordBatch, file: TableFile
+    ) -> tuple[Rows, UInt64Array, Rows] | None:
+        """Return the cached result of a search for these keys; ``None`` if it may be outdated."""
+        if file is not self.file() or file.image.extent != self.extent:
+            return None
+        # Arrow compares floats by value, tables by their bits.
+        same = all(
+            ours.equals(theirs) and not pa.types.is_floating(ours.type)
+            for ours, theirs in zip(self.keys.columns, keys.columns, strict=True)
+        )
+        return self.found if same else None
 
 
 class StateTable:
@@ -83,6 +112,7 @@ class StateTable:
         self.schema, self.num_key_groups = schema, num_key_groups
         self._path, self._lock = path, lock
         self._file: TableFile | None = None
+        self._last_search: _Search | None = None
 
     @property
     def _image(self) -> TableImage:
@@ -127,7 +157,7 @@ class StateTable:
         return self._image.versions[key_groups]
 
     def _mask(self, key_groups: KeyGroups) -> npt.NDArray[np.bool_]:
-        """Mask of some key groups."""
+        """Return a mask of these key groups."""
         mask = np.zeros(self.num_key_groups, np.bool_)
         mask[key_groups] = True
         return mask
@@ -178,10 +208,14 @@ class StateTable:
         Returns row of each key, -1 where it has no state.  Keys are compared value for value
         (floats by bits, null equal to null), never by hash alone.
         """
-        image = self._image
-        return self._guarded(
-            lambda: image.live_only(image.search(image.encode_keys(keys), keys.num_rows)[0])
-        )
+        image, file, extent = self._image, self._file, self._image.extent
+        found = self._guarded(lambda: image.search(image.encode_keys(keys), keys.num_rows))
+        self._last_search = None
+        if file is not None and keys.num_rows <= _REMEMBERED_ROWS:
+            self._last_search = _Search(
+                keys=keys, file=weakref.ref(file), extent=extent, found=found
+            )
+        return image.live_only(found[0])
 
     def read(self, rows: Rows) -> pa.RecordBatch:
         """Copy out the state of `rows` from `find`; zero or empty where a row is -1."""
@@ -221,6 +255,31 @@ class StateTable:
             self._drop_unfinished()
             return self.scan(key_groups[self.versions(key_groups) >= 0])
 
+    def rows_of(
+        self, key_groups: KeyGroups, columns: Sequence[int], part: EntryRange
+    ) -> tuple[Rows, list[npt.NDArray[np.int64]]]:
+        """Return the rows of a range of entries, and columns of 64 bits of them."""
+        image = self._image
+
+        def gather() -> tuple[Rows, list[npt.NDArray[np.int64]]]:
+            rows = part.rows_of(image, image.rows_of(self._mask(key_groups)))
+            values = (image.columns[column].gather(rows).values for column in columns)
+            return rows, [of_rows.view(np.int64) for of_rows in values]
+
+        return self._guarded(gather)
+
+    def entries(self, rows: Rows) -> tuple[npt.NDArray[np.int64], pa.RecordBatch, pa.RecordBatch]:
+        """Copy out hashes, key columns and state columns of rows."""
+        image, schema = self._image, self.schema
+        gathered = self._guarded(lambda: image.gather(rows))
+        keys = [c.decode(e) for c, e in zip(image.keys, gathered.keys, strict=True)]
+        values = [c.decode(e) for c, e in zip(image.values, gathered.values, strict=True)]
+        return (
+            gathered.hashes,
+            pa.RecordBatch.from_arrays(keys, schema=schema.keys),
+            pa.RecordBatch.from_arrays(values, schema=schema.values),
+        )
+
     def least(self, key_groups: KeyGroups, column: int, after: int) -> int:
         """Minimum above `after` in a column of integers, key columns counted first."""
         image = self._image
@@ -235,11 +294,11 @@ class StateTable:
     def apply(self, changes: Changes, before: npt.NDArray[np.int64]) -> None:
         """Apply changes of committed epochs that are not applied yet.
 
-        `changes`: one epoch's changes of each key group.  Epochs without any may be left out.
+        `changes`: one epoch's changes of each key group. Epochs without changes may be left out.
         Raises `EpochFailedError` if a key group was dropped since the last `refresh`, so that
-        these changes have nothing to go on: refresh, and bring it forward from the checkpoint.
-        Raises `StateEncodingError` if the batches do not fit the schema, or one another, or are too
-        large for one table.
+        changes cannot be applied: refresh, and load it from the checkpoint. Raises
+        `StateEncodingError` if the batches do not fit the schema, or one another, or are too large
+        for one table.
         """
         changes.check(self.schema, str(self._path))
         with self._lock():
@@ -311,7 +370,10 @@ class StateTable:
             self._guarded(lambda: self._write_guarded(changes, whole=whole))
 
     def _write_guarded(self, changes: Changes, *, whole: bool) -> None:
-        """Apply changes in place, or in a larger copy if there is no room."""
+        """Apply changes in place, or in a larger copy if there is no room.
+
+        `whole`: the changes replace all entries of their key groups.
+        """
         image = self._image
         upserts, removals = changes.encode(image)
         if self._file is not None and self._put(
@@ -340,7 +402,11 @@ class StateTable:
     ) -> bool:
         """Write in place, growing the file if that suffices; return whether it did."""
         image, key_groups = file.image, changes.key_groups
-        rows, hashes, at = image.search(upserts.keys, len(upserts.hashes))
+        last, self._last_search = self._last_search, None
+        found = None
+        if last is not None and removals is None:
+            found = last.found_by(changes.keys, file)
+        rows, hashes, at = found or image.search(upserts.keys, len(upserts.hashes))
         fresh = upserts.where(rows < 0)
         room = grown_room(image, upserts, fresh)
         if room is None:
@@ -383,7 +449,7 @@ class StateTable:
     def _copy_alive(
         self, upserts: Upserts, fresh: Upserts | None, left: KeyGroups | None = None
     ) -> TableFile:
-        """Copy live rows into a new file with room for `upserts`; leave key groups out."""
+        """Copy live rows, but those of `left`, into a new file with room for `upserts`."""
         source = self._image
         room = room_for(source, upserts, fresh)
         new = create_file(
@@ -454,7 +520,7 @@ class TableFile:
         return os.fstat(self._fd).st_size == self.image.layout.file_bytes
 
     def grow(self, room: Capacity, slots: int) -> None:
-        """Extend the table to `room`, and its index to at least so many slots."""
+        """Extend the table to `room`, and its index to at least `slots` slots."""
         image = self.image
         if room != image.room:
             self.allocate(image.layout.extents(image.room, room))
@@ -562,12 +628,12 @@ def _mapped(fd: int, size: int, schema: StateSchema, num_key_groups: int) -> Tab
 
 
 def identity_of(status: os.stat_result) -> FileIdentity:
-    """Return the identity of a file, by which a successor at the same path is told from it."""
+    """Return the identity of a file, which differs from that of a later file at the same path."""
     return status.st_dev, status.st_ino
 
 
 def _storage_full(error: OSError, path: Path, size: int) -> OSError | StorageFullError:
-    """Return the error to raise for one of the file system's."""
+    """Return `StorageFullError` if a file system's error means a full disk, else the error."""
     if error.errno not in _FULL:
         return error
     return StorageFullError(
@@ -669,7 +735,7 @@ def _needed_places(
 
 
 def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
-    """Return whether there is room for what is needed."""
+    """Return whether `room` suffices for `needed`."""
     return room.rows >= needed.rows + spare_rows and all(
         entries >= needed_entries and heap >= needed_heap
         for (entries, heap), (needed_entries, needed_heap) in zip(
@@ -679,7 +745,7 @@ def _covers(room: Capacity, needed: Capacity, *, spare_rows: int = 0) -> bool:
 
 
 def _check_limit(needed: int, limit: int, what: str) -> None:
-    """Refuse a table beyond what its format can address."""
+    """Raise if a table exceeds the limit of its format; `what`: name of the figure."""
     if needed > limit:
         raise StateEncodingError(
             f"One lane's table would hold {needed} {what}; the local store holds at most {limit}.",

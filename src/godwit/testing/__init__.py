@@ -25,3 +25,7 @@ from godwit.testing.flows import Run, cluster, run
 from godwit.testing.functions import Processed, process
 
 __all__ = ["Processed", "Run", "check_source", "cluster", "process", "run", "stream"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from godwit.adapt.spreading import change_by_hand, orders_of
 from godwit.api.flow import LogicalFlow
 from godwit.api.stand_in import is_stand_in, map_rows
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage, LocalStorage, PosixDisk
 from godwit.cluster.local.run import LocalRows, LocalRun, rows_of
-from godwit.cluster.local.sources import check_sources, epochs_of, lane_inputs, table_of
+from godwit.cluster.local.sources import check_loops, check_sources, epochs_of, lane_inputs
+from godwit.columns.tables import table_of
 from godwit.columns.types import to_schema
 from godwit.engine.outcomes import state_bytes
 from godwit.engine.settings import Lanes
-from godwit.engine.state_view import NoStateError, view_state
 from godwit.migration import Bounds, MigrationRequested, Strategy
 from godwit.migration.placement import shown_assignments, with_newcomers
 from godwit.model import events
@@ -66,7 +67,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class _QuickDisk(PosixDisk):
-    """A disk whose files need not survive a loss of power."""
+    """Storage without fsync, since tests need not survive a power failure."""
 
     def sync(self, descriptor: int) -> None:
         """Do nothing."""
@@ -90,50 +91,59 @@ def run(
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
 ) -> Run:
-    """Play a flow over some rows, in this process and without Spark.
+    """Run a flow over given rows, in this process and without Spark; for tests.
 
     Parameters
     ----------
     flow
-        The flow. Its sources are stand-ins (`stream`), sources of Godwit's own, or DataFrames, of
-        which only the columns are looked at; maps over DataFrames need a session.
+        The flow. Its sources are stand-ins (`gw.testing.stream`), Godwit's own sources, or
+        DataFrames, of which only the columns are used; maps over DataFrames need a Spark session.
     inputs
-        Source → its rows: a list of dicts, an Arrow table or record batch, or a pandas DataFrame,
-        all in one epoch; or a list of these, one for each epoch. ISO 8601 text stands for moments.
-        These stand for the rows of the source. A source of Godwit's own that is left out is read,
-        epoch by epoch, until nothing is left of what was there at the beginning.
+        Name of a source → rows to use in place of the source's: a list of dicts, an Arrow table or
+        record batch, or a pandas DataFrame, for one epoch; or a list of these, one for each epoch.
+        Timestamps may be ISO 8601 text. A Godwit source that is not named is read until the rows
+        that it had at the beginning are processed. Epochs run for loops (``flow.feedback``) until
+        no rows wait in them, or they pause.
     epochs, rows_per_epoch
-        Cut the rows of every source into so many epochs, or into epochs of so many rows. Of a
-        source that is read, no more than so many epochs are, or about so many rows in each.
+        Divide the rows of every source into this number of epochs, or into epochs of this many
+        rows. A source that is read itself gets at most this many epochs, or about this many rows in
+        each.
     advance
-        How far the clock is moved on after every epoch, such as ``"10 minutes"``: for timers of
-        processing time, time-to-live, and sources that fall silent (``idle=``).
+        Time by which the test's clock advances after every epoch, such as ``"10 minutes"``: for
+        processing-time timers, time-to-live and idle sources. By default the clock stands still.
     close_at_end
-        Whether windows that are still open come out at the end, and timers fire, as in
+        ``True``: at the end open windows are emitted and event-time timers fire, as in
         ``flow.start``.
     executors
-        How many executors of one lane each, named ``"1"``, ``"2"``, ...; or name → lanes.
+        Number of simulated executors of one lane each, named ``"1"``, ``"2"``, ...; or name →
+        number of lanes.
     checkpoint
-        Directory of the checkpoint, to go on from or to look into; by default a temporary one.
+        Directory of the checkpoint, which is resumed if it has epochs; by default a temporary one.
     now
-        Where the clock stands at the beginning; by default the time of the call. It moves only
-        where it is told to.
+        Time of the test's clock at the beginning, a datetime or ISO 8601 text; by default the time
+        of the call. The clock advances only by `advance` and `Run.advance`.
     policy, components
         As in ``flow.start``.
 
     Returns
     -------
     Run
-        Has the rows, the state and the events. It can be played on.
+        The finished run, with its rows, state and events; further epochs can be run on it.
 
     Raises
     ------
     InvalidInputError
-        If there is no such source, or rows are no rows of it.
+        If there is no such source, or rows do not fit its columns.
     InvalidFlowError
         If the flow is wrong, or its maps need Spark and there is no session.
     GodwitError
-        Whatever else a query over these rows would have failed with.
+        Any other error that a query over these rows would fail with.
+
+    Examples
+    --------
+    >>> played = gw.testing.run(delays, {"flights": ROWS})
+    >>> played.rows("by_plane").to_pylist()
+    [{'plane': 'N1', 'total': 29}]
     """
     played = Run(
         flow,
@@ -159,6 +169,7 @@ def run(
         source: epochs_of(source, given, epochs=epochs, rows_per_epoch=rows_per_epoch)
         for source, given in inputs.items()
     }
+    check_loops(inputs, played.flow.loops)
     with played:
         played._stand_for(inputs)  # noqa: SLF001  one class in two parts
         played._end_with_what_is_there()  # noqa: SLF001
@@ -170,6 +181,7 @@ def run(
                 break
             if advance is not None:
                 played.advance(advance)
+        played.go_round()
         if close_at_end:
             played.end_input()
     return played
@@ -185,23 +197,22 @@ def cluster(
     policy: Policy | None = None,
     components: Mapping[str, Sequence[str]] | None = None,
 ) -> Run:
-    """Start a flow in this process, to be played step by step.
+    """Start a flow in this process, to run it epoch by epoch; for tests.
 
     Parameters and errors are those of `run`.
 
     Returns
     -------
     Run
-        To be used in a ``with`` statement where `checkpoint` is given, which it claims until it
-        ends, or where sources are read, which it closes then.
+        The run, which has processed nothing yet. Use it in a ``with`` statement, which closes
+        sources and releases the lease on `checkpoint`.
 
     Examples
     --------
-    >>> with gw.testing.cluster(flow, executors=2) as run:  # doctest: +SKIP
-    ...     run.epoch({"orders": [{"symbol": "A", "price": 9.5}]})
-    ...     run.kill("1")
-    ...     run.epoch({"orders": [{"symbol": "A", "price": 1.0}]})
-    ...     run.state("totals").to_pylist()
+    >>> with gw.testing.cluster(delays, executors=2) as played:
+    ...     out = played.epoch({"flights": ROWS})
+    >>> out["by_plane"].to_pylist()
+    [{'plane': 'N1', 'total': 29}]
     """
     return Run(
         flow,
@@ -215,7 +226,7 @@ def cluster(
 
 
 class _Driver(LocalRun):
-    """A local run that reports its outcomes and rows to a `Run`."""
+    """Delivers the rows and outcomes of a local run to a `Run`."""
 
     owner: Run
 
@@ -227,17 +238,26 @@ class _Driver(LocalRun):
 
 
 class Run:
-    """A flow that is played; `run` and `cluster` make one.
+    """A flow that runs in this process, as `gw.testing.run` and `gw.testing.cluster` return it.
 
     Attributes
     ----------
     flow
         The compiled flow.
     epochs
-        What every epoch did (`godwit.migration.EpochOutcome`), oldest first: ``rows_in``,
+        Outcomes of all epochs (`godwit.migration.EpochOutcome`), oldest first: ``rows_in``,
         ``rows_out``, ``left_out``, ``watermarks`` and more.
     events
-        What happened, oldest first.
+        Events (`gw.events`), oldest first.
+
+    Examples
+    --------
+    >>> played = gw.testing.cluster(delays, executors=2)
+    >>> played.epoch({"flights": ROWS})["by_plane"].num_rows
+    1
+    >>> played.kill("2")
+    >>> played.executors
+    {'1': 1}
     """
 
     def __init__(
@@ -331,52 +351,76 @@ class Run:
 
     @user_call
     def epoch(self, inputs: Mapping[str, Rows] | None = None) -> dict[str, pa.Table]:
-        """Run an epoch, and those without input that are due after it.
+        """Run an epoch, and any epochs without input that are due after it.
 
         Parameters
         ----------
         inputs
-            Source → its rows: dicts, an Arrow table or record batch, or a pandas DataFrame. A
-            source of Godwit's own that is never named here is read, as far as one epoch does; if
-            no rows are given and there are none to be read, there is no epoch.
+            Name of a source → its rows: a list of dicts, an Arrow table or record batch, or a
+            pandas DataFrame. A Godwit source that is never named here is read, up to its limits per
+            epoch. If there are no rows at all, there is no epoch. Every epoch reads the rows that
+            wait in loops.
 
         Returns
         -------
         dict
-            Sink → rows that came out, of sinks that got any.
+            Name of a sink → its new rows, for sinks that got any.
 
         Raises
         ------
         InvalidInputError
-            If there is no such source, or rows are no rows of it.
+            If there is no such source, or rows do not fit its columns.
         GodwitError
-            Whatever an epoch of these rows would have failed with; nothing of it counts then.
+            Any other error that the epoch would fail with on a cluster; it is not committed then.
         """
         inputs = inputs or {}
         check_sources(inputs, self.flow.sources)
+        check_loops(inputs, self.flow.loops)
         self._stand_for(inputs)
         first = self._driver.log.latest_epoch + 1
         self._play(inputs)
         return self._settled(first)
 
     @user_call
-    def advance(
-        self, by: Duration = "0 seconds", *, watermarks: Mapping[str, Moment] | None = None
-    ) -> dict[str, pa.Table]:
-        """Advance the time.
+    def go_round(self, rounds: int | None = None) -> dict[str, pa.Table]:
+        """Run epochs over the rows that wait in loops, until none wait or the loops pause.
 
         Parameters
         ----------
-        by
-            How far the clock is moved on, such as ``"1 hour"``.
-        watermarks
-            Source → where its watermark is to stand, as if rows had come that were later by the
-            source's slack. Windows that end by then are over; it never goes back.
+        rounds
+            Maximum number of epochs; by default no limit.
 
         Returns
         -------
         dict
-            Sink → rows that came out.
+            Name of a sink → its new rows.
+        """
+        first = self._driver.log.latest_epoch + 1
+        for _ in itertools.count() if rounds is None else range(rounds):
+            if self._driver.run_round() is None:
+                break
+            for _ in self._driver.settle():
+                pass
+        return self._settled(first)
+
+    @user_call
+    def advance(
+        self, by: Duration = "0 seconds", *, watermarks: Mapping[str, Moment] | None = None
+    ) -> dict[str, pa.Table]:
+        """Advance the test's clock and watermarks, and run the epochs that become due.
+
+        Parameters
+        ----------
+        by
+            Time by which the clock advances, such as ``"1 hour"``.
+        watermarks
+            Name of a source → its new watermark, as if rows had arrived with that event time plus
+            the source's slack. Windows that end by then are emitted. A watermark never goes back.
+
+        Returns
+        -------
+        dict
+            Name of a sink → its new rows.
         """
         self._driver.clock_us += microseconds(by, "The time to advance by", least=0)
         self._clock_us = self._driver.clock_us
@@ -387,15 +431,17 @@ class Run:
 
     @user_call
     def end_input(self) -> dict[str, pa.Table]:
-        """End the input: open windows are emitted, and event-time timers fire.
+        """End the input: emit open windows, and fire event-time timers.
 
         Returns
         -------
         dict
-            Sink → rows that came out.
+            Name of a sink → its new rows.
         """
         first = self._driver.log.latest_epoch + 1
         self._driver.epochs.end_input()
+        self._settled(first)
+        self.go_round()  # what windows feed back as they close
         return self._settled(first)
 
     @user_call
@@ -407,14 +453,15 @@ class Run:
         strategy: str | None = None,
         bounds: Bounds | None = None,
     ) -> EndMigration:
-        """Move key groups to other executors, and wait until they are there.
+        """Migrate key groups to other executors, and run epochs until they are there.
 
         Parameters
         ----------
         component
-            Whose key groups: the name of an operator, as a rule.
+            Name of the component: usually that of an operator.
         to
-            An executor, which gets all of them; key group → executor; or an assignment.
+            Name of an executor, for all key groups; key group → name of an executor; or a
+            `gw.Assignment`.
         strategy, bounds
             As in ``query.migrate``.
 
@@ -423,7 +470,7 @@ class Run:
         InvalidPlanError
             If a component, key group or executor does not exist.
         MigrationError
-            If the component cannot be migrated so.
+            If the component cannot be migrated by that strategy.
         """
         driver, view = self._driver, self._driver.view
         if component not in view.components:
@@ -446,7 +493,7 @@ class Run:
                 id=name,
                 component=component,
                 target=to if isinstance(to, Assignment) else here.moved(to),
-                strategy=default if strategy is None else _strategy(strategy),
+                strategy=default if strategy is None else Strategy(strategy),
                 bounds=bounds or Bounds(),
                 state_bytes={g: int(sizes[g]) for g in np.flatnonzero(sizes).tolist()},
             )
@@ -458,13 +505,37 @@ class Run:
         return ended
 
     @user_call
+    def spread(self, operator: str, key: Any, *, left: int = 1, right: int = 1) -> None:
+        """Divide the rows of a hot key among several key groups, from the next epoch on.
+
+        Parameters and errors are those of ``query.hot_keys.spread``.
+        """
+        self._spread(operator, key, (left, right))
+
+    @user_call
+    def gather(self, operator: str, key: Any) -> None:
+        """Merge the parts of a divided key again, in the next epoch.
+
+        Parameters and errors are those of ``query.hot_keys.gather``.
+        """
+        self._spread(operator, key, None)
+
+    def _spread(self, operator: str, key: Any, shape: tuple[int, int] | None) -> None:
+        """Order other parts for a key."""
+        orders = orders_of(self._driver.epochs.times.spreading, operator)
+        component = self.flow.component_of(operator).name
+        assignment = self._driver.view.components[component].assignment
+        change = change_by_hand(orders, key, shape, assignment)
+        orders.order(change.hash, change.key, change.grid)
+
+    @user_call
     def add(self, executor: str, lanes: int = 1) -> None:
-        """Add an executor, with no state and no key group.
+        """Add an executor with `lanes` lanes, without state and key groups.
 
         Raises
         ------
         InvalidPlanError
-            If there is one of that name.
+            If there is an executor of that name.
         """
         if executor in self.executors:
             raise InvalidPlanError(
@@ -476,12 +547,12 @@ class Run:
 
     @user_call
     def kill(self, executor: str) -> None:
-        """Kill an executor: its copies are lost, and its key groups move elsewhere.
+        """Kill an executor: its local state is lost, and its key groups go to other executors.
 
         Raises
         ------
         InvalidPlanError
-            If there is none of that name, or no other.
+            If there is no executor of that name, or it is the only one.
         """
         self._check_executor(executor)
         left = {name: lanes for name, lanes in self.executors.items() if name != executor}
@@ -501,24 +572,25 @@ class Run:
         executors: int | Mapping[str, int] | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, pa.Table]:
-        """Stop, and start again from the checkpoint, perhaps with the flow changed.
+        """Stop, and start again from the checkpoint, perhaps with a changed flow.
 
         Parameters
         ----------
         flow
-            The flow as it is now; by default the same.
+            The changed flow; by default the same flow.
         executors, components
-            As in `run`; by default the executors that there are.
+            As in `gw.testing.run`; by default as before.
 
         Returns
         -------
         dict
-            Sink → rows that came out, since something was due.
+            Name of a sink → its new rows, from epochs that were due at the start.
 
         Raises
         ------
         CheckpointMismatchError
-            If the flow has changed so that its state does not fit: every difference is listed.
+            If state in the checkpoint does not fit the changed flow; the message lists every
+            difference.
         """
         lanes = self.executors if executors is None else _lanes(executors)
         self._driver.sources.close()
@@ -529,10 +601,10 @@ class Run:
 
     @user_call
     def rows(self, sink: str) -> pa.Table:
-        """Return all rows that a sink got, in order; ``.to_pylist()`` gives dicts.
+        """Return all rows that a sink got, in order; ``.to_pylist()`` makes dicts of them.
 
-        An aggregate gives the new result of every key that an epoch has changed (see `current`).
-        Rows that were late for a window with ``late=`` go to the sink ``<operator>_late``.
+        Of an aggregate these are updates: a row for every key that an epoch changed (see
+        `current`). Late rows of an operator with ``late=`` are in the sink ``<operator>_late``.
 
         Raises
         ------
@@ -549,8 +621,8 @@ class Run:
     def current(self, sink: str) -> pa.Table:
         """Return the newest row of every key, or of every window of a key, that a sink got.
 
-        In complete mode that is the newest epoch's rows; where rows replace none (what functions
-        emit, pairs of a join), all of them.
+        In complete mode these are the rows of the newest epoch. Rows without an identity (that
+        functions or joins emitted) are all returned.
 
         Raises
         ------
@@ -569,22 +641,27 @@ class Run:
     def state(
         self, operator: str, state: str | None = None, *, epoch: int | None = None
     ) -> pa.Table:
-        """Return the state of an operator as ``gw.read_state`` shows it, one row per key.
+        """Return the state of an operator, with the rows and columns of ``gw.read_state``.
 
         Parameters
         ----------
         operator
             Its name.
         state
-            Which of its named states; ``"timers"`` for its timers.
+            Name of one of its named states, or ``"timers"`` for its timers; needed if it has
+            several.
         epoch
-            One of the last ten epochs; by default the last.
+            Number of one of the last ten epochs; by default the last.
 
         Raises
         ------
+        InvalidFlowError
+            If there is no such operator.
         CheckpointError
-            If there is no such operator or state, or the epoch is not retained.
+            If there is no such state, or the epoch is not retained.
         """
+        from godwit.engine.state_view import NoStateError, view_state  # noqa: PLC0415  not by all
+
         self.flow.operator(operator)
         try:
             view = view_state(self._storage, operator, epoch, state)
@@ -596,7 +673,7 @@ class Run:
 
     @property
     def late(self) -> list[RowsLeftOut]:
-        """Events that tell of rows left out: late, too far ahead, or without an event time."""
+        """Events `RowsLeftOut`, of rows that were late, too far ahead or without an event time."""
         return [event for event in self.events if isinstance(event, events.RowsLeftOut)]
 
     @property
@@ -606,10 +683,9 @@ class Run:
 
     @property
     def watermarks(self) -> dict[str, dt.datetime]:
-        """Source → its watermark, of those that have one by now.
+        """Name of a source → its watermark, for sources that have one.
 
-        Of rows whose event time a map may have computed anew, it is ``<source>/<operator>`` → the
-        watermark.
+        If maps may have changed the event time, the name is ``<source>/<operator>``.
         """
         times = self._driver.epochs.times.times.watermarks
         return {
@@ -621,12 +697,12 @@ class Run:
 
     @property
     def executors(self) -> dict[str, int]:
-        """Executors that are there: name → lanes."""
+        """Name of an executor → its number of lanes."""
         return {name: executor.lanes for name, executor in self._driver.executors.items()}
 
     @property
     def assignment(self) -> dict[str, Assignment]:
-        """Component → where its key groups are in the next epoch."""
+        """Component → its assignment in the next epoch."""
         return shown_assignments(self._driver.view, self._names.__getitem__)
 
     # -- inside -----------------------------------------------------------------------------------
@@ -658,10 +734,7 @@ class Run:
         self._driver.sources.end_with_what_is_there()
 
     def _play(self, inputs: Mapping[str, Rows], *, limit: int | None = None) -> bool:
-        """Run an epoch of rows that are given and of what there is to be read; false: of neither.
-
-        `limit` bounds the rows that are read of each source.
-        """
+        """Run an epoch of rows that are given and of what is to be read; false: of neither."""
         self._open()
         if not inputs and self._reads:
             ran = self._driver.read_epoch(limit=limit) is not None
@@ -748,18 +821,8 @@ def _lanes(executors: Any) -> dict[str, int]:
     )
 
 
-def _strategy(strategy: str) -> Strategy:
-    """Read a strategy, or refuse an unknown one."""
-    if strategy not in tuple(Strategy):
-        raise InvalidPlanError(
-            f"There is no migration strategy {strategy!r}.",
-            remedy=f"Strategies are {listing(list(Strategy))}.",
-        )
-    return Strategy(strategy)
-
-
 def micros(moment: Moment, what: str) -> int:
-    """Read a time in microseconds since 1970."""
+    """Return a datetime or ISO 8601 text as microseconds of Unix time; `what`: for errors."""
     try:
         read = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         if read.tzinfo is None:

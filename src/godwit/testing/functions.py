@@ -38,20 +38,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """Rows, state and timers that a function left behind for one key; `process` makes it.
+    """Result of `gw.testing.process`: rows, state and timers of one key after the call.
 
     Attributes
     ----------
     rows
-        Rows that it emitted, as it emitted them; as dicts of the right types, where ``output=``
-        was given.
+        Rows that the function emitted: as dicts of the declared types if ``output=`` was given,
+        else unchanged.
     state
-        State afterwards, read back from the checkpoint; ``None`` if there is none.
+        State after the call, encoded and decoded; ``None`` if there is none.
     states
-        Name → state afterwards, where several are declared: a value (``None`` if there is none), a
-        list, or a dict.
+        Name of a declared state → its contents after the call: a value (``None`` if there is none),
+        a list, or a dict.
     timers
-        Timers that are still set, earliest first.
+        Times of the timers that are still set, earliest first.
+
+    Examples
+    --------
+    >>> def total(key, rows, state):
+    ...     return [(*key, sum(row.delay for row in rows))]
+    >>> done = gw.testing.process(total, [{"delay": 5}], key={"plane": "N1"}, state=int)
+    >>> done.rows
+    [('N1', 5)]
     """
 
     rows: list[Any]
@@ -72,7 +80,7 @@ def process(
     state: Any = None,
     before: Any = _UNSET,
     states: Mapping[str, ValueState[Any] | ListState[Any] | MapState[Any, Any]] | None = None,
-    output: SchemaLike | None = None,
+    output: SchemaLike | type[Any] | None = None,
     columns: SchemaLike | None = None,
     timers: TimerClock | None = None,
     on_timer: Callable[..., Any] | None = None,
@@ -81,52 +89,50 @@ def process(
     broadcast: Mapping[str, Mapping[Any, Any]] | None = None,
     **options: Any,
 ) -> Processed:
-    """Call a function of ``KeyedStream.process`` once, as an epoch would.
+    """Call a function for ``KeyedStream.process`` for one key, as an epoch would; for tests.
 
-    Timers that are due are fired first; then the function gets the rows, if there are any. State
-    is written to a checkpoint and read from it, so one that cannot be written is found here.
+    Timers that are due fire first; then the function gets the rows, if there are any. State is
+    encoded and decoded as in a checkpoint, so state that cannot be encoded is found here.
 
     Parameters
     ----------
     function
-        ``function(key, rows, state)``, plain or asynchronous.
+        ``function(key, rows, state)``, also an ``async def``.
     rows
-        The key's rows, as dicts. The columns of the key are added to them.
+        Rows of the key, as dicts. The key columns are added to them.
     key
-        Key column → value.
+        Name of a key column → its value.
     state
-        As of ``process``: the type of the state; or the state before the call, whose type it then
-        is.
+        Type of the state, as for ``process``; or a state before the call, whose type is used.
     before
-        State before the call, where `state` says the type; of `states`, name → value, list or dict.
-        By default the key is new.
+        State before the call if `state` is a type; with `states`, name → value, list or dict. By
+        default the key is new.
     states, output, timers, on_timer
-        As of ``KeyedStream.process``. Without `output` rows are given back as they were emitted.
+        As of ``KeyedStream.process``. Without `output` the emitted rows are returned unchanged.
     columns
-        Types of the columns of the rows; by default they follow from the rows.
+        Types of the columns of `rows`; by default they are inferred.
     timers_before
-        Timers that are set before the call.
+        Times of timers that are set before the call, datetimes or ISO 8601 text.
     now
-        Where the clock of the timers stands: the watermark for ``timers="event"``, else the
-        driver's clock.
+        Time of the timers' clock: the watermark for ``timers="event"``, else the driver's clock.
     broadcast
-        Name of a table → what the functions are to read there: key → row.
+        Name of a broadcast table → its contents: key → row.
     **options
-        Others of ``KeyedStream.process``, such as ``codec`` and ``state_classes``.
+        Other options of ``KeyedStream.process``, such as ``codec`` and ``state_classes``.
 
     Raises
     ------
     UserFunctionError
-        If the function raises; that error is its ``__cause__``.
+        If the function raises; its error is the ``__cause__``.
     GodwitError
-        Whatever an epoch would have failed with.
+        Any other error that an epoch would fail with.
 
     Examples
     --------
     >>> def count(key, rows, seen):
     ...     seen.value += len(rows)
     ...     return [(key[0], seen.value)]
-    >>> done = process(count, [{"price": 9.5}], key={"symbol": "A"}, state=3)
+    >>> done = gw.testing.process(count, [{"price": 9.5}], key={"symbol": "A"}, state=3)
     >>> done.rows, done.state
     ([('A', 4)], 4)
     """
@@ -162,7 +168,7 @@ def process(
     flow.sink("out", emitted, _Nowhere())
     call.emits = output is not None
     played = cluster(flow, now="1970-01-01")
-    touch = {"rows": [{**dict.fromkeys(schema.names), **keys}]}
+    touch = {"rows": [{**_blank(schema), **(rows[0] if rows else {}), **keys}]}
     if before is not _UNSET or timers_before:
         call.does = "seed"
         played.epoch(touch)
@@ -192,14 +198,14 @@ def process(
 
 
 class _Nowhere:
-    """A sink for flows that are only played."""
+    """Sink that accepts and discards everything."""
 
     def open(self, context: object) -> None: ...
     def deliver(self, output: object) -> None: ...
 
 
 class _Call:
-    """The function under test, and what stands in its place to seed its state and to read it."""
+    """The function under test, with functions that set its state before and read it after."""
 
     def __init__(
         self,
@@ -344,6 +350,20 @@ def _columns_of(
                 column=field.name,
             )
     return schema
+
+
+def _blank(schema: pa.Schema) -> dict[str, Any]:
+    """Return a row that no class of rows refuses, for calls that only touch the key."""
+    return {f.name: _BLANKS.get(f.type) for f in schema}
+
+
+_BLANKS: dict[pa.DataType, Any] = {
+    pa.int64(): 0,
+    pa.float64(): 0.0,
+    pa.string(): "",
+    pa.bool_(): False,
+    pa.binary(): b"",
+}
 
 
 def _moment_of(moment: Moment) -> dt.datetime:

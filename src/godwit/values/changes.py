@@ -75,7 +75,7 @@ class _Comparison:
             self.changes.refused.append(f"{path}: {node_text(old)} → {node_text(new)}")
 
     def compare_others(self) -> None:
-        """Compare classes that values may have although the type does not mention them."""
+        """Compare the classes of ``state_classes``, which the type does not mention."""
         mentioned = _mentioned(self._root, self._old)
         for name in self._old:
             if name in mentioned or any(old == name for old, _ in self._seen):
@@ -148,7 +148,7 @@ class _Comparison:
         return True
 
     def _compare_members(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
-        """Record members of an enumeration that are gone or have another value."""
+        """Record members of an enumeration that were removed or have another value."""
         for name, value in old.items():
             if name not in new:
                 self.changes.refused.append(f"{path}: member {name} is gone")
@@ -156,7 +156,7 @@ class _Comparison:
                 self.changes.refused.append(f"{path}: member {name} {value!r} → {new[name]!r}")
 
     def _compare_fields(self, old: dict[str, Any], new: dict[str, Any], path: str) -> None:
-        """Record fields that are gone, new without a default, or of another type."""
+        """Record fields that were removed, are new without a default, or have another type."""
         gone = [name for name in old if name not in new]
         added = [name for name in new if name not in old]
         if gone and added:
@@ -357,7 +357,7 @@ def upgrade_between(
 ) -> StateUpgrade | None:
     """Return the upgrade from one description of state to another.
 
-    Returns ``None`` where today's codec reads the old state as it is.
+    Returns ``None`` if the present codec reads the old state as it is.
     """
     stored = written.description
     if (stored.codec, plain(stored.type)) == (today.codec, plain(today.type)):
@@ -421,7 +421,7 @@ class PythonStateUpgrade:
         return values.set_column(at, field, pa.array(upgraded, field.type))
 
     def _upgraded(self, row: int, blob: bytes) -> bytes:
-        """Rewrite one state as today's type."""
+        """Re-encode one state as the present type."""
         if self.gone:
             blob = drop_fields(blob, self.stored, self.gone)
         try:
@@ -449,7 +449,7 @@ class PythonStateUpgrade:
         return written
 
     def _read(self, row: int, blob: bytes) -> Any:
-        """Read one old state, by today's codec or the user's function."""
+        """Decode one old state, by the present codec or the user's function."""
         if self.function is None:
             return self.reader.decode([memoryview(blob)])[0]
         is_pickle = "class" in self.stored  # which was asked for by name

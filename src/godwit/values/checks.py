@@ -65,7 +65,7 @@ def unreadable_remedy(operator: str, key: tuple[Any, ...], what: str) -> str:
 def rebuilt(cls: Any, values: Mapping[str, Any]) -> Any:
     """Create a record from its fields; missing ones get their defaults.
 
-    ``__post_init__`` makes what is no field, but does not get to change what is one.
+    ``__post_init__`` may set other attributes; changes of fields are undone.
     """
     names = fields_of(cls)
     present = {name: values[name] for name in names if name in values}
@@ -120,7 +120,7 @@ def _takes_more(cls: Any) -> bool:
 
 
 def check_attributes(value: Any, fields: Sequence[str]) -> None:
-    """Refuse attributes that are no fields, unless decoding computes them again."""
+    """Raise for attributes that are no fields, unless decoding recomputes them."""
     attributes, cls = vars(value), type(value)
     expected: dict[str, Any] | None = None
     for name in attributes.keys() - set(fields):

@@ -167,12 +167,12 @@ _IMMUTABLE = (
 
 
 class State(HoldsValue, Generic[T]):
-    """Holder of state of an immutable type, such as ``int`` or a tuple.
+    """Holder of a state of an immutable type, such as ``int`` or a tuple; functions get it.
 
     Attributes
     ----------
     value
-        The state; assign to it.
+        The state; assign to it to change it.
 
     Examples
     --------
@@ -385,7 +385,7 @@ def _msgpack_codec(state_type: Any, described: Described, native: bool) -> Msgpa
 
 
 def _as_array(blobs: Sequence[bytes | memoryview]) -> bytes:
-    """All states as one msgpack array (marker 0xdd, length in 4 bytes): one call reads them."""
+    """Return all states as one msgpack array (marker 0xdd, length in 4 bytes), read by one call."""
     return b"".join([b"\xdd" + len(blobs).to_bytes(4, "big"), *blobs])
 
 

@@ -211,7 +211,7 @@ class _Describer:
         """Describe a class with fields."""
         where = path if path.endswith(_class_name(cls)) else _class_name(cls)
         hints = _hints(cls, where)
-        defaults = _defaults(cls)
+        defaults = defaults_of(cls)
         fields: dict[str, Any] = {}
         for name in names:
             field = {"type": self.node(hints.get(name, Any), f"{where}.{name}")}
@@ -274,7 +274,7 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
         ) from error
 
 
-def _defaults(cls: Any) -> dict[str, Any]:
+def defaults_of(cls: Any) -> dict[str, Any]:
     """Default, or factory of it, of every field that has one."""
     defaults: dict[str, Any] = {}
     if issubclass(cls, msgspec.Struct):
@@ -364,6 +364,13 @@ def _goes_by_names(cls: Any) -> bool:
         not (config.array_like or config.forbid_unknown_fields)
         and cls.__struct_encode_fields__ == cls.__struct_fields__
     )
+
+
+def keeps_names(cls: Any) -> bool:
+    """Return whether plain values of a record have all of its fields, by their names."""
+    if not issubclass(cls, msgspec.Struct):
+        return True
+    return _goes_by_names(cls) and not cls.__struct_config__.omit_defaults
 
 
 def _is_native_node(node: Any, classes: Any, used: set[str]) -> bool:

@@ -161,7 +161,7 @@ class TaggedValues:
         return msgspec.msgpack.Ext(code, self._encode(lowered))
 
     def _list(self, value: list[Any]) -> list[Any]:
-        """Lower the elements of a list to what msgpack has."""
+        """Convert the elements of a list to what msgpack can encode."""
         if self._leaves.issuperset(map(type, value)):
             return value
         return list(map(self._lower, value))
@@ -251,7 +251,7 @@ class TaggedValues:
         return cls(value) if member is None else cls[member]
 
     def _known(self, name: str) -> type:
-        """Return the class of a name, or refuse it."""
+        """Return the class of a name; raise if it is unknown."""
         cls = self._classes.get(name)
         if cls is None:
             raise ValueError(f"class {name!r} is not among the classes of the state")

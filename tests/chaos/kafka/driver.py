@@ -20,6 +20,7 @@ from tests.chaos.kafka.flow import NUM_KEY_GROUPS, build, die_at, kill_this
 from godwit.checkpoint.ownership import acquire_lease
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.local.run import LocalRun
+from godwit.cluster.spark.run.threads import DaemonPool
 from godwit.engine.outputs import OpenSinks, staged_sinks
 from godwit.engine.settings import Lanes
 from godwit.migration import Bounds, MigrationRequested, Strategy
@@ -83,11 +84,15 @@ def drive(told: dict[str, Any]) -> None:
         retain_epochs=4,
         emit=lambda event: _LOGGER.info("%s", event.describe()),
     )
+    delivering = DaemonPool(1, "delivery")
+    if told["number"] % 2:  # epochs are delivered beside the stages of the next, or not
+        run.loop._beside = lambda deliver: delivering.submit(deliver).result
     run.sources.open()
     if run.log.latest is not None:
         run.opened.deliver(run.log.latest, again=True)
     (directory / "ready").touch()
     _epochs(run, told, random.Random(told["number"]))
+    delivering.close()
     run.sources.close()
     run.opened.close()
     lease.release()
@@ -108,6 +113,7 @@ def _epochs(run: _Run, told: dict[str, Any], rng: random.Random) -> None:
         for _ in run.settle():
             pass
         if outcome is None:
+            run.loop.finish_delivery()
             if finishing:
                 break
             time.sleep(_IDLE_S)
@@ -115,6 +121,7 @@ def _epochs(run: _Run, told: dict[str, Any], rng: random.Random) -> None:
         run.epochs.end_input()
         for _ in run.settle():
             pass
+        run.loop.finish_delivery()
 
 
 def _migrate(run: _Run, rng: random.Random, number: int) -> None:

@@ -141,59 +141,65 @@ def fetched(scenario: Scenario) -> None:
     scenario.finish()
 
 
-def timed(
-    cluster: LocalCluster, spark: SparkSession, directory: Path, epochs: list[list[Timed]]
+def side_by_side(
+    cluster: LocalCluster,
+    spark: SparkSession,
+    root: Path,
+    timed_epochs: list[list[Timed]],
+    mixed_epochs: list[list[Row]],
 ) -> None:
-    """An executor dies under windows, timers and named states, and the stream goes on."""
-    (directory / "in").mkdir(parents=True)
-    query = timed_flow(spark, directory).start(
-        checkpoint=directory / "ck", executors=3, name=directory.name
-    )
-    for number, rows in enumerate(epochs):
-        put_timed(directory / "in", number, rows)
-        if number == len(epochs) // 2:
-            dying = query.placement.assignments["timers"].executor(0)
-            os.kill(cluster.executor_pids(spark.sparkContext.applicationId)[dying], signal.SIGKILL)
-            query.processAllAvailable()
-            wait_for_loss(query, dying)
-        query.processAllAvailable()
-    # Event time far on ends what is open; not while key groups are suspended.
-    for number in range(len(epochs), len(epochs) + 4):
-        until(lambda: query.status["keyGroupsSuspended"] == 0, "everything to run again")
-        put_timed(directory / "in", number, [FAR])
-        query.processAllAvailable()
-    query.stop()
-    told = [event.to_dict() for event in query.events]
-    (directory / "events.json").write_text(json.dumps(told))
+    """Two flows on the same executors, one of which dies under both; the streams go on.
 
-
-def mixed(
-    cluster: LocalCluster, spark: SparkSession, directory: Path, epochs: list[list[Row]]
-) -> None:
-    """Key groups move and an executor dies under a flow that mixes both kinds of sources."""
-    for name in ("in", "own"):
-        (directory / name).mkdir(parents=True)
-    flow = chaos_flow(spark, directory, num_key_groups=NUM_KEY_GROUPS, mixed=True)
-    query = flow.start(checkpoint=directory / "ck", executors=3, name=directory.name)
-    moved = None
-    for number, rows in enumerate(epochs):
-        put(directory / "in", number, [row for row in rows if row[0] % 2])
-        put(directory / "own", number, [row for row in rows if not row[0] % 2])
+    ``timed`` has windows, timers and named states, ``mixed`` both kinds of sources, and key groups
+    that move.
+    """
+    timed, mixed = root / "timed", root / "mixed"
+    for directory in (timed / "in", mixed / "in", mixed / "own"):
+        directory.mkdir(parents=True)
+    flows = {
+        timed: timed_flow(spark, timed),
+        mixed: chaos_flow(spark, mixed, num_key_groups=NUM_KEY_GROUPS, mixed=True),
+    }
+    queries = {
+        directory: flow.start(checkpoint=directory / "ck", executors=3, name=directory.name)
+        for directory, flow in flows.items()
+    }
+    placement, moved = queries[mixed].placement, None
+    for number, (events, rows) in enumerate(zip(timed_epochs, mixed_epochs, strict=True)):
+        dying = None
         if number == 1:
-            to = query.placement.assignments["order"].executor(NUM_KEY_GROUPS - 1)
-            moved = query.migrate(dict.fromkeys(range(NUM_KEY_GROUPS // 2), to), component="order")
-        if number == len(epochs) // 2:
+            to = placement.assignments["order"].executor(NUM_KEY_GROUPS - 1)
+            moved = queries[mixed].migrate(
+                dict.fromkeys(range(NUM_KEY_GROUPS // 2), to), component="order"
+            )
+        if number == len(mixed_epochs) // 2:
             assert moved is not None
             moved.wait(PATIENCE_S)
-            dying = query.placement.assignments["order"].executor(0)
+            dying = placement.assignments["order"].executor(0)
             os.kill(cluster.executor_pids(spark.sparkContext.applicationId)[dying], signal.SIGKILL)
+        put_timed(timed / "in", number, events)
+        put(mixed / "in", number, [row for row in rows if row[0] % 2])
+        put(mixed / "own", number, [row for row in rows if not row[0] % 2])
+        for query in queries.values():
             query.processAllAvailable()
-            wait_for_loss(query, dying)
-        query.processAllAvailable()
+            if dying is not None:
+                wait_for_loss(query, dying)
+    # Event time far on ends what is open; not while key groups are suspended.
+    for number in range(len(timed_epochs), len(timed_epochs) + 4):
+        run_again(queries[timed])
+        put_timed(timed / "in", number, [FAR])
+        queries[timed].processAllAvailable()
+    run_again(queries[mixed])
+    queries[mixed].processAllAvailable()
+    for directory, query in queries.items():
+        query.stop()
+        told = [event.to_dict() for event in query.events]
+        (directory / "events.json").write_text(json.dumps(told))
+
+
+def run_again(query: gw.Query) -> None:
+    """Wait until no key group waits for its state."""
     until(lambda: query.status["keyGroupsSuspended"] == 0, "everything to run again")
-    query.processAllAvailable()
-    query.stop()
-    (directory / "events.json").write_text(json.dumps([e.to_dict() for e in query.events]))
 
 
 def main(path: str) -> None:
@@ -219,9 +225,8 @@ def main(path: str) -> None:
         scenario.start()
         fetched(scenario)
         until(scenario.has_three_executors, "three executors")
-        timed(cluster, spark, directory / "timed", timed_rows(config["seed"], 8))
-        until(scenario.has_three_executors, "three executors")
-        mixed(cluster, spark, directory / "mixed", epochs_of(config["seed"], 8))
+        seed = config["seed"]
+        side_by_side(cluster, spark, directory, timed_rows(seed, 8), epochs_of(seed, 8))
         for number, name in enumerate(config["contract"]):
             sent = directory / f"sent-{number}.json"
             kept(cluster, spark, directory / f"contract-{number}", name, sent)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from tests.unit.adapt.test_scaling import situation
 
-from godwit.adapt.judging import Judge
+from godwit.adapt import EpochObserved, Topology
+from godwit.adapt.cost_benefit import SelectedMoves
+from godwit.adapt.interfaces import MeasuredProblem
+from godwit.adapt.judging import BalanceJudge, Judge
 from godwit.adapt.latency_model import StageLoad
+from godwit.adapt.planning import Planned
 from godwit.adapt.scaling import WantedExecutors
+from godwit.adapt.statistics import Statistics
+from godwit.migration import EpochOutcome, KeyGroupLoad
 from godwit.model import events
+from godwit.model.assignment import even_assignment
+from godwit.planning import Problem
+
+if TYPE_CHECKING:
+    from godwit.adapt.statistics import PeriodStatistics
+    from godwit.model.assignment import Assignment
 
 CURVE = (9.0, 4.0, 2.0, 1.0, 0.8)
 
@@ -85,6 +98,8 @@ def test_the_reason_names_the_key_group_that_holds_the_stream_up() -> None:
     heavy = StageLoad(loads=np.array([0.8, 0.1]), component="sums", key_group=17)
     judged = out().after(3.9, stages=(heavy,))
     assert "key group 17 of 'sums' alone fills" in judged.said[0].reason
+    named = out().after(3.9, stages=(replace(heavy, key='["hot"]').times(2.0),))
+    assert 'of a lane, most of it with key ["hot"]: ' in named.said[0].reason
 
 
 def test_a_decision_that_is_overtaken_is_not_judged() -> None:
@@ -119,3 +134,106 @@ def test_models_that_expect_nothing_are_not_judged() -> None:
     judged.judge.decided("out", 2, 4, plain, situation())
     judged.after(3.9)
     assert not judged.said
+
+
+# -- moves of key groups --------------------------------------------------------------------------
+
+EVEN = even_assignment(4, ["a", "b"], [1, 1])  # a: 0, 2; b: 1, 3
+
+
+def planned(expected: float = 0.0) -> Planned:
+    """A plan of one component that was to bring a load distance of a half down."""
+    problem = Problem(
+        executors=("a", "b"),
+        load=np.full(4, 0.25),
+        state_bytes=np.zeros(4),
+        current=EVEN.executor_of,
+        resources=("time",),
+    )
+    nothing = np.empty(0, np.int32)
+    selected = SelectedMoves(
+        assignment=problem.current, order=nothing, distance_before=0.5, distance_after=expected,
+        relief=0.0, gain_s=0.0, cost_s=0.0, moved_bytes=0.0,
+    )  # fmt: skip
+    measured = MeasuredProblem(
+        problem=problem, components=("sum",), first={"sum": 0}, rows_per_s=np.ones(4),
+        link_bytes_per_s=1.0, held_bytes=np.zeros(4), variance=None,
+    )  # fmt: skip
+    return Planned(measured=measured, assignment=problem.current, selected=selected, planner="flux")
+
+
+def period(*busy_ms: float, rows: int = 10_000, assignment: Assignment = EVEN) -> PeriodStatistics:
+    """One in which lanes were busy for so long with each of four key groups."""
+    statistics = Statistics(Topology(stages=(("sum",),)), 0.0, {})
+    for number, at in enumerate((EVEN, assignment)):
+        load = KeyGroupLoad(
+            key_groups=np.arange(4), rows=np.full(4, rows), keys=np.full(4, 1),
+            cpu_ms=np.array(busy_ms), state_bytes=np.zeros(4, np.int64),
+        )  # fmt: skip
+        outcome = EpochOutcome(epoch=number, batch=number, rows_in=4 * rows, loads={"sum": load})
+        statistics.observe(EpochObserved(outcome=outcome, assignments={"sum": at}, took_s=1.0), 1.0)
+    return statistics.close(2.0)
+
+
+class Balanced:
+    """A judge of moves, and what it said."""
+
+    def __init__(self) -> None:
+        self.said: list[events.RebalancingJudged] = []
+        self.judge = BalanceJudge(self.hear)
+        self.judge.decided(planned())
+
+    def hear(self, kind: type[events.Event], **values: Any) -> None:
+        event = kind(epoch=0, at_s=0.0, **values)
+        assert isinstance(event, events.RebalancingJudged)
+        self.said.append(event)
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "verdict", "measured"),
+    [
+        ((250.0, 250.0, 250.0, 250.0), "helped", 0.0),
+        ((350.0, 250.0, 350.0, 250.0), "helped", 1 / 6),  # a part of the gain came
+        ((300.0, 100.0, 300.0, 100.0), "no help", 0.5),
+    ],
+)
+def test_moves_have_helped_if_executors_are_as_even_as_expected_or_a_part_of_it(
+    busy_ms: tuple[float, ...], verdict: str, measured: float
+) -> None:
+    balanced = Balanced()
+    balanced.judge.look([planned()], period(*busy_ms), set())
+    (said,) = balanced.said
+    assert (said.verdict, said.before, said.expected) == (verdict, 0.5, 0.0)
+    assert said.measured == pytest.approx(measured)
+    balanced.judge.look([planned()], period(*busy_ms), set())
+    assert len(balanced.said) == 1
+
+
+def test_what_so_few_rows_differ_by_chance_is_no_failure() -> None:
+    balanced = Balanced()
+    balanced.judge.look([planned()], period(300.0, 100.0, 300.0, 100.0, rows=4), set())
+    assert balanced.said[0].verdict == "helped"
+
+
+def test_nothing_is_judged_while_key_groups_move_nor_of_a_period_in_which_they_did() -> None:
+    balanced = Balanced()
+    balanced.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
+    moved = replace(
+        EVEN, version=1, lane_of=EVEN.lane_of, executor_of=EVEN.executor_of[::-1].copy()
+    )
+    balanced.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0, assignment=moved), set())
+    assert not balanced.said
+
+
+def test_moves_are_overtaken_by_others_by_other_executors_and_by_time() -> None:
+    others, executors, time = Balanced(), Balanced(), Balanced()
+    others.judge.decided(planned())
+    executors.judge.look([], period(1.0, 1.0, 1.0, 1.0), set())
+    for _ in range(11):
+        time.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), {"sum"})
+    for balanced in (others, executors, time):
+        assert [said.verdict for said in balanced.said] == ["overtaken"]
+    given_up = Balanced()
+    given_up.judge.abandoned("sum")
+    given_up.judge.look([planned()], period(1.0, 1.0, 1.0, 1.0), set())
+    assert not given_up.said

@@ -104,7 +104,7 @@ def test_what_is_measured_corrects_what_is_predicted() -> None:
         note(learning, at)
     learned = learning.learned
     known = replace(at, learned=learned)
-    assert learned.unevenness == pytest.approx(1.1, abs=0.01)
+    assert learned.unevenness == pytest.approx({4: 1.1}, abs=0.01)
     assert predicted_latency_s(known, 4) == pytest.approx(0.6, rel=0.01)
     # The nearest number that was seen stands for others.
     assert learned.ratio_at(6) == learned.ratio_at(4) == learned.ratio_at(1)
@@ -130,7 +130,7 @@ def test_without_measured_latency_nothing_is_corrected() -> None:
 
 def test_the_fixed_cost_of_an_epoch_grows_as_it_was_seen_to() -> None:
     learning = Learning()
-    for executors in (2, 4):
+    for executors in (2, 2, 4):
         note(learning, epochs(stage(0.1), executors=executors, fixed_s=0.05 * executors))
     learned = learning.learned
     assert learned.fixed_at(8, 0.0) == pytest.approx(0.4)
@@ -138,6 +138,61 @@ def test_the_fixed_cost_of_an_epoch_grows_as_it_was_seen_to() -> None:
     curve = latency_curve(epochs(stage(*[0.02] * 50), learned=learned))
     assert 1 < int(np.argmin(curve)) + 1 < 16  # more lanes cost more than they bring
     assert math.isinf(curve[0])
+
+
+@pytest.mark.parametrize("start", [(2.0, 1.2, 0.8, 0.5), (2.0,)])
+def test_the_slow_epochs_of_a_start_are_forgotten(start: tuple[float, ...]) -> None:
+    learning = Learning()
+    for fixed_s in start:
+        note(learning, epochs(stage(0.1), executors=4, fixed_s=fixed_s))
+        assert learning.learned.fixed_at(2, 0.0) == fixed_s
+    note(learning, epochs(stage(0.1), executors=2, fixed_s=0.1))
+    for executors in (1, 2, 4):
+        assert learning.learned.fixed_at(executors, 0.0) == pytest.approx(0.1)
+
+
+def test_epochs_that_are_held_up_once_are_no_start() -> None:
+    learning = Learning()
+    for fixed_s in (0.1, 0.1, 0.3, 0.1):
+        note(learning, epochs(stage(0.1), executors=4, fixed_s=fixed_s))
+    assert learning.learned.fixed_at(4, 0.0) == 0.1
+
+
+def test_no_number_of_executors_has_epochs_for_nothing() -> None:
+    learned = Learned(fixed_s={2: 0.1, 4: 0.9})
+    assert learned.fixed_at(1, 0.0) == pytest.approx(0.05)
+    assert learned.fixed_at(8, 0.0) == pytest.approx(1.8)
+    assert learned.fixed_at(3, 0.0) == pytest.approx(0.5)
+
+
+def test_lanes_that_are_fewer_and_have_more_rows_each_differ_by_less() -> None:
+    learned = Learned(unevenness={4: 1.3})
+    fewer, same, more = (learned.unevenness_at(n, 2.0) - 1 for n in (2, 4, 8))
+    assert fewer == pytest.approx(0.3 / 1.65, rel=0.01)  # √2 for the rows, 1.17 for the lanes
+    assert same == more == pytest.approx(0.3)
+    assert Learned().unevenness_at(4, 2.0) == 1.0
+
+
+def test_what_lanes_differ_by_when_executors_have_just_come_is_waited_out() -> None:
+    """Seen once, before lanes were balanced, it would stand for all numbers nearby for good."""
+    loads, learning = stage(*[0.05] * 40), Learning()
+    for _ in range(2):
+        note(learning, epochs(loads, executors=4, busiest=0.51))
+    note(learning, epochs(loads, executors=8, busiest=0.4))
+    assert learning.learned.unevenness_at(8, 1.0) == pytest.approx(1.02)
+    note(learning, epochs(loads, executors=8, busiest=0.26))
+    assert learning.learned.unevenness_at(8, 1.0) == pytest.approx(1.04)
+    note(learning, epochs(loads, executors=8, busiest=0.3))  # from then on all of them count
+    assert learning.learned.unevenness_at(8, 1.0) == pytest.approx(1.12)
+
+
+def test_epochs_that_become_quicker_leave_nothing_in_the_ratio() -> None:
+    """Each period's latency is beside the costs of the same period."""
+    learning = Learning()
+    for fixed_s in (1.0, 0.9, 0.5, 0.2):
+        at = epochs(stage(0.0), executors=4, fixed_s=fixed_s, latency=took(1.5 * fixed_s))
+        note(learning, at)
+    assert learning.learned.ratio_at(4) == pytest.approx(1.0, rel=0.02)
 
 
 def test_only_so_many_numbers_of_executors_are_remembered() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from benchmarks.control import steps
 from tests.support.controls import control_of
 
 from godwit.adapt import Budget
-from godwit.adapt.scaling import latency
+from godwit.adapt.scaling import ScalingSituation, WantedExecutors, custom, latency
 from godwit.cluster.simulated import (
     CostModel,
     History,
@@ -22,8 +24,10 @@ from godwit.cluster.simulated import (
     SimulatedCluster,
     SimulatedComponent,
     Simulation,
+    Surge,
     controlled_by,
 )
+from godwit.cluster.simulated.flow import EpochWork, SimulatedFlow
 from godwit.model import events
 
 COSTS = CostModel(
@@ -33,7 +37,7 @@ HEAVY = Keys(number=40, zipf=2.5)  # one of them has three rows of four
 
 
 def play(
-    target: float,
+    target: float = 0.0,
     *,
     executors: int = 2,
     cores: int = 1,
@@ -43,12 +47,15 @@ def play(
     seconds: float = 80.0,
     key_groups: int = 32,
     keys: Keys | None = None,
+    surges: tuple[Surge, ...] = (),
     **changed: Any,
 ) -> History:
-    """Play a stream with a target for its mean latency."""
+    """Play a stream with a target for its mean latency, or another scaling model."""
     machine = Machine(cores=cores)
-    settings = {"period": 4.0, "planner": "flux", "scaling": latency(target)}
-    settings |= {name: changed.pop(name) for name in ("budget", "max_executors") if name in changed}
+    settings: dict[str, Any] = {"period": 4.0, "planner": "flux"}
+    settings |= {n: changed.pop(n) for n in ("budget", "max_executors", "scaling") if n in changed}
+    if "scaling" not in settings:
+        settings["scaling"] = latency(target)
     scenario = Scenario(
         cluster=SimulatedCluster(
             machines=(machine,) * executors, added=machine, pool=Pool(start_s=(1.0, 2.0))
@@ -57,7 +64,7 @@ def play(
             SimulatedComponent(name=f"sums{n}", key_groups=key_groups, row_ms=row_ms, key_bytes=100)
             for n in range(operators)
         ),
-        rate=Rate(rows_per_s=rows_per_s, noise=0.05),
+        rate=Rate(rows_per_s=rows_per_s, noise=0.05, surges=surges),
         keys=keys or Keys(number=1000, zipf=0.3),
         duration_s=seconds,
         costs=COSTS,
@@ -122,6 +129,25 @@ def test_a_target_that_nothing_meets_ends_at_the_knee_with_one_decision() -> Non
     assert 5 <= history.epochs[-1].executors <= 14
 
 
+def test_executors_that_an_unreachable_target_asked_for_go_when_the_load_falls() -> None:
+    surges = (Surge(start_s=20.0, end_s=80.0, factor=4.0),)
+    history = play(0.05, executors=4, rows_per_s=1440, surges=surges, max_executors=64, seconds=160)
+    before, at_most, after = (
+        history.between(0, at_s).epochs[-1].executors for at_s in (20.0, 80.0, 160.0)
+    )
+    assert at_most > 2 * before
+    assert 5 <= after <= 14  # as where nothing but the knee is aimed at
+    assert len(scaled(history)) <= 5
+    assert len(history.of_kind(events.ScalingRefused)) <= 1
+
+
+def test_executors_beyond_the_knee_of_an_unreachable_target_go() -> None:
+    history = play(0.05, executors=40, rows_per_s=1440, max_executors=64, seconds=120)
+    assert 5 <= history.epochs[-1].executors <= 16
+    assert len(scaled(history)) <= 2
+    assert len(history.of_kind(events.ScalingRefused)) <= 1
+
+
 @pytest.mark.parametrize(("factor", "target"), [(3.0, 0.3), (8.0, 0.4)])
 def test_what_is_predicted_is_what_comes(factor: float, target: float) -> None:
     history = play(target, rows_per_s=500 * factor, max_executors=32, seconds=100)
@@ -130,6 +156,32 @@ def test_what_is_predicted_is_what_comes(factor: float, target: float) -> None:
     assert late <= target * 1.05
     first, *_ = history.of_kind(events.ScaledOut)
     assert first.numbers["expected_s"] <= target
+
+
+class SlowStart(SimulatedFlow):
+    """A flow whose first twenty epochs take up to seven times as long, beside what rows cost."""
+
+    def work(self, epoch: int, *args: Any, **rest: Any) -> EpochWork:
+        made = super().work(epoch, *args, **rest)
+        return replace(made, took_s=made.took_s + 6 * COSTS.fixed_ms / 1000 * 0.8**epoch)
+
+
+def test_the_slow_epochs_of_a_start_spoil_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target goes up and down, and what was expected of each decision comes."""
+    monkeypatch.setattr("godwit.cluster.simulated.run.SimulatedFlow", SlowStart)
+
+    def wanted(situation: ScalingSituation) -> WantedExecutors:
+        phase = int((situation.now_s - situation.started_s) / 40.0)
+        return latency((0.6, 0.26)[phase % 2]).wanted(situation)
+
+    history = play(
+        executors=4, cores=2, rows_per_s=2000, seconds=240, scaling=custom(wanted), max_executors=8
+    )
+    judged = [e for e in history.of_kind(events.DecisionJudged) if e.measured is not None]
+    assert len(judged) >= 4
+    errors = [abs(e.expected - e.measured) / e.measured for e in judged]
+    assert np.median(errors) <= 0.15
+    assert max(errors[1:]) <= 0.25  # the first is made while epochs still become quicker
 
 
 @pytest.mark.parametrize("seed", [0, 5])

@@ -133,6 +133,19 @@ def test_a_drift_of_minutes_is_followed() -> None:
         assert np.abs(sums).max() < 0.05
 
 
+def test_rows_that_took_no_time_end_no_search_for_a_shift() -> None:
+    stream = Stream(2000)
+    stream.epochs(60)
+    stream.share = np.roll(stream.share * np.linspace(0, 2, GROUPS), 7)
+    assert not stream.epochs(1)
+    stream.row_s = 0.0
+    stream.epochs(1)
+    stream.row_s = 1e-3
+    stream.epochs(5)
+    wrong, _ = stream.errors()
+    assert np.abs(wrong).max() < 0.02, "the shares of before are forgotten"
+
+
 def test_epochs_without_load_say_nothing() -> None:
     window = LoadWindow(GROUPS)
     window.observe(PLACES, None, 1.0, {})

@@ -52,6 +52,10 @@ def test_one_executor_with_twice_its_share_is_balanced_within_two_periods() -> N
     (started,) = world.told(events.RebalancingStarted)
     assert started.distance_before > started.distance_after
     assert started.gain_s > started.cost_s
+    world.run(2 * PERIOD_S)
+    (judged,) = world.told(events.RebalancingJudged)
+    assert (judged.verdict, judged.expected) == ("helped", started.distance_after)
+    assert judged.measured < 0.05 + 1e-9
 
 
 def test_steady_input_with_noise_moves_nothing_any_more() -> None:
@@ -792,6 +796,8 @@ def test_static_moves_nothing_and_resource_centric_and_executor_centric_even_it_
         worst[elasticity] = max(world.load_index("sum").values())
         moved = world.told(events.MigrationStarted)
         assert bool(moved) == (elasticity != "static")
+        for started in world.told(events.RebalancingStarted):
+            assert started.variance_after < started.variance_before
     assert worst["resource_centric"] < 0.75 * worst["static"]
     assert worst["executor_centric"] < 0.85 * worst["static"]
 
@@ -814,6 +820,8 @@ def test_executor_centric_key_groups_keep_their_home_where_it_has_room() -> None
     assert len(moved)
     from_home = [before.executor(g) for g in moved.tolist()]
     assert from_home.count("e0") > len(from_home) / 2
+    assert world.control is not None
+    assert world.control.status["remote"] == {"keyGroups": len(moved), "bytesPerS": 0.0}
 
 
 def test_what_is_left_alone_is_said_once_and_nothing_else_of_it() -> None:
@@ -878,6 +886,8 @@ def test_what_a_controller_remembers_outlasts_its_run() -> None:
     assert "migration of sum" in later.control.status["leftAlone"]
     assert not later.told(events.ScaledIn)  # cooling down from what the run before decided
     assert left.rates_per_s
+    assert len(left.sizes) > 1  # planners that expect further changes go by them
+    assert later.control.memory.sizes[: len(left.sizes)] == left.sizes
 
 
 @pytest.mark.parametrize(
@@ -888,6 +898,7 @@ def test_what_a_controller_remembers_outlasts_its_run() -> None:
         lambda v: v.update(rates_per_s=[float("nan")]),
         lambda v: v.update(overrides=[]),
         lambda v: v.update(scaled="up"),
+        lambda v: v.update(sizes=["two"]),
     ],
 )
 def test_a_memory_that_is_damaged_is_none(damage: Callable[[dict[str, Any]], Any]) -> None:

@@ -53,6 +53,25 @@ def wanting(executors: int, comfortable: int | None = None) -> WantedExecutors:
     )
 
 
+def test_nobody_goes_while_rows_that_waited_still_miss_the_target() -> None:
+    """Fewer would do for a stream at rest; this one works off what a step left behind."""
+    pace = Pace(cool_down_s=0.0)
+    spare = replace(wanting(2), target=2.0)
+    for measured, kind in ((8.0, "stay"), (6.0, "stay"), (1.9, "stay"), (1.8, "in")):
+        step = pace.step(replace(spare, measured=measured), situation(), PoolView(), paced=True)
+        assert step.kind == kind, measured
+
+
+def test_those_go_that_bring_nothing_where_a_stream_at_rest_misses_the_target() -> None:
+    """Rows whose source says that they came an hour ago take an hour with any executors."""
+    pace, spare = Pace(cool_down_s=0.0), replace(wanting(2), target=2.0, measured=3600.0)
+    kinds = [
+        pace.step(spare, situation(), PoolView(), paced=True, steady=steady).kind
+        for steady in (False, True, True)
+    ]
+    assert kinds == ["stay", "stay", "in"]
+
+
 # -- models ---------------------------------------------------------------------------------------
 
 
@@ -228,13 +247,17 @@ def test_who_got_more_is_asked_neither_for_one_more_nor_for_one_less_by_noise(
         assert wanted.executors <= step.executors <= wanted.comfortable
 
 
-def test_nobody_goes_while_the_target_is_out_of_reach_and_the_reason_says_so() -> None:
+def test_nobody_goes_while_the_target_is_out_of_reach_unless_the_stream_is_at_rest() -> None:
     pace = Pace(cool_down_s=30.0)
     far = replace(wanting(2), unattainable="the target of 1 s is out of reach")
     for _ in range(3):
         step = pace.step(far, situation(), PoolView(), paced=True)
         assert (step.kind, step.executors) == ("refused", 4)
         assert step.reason == "the target of 1 s is out of reach; the 4 executors stay"
+    busy, calm = (situation(offered=lanes) for lanes in (4.0, 2.0))
+    assert pace.step(far, busy, PoolView(), paced=True, steady=True).kind == "refused"
+    step = pace.step(far, calm, PoolView(), paced=True, steady=True)
+    assert (step.kind, step.executors) == ("in", 2)
 
 
 def test_a_decision_is_not_taken_back_within_the_cool_down() -> None:

@@ -12,7 +12,6 @@ from godwit.adapt import Budget, Control, Means
 from godwit.adapt.scaling import fixed, scripted, utilisation
 from godwit.model.durations import seconds
 from godwit.model.errors import InvalidControlError
-from godwit.model.frames import WrongArgumentsError
 
 if TYPE_CHECKING:
     from godwit.planning import Problem
@@ -100,8 +99,3 @@ def test_what_makes_sense_is_taken() -> None:
 )
 def test_times_are_read_as_people_write_them(text: float | str, found: float) -> None:
     assert seconds(text, "It") == pytest.approx(found)
-
-
-def test_a_former_name_of_a_setting_is_refused_with_the_new_one() -> None:
-    with pytest.raises(WrongArgumentsError, match="policy= is elasticity= now"):
-        Control(policy="static")  # type: ignore[call-arg]

@@ -30,8 +30,8 @@ from godwit.model.errors import (
     InvalidPlanError,
     MigrationError,
 )
-from godwit.model.key_work import JoinWork, KeyWork
-from godwit.operators.joins.spreading import WHOLE, key_group_of_part
+from godwit.model.key_work import KeyWork, OperatorWork
+from godwit.operators.spreading import WHOLE, key_group_of_part
 from godwit.planning.spreading import SidesOfKey, choose_shape, place_parts
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def epoch_of(flow: CompiledFlow, works: dict[int, tuple[int, int, int]], total: 
         KeyWork(hash=h, key=f'["{h}"]', left=left, right=right, pairs=pairs)
         for h, (left, right, pairs) in works.items()
     )
-    work = {"j": JoinWork(total=total, keys=keys)}
-    outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, join_work=work)
+    work = {"j": OperatorWork(total=total, keys=keys)}
+    outcome = EpochOutcome(epoch=0, batch=0, rows_in=10, key_work=work)
     return FlowEpoch(outcome=outcome, flow=flow, plans={"j": plan})
 
 
@@ -308,7 +308,9 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     hot_keys = QueryHotKeys(run)
     story.epoch(0.5, 400)
     hot_keys.spread("j", "hot", left=2, right=2)
-    with pytest.raises(MigrationError, match=r'change of key \["hot"\] of join \'j\' is under way'):
+    with pytest.raises(
+        MigrationError, match=r'change of key \["hot"\] of operator \'j\' is under way'
+    ):
         hot_keys.gather("j", "hot")
     assert dict(hot_keys["j"]) == {}
     for _ in range(3):
@@ -325,7 +327,7 @@ def test_a_key_is_spread_by_hand(tmp_path: Path) -> None:
     refused("left=5 and right=1", lambda: spread("j", "hot", left=5))
     refused("left=1 and right=1", lambda: spread("j", "hot"))
     refused("2 values", lambda: spread("j", ("hot", 1), left=2))
-    refused("is none of join 'j'", lambda: spread("j", 7.5, left=2))
+    refused("is none of operator 'j'", lambda: spread("j", 7.5, left=2))
     refused("is not spread", lambda: gather("j", "cold"))
 
 

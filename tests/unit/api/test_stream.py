@@ -201,7 +201,7 @@ def test_the_output_mode_is_update_or_complete(stream: Stream, flow: Flow) -> No
     update, complete = flow.operators
     assert isinstance(update, ComputeNode)
     assert isinstance(complete, ComputeNode)
-    assert (update.complete, complete.complete) == (False, True)
+    assert (update.mode, complete.mode) == ("update", "complete")
 
 
 def test_process_needs_function_state_and_output(stream: Stream) -> None:

@@ -229,14 +229,6 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path) -> None:
     assert storage.read("runs/1").to_pybytes() == b"ours"
 
 
-def test_on_s3_the_store_tells_the_second_writer() -> None:
-    with s3_store() as uri:
-        storages = [CheckpointStorage.open(uri) for _ in range(WRITERS)]
-        assert [winners(storages, n) for n in range(20)] == [1] * 20
-        assert len(storages[0].list("commits")) == 20
-        assert storages[0].list("claims") == ()
-
-
 def test_on_s3_a_lease_is_a_heartbeat_that_refuses_and_is_released() -> None:
     with s3_store() as uri:
         first = acquire_lease(CheckpointStorage.open(uri), "first")

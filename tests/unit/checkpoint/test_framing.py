@@ -4,14 +4,23 @@ import struct
 import zlib
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from godwit.checkpoint.framing import decode_record, encode_commit, encode_record
+from godwit.checkpoint.framing import (
+    decode_record,
+    encode_commit,
+    encode_record,
+    row_problems,
+    rows_are_sound,
+)
 from godwit.checkpoint.records import (
     ALIGNMENT,
     BlockRef,
     CommitRecord,
     OutputRef,
     RunRecord,
+    SegmentRef,
     commit_path,
     run_path,
 )
@@ -87,3 +96,34 @@ def test_a_block_that_has_a_file_keeps_it() -> None:
     output = OutputRef(sink="s", flow=0, lane=0, rows=0, block=block)
     _, settled = encode_commit(CommitRecord(epoch=7, run_id="r", outputs=(output,)))
     assert settled.outputs == (output,)
+
+
+SEGMENTS = st.lists(
+    st.tuples(
+        st.lists(st.integers(-1, 9), max_size=5), st.lists(st.integers(-2, 2**63), max_size=5)
+    ).map(lambda one: (tuple(sorted(one[0])), tuple(sorted(one[1])[: len(one[0])] or one[1]))),
+    max_size=4,
+)
+
+
+@given(columns=SEGMENTS, shuffled=st.booleans())
+@settings(derandomize=True, deadline=None, max_examples=300)
+def test_segments_are_sound_together_exactly_if_nothing_is_wrong_with_any(
+    columns: list[tuple[tuple[int, ...], tuple[int, ...]]], *, shuffled: bool
+) -> None:
+    segments = [
+        SegmentRef(
+            operator="o",
+            state="s",
+            flow=0,
+            epoch=0,
+            lane=lane,
+            kind="changes",
+            block=BlockRef(file="", offset=0, length=1, checksum=0),
+            key_groups=key_groups[::-1] if shuffled else key_groups,
+            row_ends=row_ends,
+        )
+        for lane, (key_groups, row_ends) in enumerate(columns)
+    ]
+    wrong = [problem for segment in segments for problem in row_problems(segment, 8)]
+    assert rows_are_sound(segments, 8) == (not wrong)

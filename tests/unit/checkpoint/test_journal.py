@@ -246,3 +246,37 @@ def test_what_a_run_recollects_is_of_the_right_types_whatever_the_journal_says(
     storage.write_atomic(journal_path(0), encode_record(segment))
     assert recollect(storage, 9, "load", LoadSummary.from_dict) == []
     assert recollect(storage, 9, "event", events.event_from_dict) == [good]
+
+
+def test_a_journal_is_followed_entry_by_entry_and_from_its_start_when_it_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    writer, reader = JournalWriter(storage, "r"), JournalReader(storage)
+    numbers: list[int] = []
+    for number in range(3000):
+        writer.add("event", {"n": number, "text": "x" * 200})
+        if number % 70 == 0:
+            writer.flush()
+            numbers += [e["event"]["n"] for part in reader.more() for e in part]
+    writer.flush()
+    numbers += [e["event"]["n"] for part in reader.more() for e in part]
+    assert numbers == list(range(3000))
+    assert list(reader.more()) == []
+    for path in (tmp_path / "ck" / "journal").iterdir():
+        path.unlink()
+    again = JournalWriter(storage, "another")
+    again.add("event", {"n": -1})
+    again.flush()
+    assert [e["event"]["n"] for part in reader.more() for e in part] == [-1]
+
+
+def test_of_a_journal_that_is_too_large_the_end_is_followed(tmp_path: Path) -> None:
+    storage = CheckpointStorage.open(tmp_path / "ck")
+    for number in range(3):
+        entries = tuple(b'{"event": {"n": %d}}' % n for n in range(150_000))
+        segment = JournalSegment(number=number, run_id="r", entries=entries)
+        storage.write_atomic(journal_path(number), encode_record(segment))
+    parts = [[e["event"]["n"] for e in part] for part in JournalReader(storage).more()]
+    assert [part[0] for part in parts] == [130_000, 130_000]  # the first of three is beyond 8 MiB
+    assert [part[-1] for part in parts] == [149_999, 149_999]

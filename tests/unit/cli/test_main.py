@@ -39,7 +39,7 @@ def test_no_command_shows_the_help_and_is_status_two(capsys: pytest.CaptureFixtu
     assert "start here:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["demo", "checkpoint", "top", "advise", "plan"])
+@pytest.mark.parametrize("command", ["demo", "checkpoint", "top", "ui", "report", "advise", "plan"])
 def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         parser().parse_args([command, "--help"])

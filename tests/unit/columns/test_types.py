@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -84,7 +85,7 @@ EXPECTED = pa.schema(
     ],
     ids=["arrow", "text", "text with colons", "aliases", "classes", "dict of text", "struct type"],
 )
-def test_one_schema_can_be_written_in_many_ways(written: object) -> None:
+def test_one_schema_can_be_written_in_many_ways(written: Any) -> None:
     assert to_schema(written, where="The output") == EXPECTED
 
 
@@ -107,7 +108,7 @@ def test_one_schema_can_be_written_in_many_ways(written: object) -> None:
     ids=repr,
 )
 def test_a_schema_that_cannot_be_read_says_where_and_what_to_write(
-    written: object, what: list[str]
+    written: Any, what: list[str]
 ) -> None:
     with pytest.raises(InvalidFlowError) as caught:
         to_schema(written, where="The output")

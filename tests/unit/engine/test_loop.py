@@ -25,6 +25,9 @@ class Outcome:
     rows_in, rows_out = 3, 2
     watermarks = MappingProxyType({"rows": -1, "rows/sum": 2_500})
 
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
 
 class Story:
     """Epochs, conductor, its lock and observer in one: a list of what happened, in order.
@@ -40,6 +43,10 @@ class Story:
         self.committed_epochs = 0
         self.now = 0.0
         self.loop: EpochLoop[str] = EpochLoop(self, cast("Any", self), self)
+
+    def deliver_late(self) -> None:
+        """Deliver as late as the loop allows: when it waits for it."""
+        self.loop = EpochLoop(self, cast("Any", self), self, beside=lambda deliver: deliver)
 
     def note(self, step: str) -> None:
         self.steps.append(step)
@@ -75,8 +82,11 @@ class Story:
         self.committed_epochs += 1
 
     def outcome(self, _copies: object) -> EpochOutcome:
-        outcome: EpochOutcome = cast("Any", Outcome())
+        outcome: EpochOutcome = cast("Any", Outcome(self.committed_epochs - 1))
         return outcome
+
+    def delivery(self) -> Story:
+        return self
 
     def deliver(self) -> None:
         self.note("deliver")
@@ -203,6 +213,59 @@ def test_what_fails_after_the_commit_is_no_failed_attempt(story: Story, step: st
         story.loop.run("rows")
     assert story.steps == WHOLE[: WHOLE.index(step) + 1]
     assert story.next_epoch == 1
+
+
+COMMITTED, DELIVERED = WHOLE[: WHOLE.index("deliver")], WHOLE[WHOLE.index("deliver") :]
+
+
+def test_an_epoch_that_is_delivered_beside_the_next_is_so_before_that_one_commits(
+    story: Story,
+) -> None:
+    story.deliver_late()
+    story.loop.run("rows")
+    assert story.steps == COMMITTED
+    story.steps.clear()
+    story.loop.run("rows")
+    second = [step.replace("0", "1") for step in COMMITTED]
+    assert story.steps == [*second[:2], *DELIVERED, *second[2:]]
+    story.steps.clear()
+    for _ in range(2):
+        story.loop.finish_delivery()
+    assert story.steps == DELIVERED
+
+
+def test_an_epoch_is_not_committed_where_the_delivery_of_the_one_before_failed(
+    story: Story,
+) -> None:
+    story.deliver_late()
+    story.loop.run("rows")
+    story.steps.clear()
+    story.fails["deliver"] = ValueError("wrong")
+    with pytest.raises(ValueError, match="wrong"):
+        story.loop.run("rows")
+    assert story.steps == ["plan 1", "run rows", "deliver", "conductor: abort 1, wrong"]
+    assert story.next_epoch == 1
+    story.loop.finish_delivery()  # nothing is left of it
+
+
+def test_a_delivery_does_not_wait_for_an_attempt_that_counts(story: Story) -> None:
+    story.deliver_late()
+    story.loop.run("rows")
+    story.steps.clear()
+    story.fails["run rows"] = AttemptLostError("executor 1 was lost")
+    story.loop.run("rows")
+    second = [step.replace("0", "1") for step in COMMITTED]
+    lost = ["plan 1", "run rows", "conductor: abort 1, executor 1 was lost"]
+    assert story.steps == [*lost, *second[:2], *DELIVERED, *second[2:]]
+
+
+def test_nothing_is_left_to_deliver_while_epochs_are_held(story: Story) -> None:
+    story.deliver_late()
+    story.loop.run("rows")
+    story.steps.clear()
+    story.held, story.waits = 1, False
+    assert story.loop.run("rows") is None
+    assert story.steps == [*DELIVERED, "wait"]
 
 
 def test_an_epoch_that_is_held_waits_or_is_given_up(story: Story) -> None:

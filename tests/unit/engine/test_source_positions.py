@@ -33,7 +33,7 @@ def test_a_batch_has_the_rows_of_all_sources_in_numbered_splits() -> None:
         (2, "c", "0..2"),
         (3, "c", "2..5"),
     ]
-    assert (planned.rows, planned.size_bytes) == (9, 9 * 24)
+    assert (planned.split_rows, planned.split_bytes) == (9, 9 * 24)
     assert planned.begins == {name: {"next": 0} for name in "abc"}
     ends = {"a": {"next": 4}, "b": {"next": 0}, "c": {"next": 5}}
     assert planned.ref == BatchRef(
@@ -82,7 +82,7 @@ def test_rows_are_unknown_where_one_split_does_not_say() -> None:
     source.splits = lambda *_: [split]  # type: ignore[method-assign]
     positions, _ = kept(source)
     planned = positions.plan(2)
-    assert (planned.rows, planned.size_bytes) == (None, 3)
+    assert (planned.split_rows, planned.split_bytes) == (None, 3)
 
 
 def test_what_is_no_list_of_splits_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_a_source_that_changes_a_position_in_place_loses_no_rows() -> None:
     positions, _ = kept(Careless(4))
     for _attempt in range(2):
         planned = positions.plan(1)
-        assert planned.rows == 4
+        assert planned.split_rows == 4
         assert planned.begins == {"numbers": {"next": 0}}
         assert planned.ref.positions == {"numbers": {"next": 4}}
     positions.committed(planned.ref)

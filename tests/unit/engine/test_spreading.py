@@ -8,8 +8,8 @@ import pyarrow as pa
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 from godwit.api.flow import LogicalFlow
-from godwit.engine.spreading import SpreadOrders, spreading_joins
-from godwit.operators.joins.spreading import WHOLE, Grid, Spreads
+from godwit.engine.spreading import SpreadOrders
+from godwit.operators.spreading import WHOLE, Grid, Spreads
 from godwit.operators.windows.grid import BEGINNING
 
 S = 1_000_000
@@ -27,7 +27,7 @@ def orders() -> SpreadOrders:
     )
     between = ("-3 seconds", "2 seconds")
     flow.sink("out", left.join(right, between=between, suffix="_r", spread=4), FakeSink())
-    (join,) = spreading_joins(flow.compile(resolver(flow)).operators)
+    (join,) = (o for o in flow.compile(resolver(flow)).operators if o.max_parts)
     return SpreadOrders(join, Spreads())
 
 

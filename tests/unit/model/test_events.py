@@ -67,6 +67,7 @@ ONE_OF_EACH: tuple[Event, ...] = (
         epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b")
     ),
     events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3),
+    events.FeedbackPaused(epoch=4, at_s=1.0, loop="steps", rounds=1000, rows=3),
     events.BackgroundFailed(epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'"),
     events.ResidentLanesStarted(epoch=4, at_s=1.0, lanes=2, took_ms=310.4),
     events.ResidentLanesEnded(epoch=4, at_s=1.0, reason="the query ends"),
@@ -126,6 +127,16 @@ ONE_OF_EACH: tuple[Event, ...] = (
         target=0.8,
         arrival_per_s=1000.0,
         reason="key group 17 alone fills 0.8 of a lane",
+    ),
+    events.RebalancingJudged(
+        epoch=4,
+        at_s=1.0,
+        components=("sums",),
+        verdict="helped",
+        before=0.5,
+        expected=0.02,
+        measured=0.03,
+        reason="executors are as even as was expected",
     ),
     events.ForecastJudged(
         epoch=4,
@@ -233,6 +244,13 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
         (
             events.RowsUnreadable,
             "source flights could not read 3 rows in epoch 4; they are left out",
+        ),
+        (
+            events.FeedbackPaused,
+            (
+                "the loop steps pauses after 1000 rounds without other rows; 3 rows in it go on "
+                "with the next epoch that has others"
+            ),
         ),
         (events.BackgroundFailed, "watching executors failed: KeyError: 'x'"),
         (events.ResidentLanesStarted, "2 resident lanes ready after 310 ms"),

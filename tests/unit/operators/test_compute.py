@@ -59,7 +59,7 @@ def test_every_epoch_puts_out_the_keys_it_touched() -> None:
 
 def test_in_complete_mode_an_epoch_puts_out_every_key() -> None:
     made = ComputeOperator(
-        name="o", keys=KEYS, inputs=INPUTS, aggregates={"n": gw.count()}, complete=True
+        name="o", keys=KEYS, inputs=INPUTS, aggregates={"n": gw.count()}, mode="complete"
     )
     lane = Lane(made)
     outputs = [lane.epoch(batch(*rows)).output for rows in ([("a", 1)], [("b", 1), ("b", 2)], [])]
@@ -343,3 +343,18 @@ def test_what_a_function_of_the_user_returns_is_checked(
     assert what in caught.value.message
     assert remedy in caught.value.remedy
     assert pickle.loads(pickle.dumps(caught.value)).context == caught.value.context
+
+
+@pytest.mark.parametrize("several", [0, 3, 40])
+def test_states_are_merged_in_order_whether_few_or_most_have_several(several: int) -> None:
+    sizes = np.ones(50, np.int64)
+    sizes[7 : 7 + several] = 1 + np.arange(several) % 5
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    lasts = operator(rows=gw.count(), last=gw.last("delay"))
+    rows = batch(*(("a", value) for value in range(starts[-1])))
+    keys = rows.select(["plane"])
+    states = lasts.partials(rows, np.arange(starts[-1]), int(starts[-1]), lambda: keys)
+    merged = lasts.merge_in_order(states, starts)
+    counts, last = lasts.results(keys.slice(0, 50), merged)
+    assert counts.to_pylist() == sizes.tolist()
+    assert last.to_pylist() == (starts[1:] - 1).tolist()

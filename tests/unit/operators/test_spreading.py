@@ -14,9 +14,9 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan, SpreadKey
 from godwit.columns.hashing import hash_keys
 from godwit.model.errors import InvalidPlanError
 from godwit.model.key_groups import key_groups_of
-from godwit.model.key_work import JoinWork, KeyWork
+from godwit.model.key_work import KeyWork, OperatorWork
 from godwit.operators.joins.sides import LEFT, RIGHT
-from godwit.operators.joins.spreading import (
+from godwit.operators.spreading import (
     WHOLE,
     EvenSpread,
     Grid,
@@ -151,7 +151,7 @@ def test_work_is_told_of_keys_that_have_much_and_of_those_that_are_spread() -> N
     assert both.total == 480
     assert both.keys[0] == KeyWork(hash=HOT, key='["hot"]', left=200, right=20, pairs=60)
     none = np.zeros(4, np.int64)
-    assert work_of(own, none > 0, none, none, none) == JoinWork()
+    assert work_of(own, none > 0, none, none, none) == OperatorWork()
 
 
 # -- what may be asked for

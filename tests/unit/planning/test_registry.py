@@ -12,7 +12,7 @@ from tests.oracles.interval_plans import line_problem
 from godwit.cli.plan_json import EXAMPLES, KINDS
 from godwit.model.errors import InvalidProblemError
 from godwit.planning.problem import Limits, Problem
-from godwit.planning.registry import ASKED, PLANNERS, planner
+from godwit.planning.registry import ASKED, PLANNERS, planner, read_option
 
 
 def test_every_planner_loads_and_says_what_it_does() -> None:
@@ -79,7 +79,7 @@ def test_every_option_of_a_planner_has_a_type_and_every_kind_of_problem_an_entry
         assert names - {"clock", "rng"} == set(entry.takes), entry.name
         for name, default in entry.defaults().items():
             if default is not None:
-                entry.takes[name](default, name)
+                read_option(default, entry.takes[name], name)
     assert set(ASKED) == set(KINDS) == set(EXAMPLES)
 
 

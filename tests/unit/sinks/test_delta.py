@@ -71,14 +71,6 @@ def test_epochs_are_there_once_however_often_they_are_delivered(
     assert deltalake.DeltaTable(tmp_path).version() == 2
 
 
-def test_a_sink_that_was_renamed_goes_on_in_its_table(tmp_path: Path) -> None:
-    opened(tmp_path).deliver(EPOCHS[0])
-    renamed = opened(tmp_path, context(name="planes", writer="by_plane"))
-    for epoch in EPOCHS:
-        renamed.deliver(epoch)
-    assert deltalake.DeltaTable(tmp_path).version() == 2
-
-
 def test_the_table_says_which_epoch_it_holds(tmp_path: Path) -> None:
     opened(tmp_path).deliver(EPOCHS[1])
     table = deltalake.DeltaTable(tmp_path)
@@ -219,14 +211,6 @@ def test_a_table_is_rolled_back_to_where_two_histories_parted(tmp_path: Path, mo
     assert sink.last_delivered() == point(2)
     up_to(sink, 4, "b", first=3)
     assert planes(tmp_path) == ["b3", "b4", "h0", "h1", "h2"]
-
-
-def test_a_table_that_would_lack_epochs_is_not_rolled_back(tmp_path: Path) -> None:
-    up_to(opened(tmp_path), 7)
-    sink = opened(tmp_path)
-    with pytest.raises(SinkError, match="it would have epochs up to 2, and epochs up to 3 were"):
-        sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}), 3)
-    assert len(planes(tmp_path)) == 8
 
 
 def test_a_table_of_which_nothing_is_shared_is_rolled_back_to_before_its_first_epoch(

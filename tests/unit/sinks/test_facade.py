@@ -20,7 +20,9 @@ def test_every_word_makes_its_sink() -> None:
         "ParquetSink": sinks.parquet("out", partition_by="plane", keep=2),
         "PostgresSink": sinks.postgres("dbname=none", "t", mode="upsert", keys="plane"),
         "DeltaSink": sinks.delta("out", mode="upsert"),
+        "IcebergSink": sinks.iceberg("ns.t", catalog={"type": "sql"}, mode="upsert"),
         "ForeachSink": sinks.foreach(print),
+        "ForeachTableSink": sinks.foreach_table(print),
         "MemorySink": sinks.memory(),
         "ConsoleSink": sinks.console(limit=5),
         "NoopSink": sinks.noop(),
@@ -47,6 +49,7 @@ def test_noop_takes_anything_and_keeps_nothing() -> None:
     [
         ("psycopg", "postgres", "postgres"),
         ("deltalake", "delta", "delta"),
+        ("pyiceberg", "iceberg", "iceberg"),
         ("rich", "console", "cli"),
     ],
 )
@@ -60,6 +63,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     make: dict[str, Callable[[], sinks.Sink]] = {
         "postgres": lambda: sinks.postgres("dbname=none", "t"),
         "delta": lambda: sinks.delta("out"),
+        "iceberg": lambda: sinks.iceberg("ns.t"),
         "console": sinks.console,
     }
     with pytest.raises(SinkError) as caught:
@@ -82,6 +86,8 @@ def test_everything_exported_is_there() -> None:
         (lambda: sinks.delta("out", partition_by=3), "partition_by of type int"),  # type: ignore[arg-type]
         (lambda: sinks.parquet("out", partition_by=[1]), "partition_by of type list"),  # type: ignore[list-item]
         (lambda: sinks.delta("out", mode="upsert", keys=1), "keys of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.iceberg(3), "table of type int"),  # type: ignore[arg-type]
+        (lambda: sinks.iceberg("t", catalog=3), "catalog of type int"),  # type: ignore[arg-type]
         (lambda: sinks.postgres(3, "t"), "connection of type int"),  # type: ignore[arg-type]
         (lambda: sinks.postgres("dbname=none", 3), "table of type int"),  # type: ignore[arg-type]
     ],

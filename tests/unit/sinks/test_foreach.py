@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from tests.support.epoch_rows import EpochRows, context, rows
+from tests.support.epoch_rows import SCHEMA, EpochRows, context, rows
 
 from godwit.model.errors import SinkError, UserFunctionError
-from godwit.sinks.simple_sinks import ForeachSink
+from godwit.sinks.simple_sinks import ForeachSink, ForeachTableSink
 
 
 class Handed(EpochRows):
@@ -60,3 +61,38 @@ def test_errors_that_say_what_to_do_already_pass_as_they_are() -> None:
 def test_what_cannot_be_called_is_refused_at_once() -> None:
     with pytest.raises(SinkError, match="cannot be called"):
         ForeachSink("print")  # type: ignore[arg-type]  # the point of the test
+
+
+def test_a_table_has_the_rows_of_the_epoch_in_their_order_and_todays_columns() -> None:
+    calls: list[tuple[list[tuple[Any, ...]], int]] = []
+    sink = ForeachTableSink(
+        lambda table, epoch: calls.append(([tuple(r.values()) for r in table.to_pylist()], epoch))
+    )
+    sink.open(context())
+    sink.deliver(rows(0, ("N1", 1), ("N2", 2), ("N1", 3)))
+    former = pa.table({"total": [7], "gone": ["x"]})
+    sink.deliver(EpochRows(epoch=1, table=former))
+    sink.deliver(rows(2))
+    assert calls == [([("N1", 1), ("N2", 2), ("N1", 3)], 0), ([(None, 7)], 1), ([], 2)]
+
+
+def test_a_table_without_rows_has_its_columns() -> None:
+    schemas: list[pa.Schema] = []
+    sink = ForeachTableSink(lambda table, _epoch: schemas.append(table.schema))
+    sink.open(context())
+    sink.deliver(rows(0))
+    assert schemas == [SCHEMA]
+
+
+def test_a_function_of_tables_is_called_between_epochs_and_stops_the_query_if_it_raises() -> None:
+    def fail(_table: pa.Table, epoch: int) -> None:
+        raise OSError(f"disk {epoch}")
+
+    sink = ForeachTableSink(fail)
+    sink.open(context())
+    assert not sink.delivers_concurrently
+    with pytest.raises(UserFunctionError, match="raised OSError on epoch 4: disk 4"):
+        sink.deliver(rows(4, ("N1", 1)))
+    with pytest.raises(SinkError, match="cannot be called") as caught:
+        ForeachTableSink(3)  # type: ignore[arg-type]  # the point of the test
+    assert "an Arrow table" in caught.value.remedy

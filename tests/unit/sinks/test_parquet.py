@@ -692,24 +692,6 @@ def test_an_epoch_that_somebody_took_away_does_not_come_back(tmp_path: Path) -> 
     assert planes(tmp_path) == ["h0", "h2"]
 
 
-def test_a_directory_is_rolled_back_to_where_two_histories_parted(tmp_path: Path) -> None:
-    up_to(opened(tmp_path), 7)
-    backup = Committed(latest_epoch=4, history="b", parted={"h": 2})
-    sink = opened(tmp_path)
-    sink.roll_back(backup, -1)
-    assert sink.last_delivered() == point(2)
-    up_to(sink, 4, "b", first=3)
-    assert planes(tmp_path) == ["h0", "h1", "h2", "b3", "b4"]
-
-
-def test_a_directory_that_would_lack_epochs_is_not_rolled_back(tmp_path: Path) -> None:
-    up_to(opened(tmp_path), 7)
-    sink = opened(tmp_path)
-    with pytest.raises(SinkError, match="it would have epochs up to 2, and epochs up to 3 were"):
-        sink.roll_back(Committed(latest_epoch=4, history="b", parted={"h": 2}), 3)
-    assert planes(tmp_path) == [f"h{epoch}" for epoch in range(8)]
-
-
 def test_results_that_were_not_kept_are_not_missed_after_a_roll_back(tmp_path: Path) -> None:
     up_to(opened(tmp_path, context(complete=True), keep=2), 7)
     sink = opened(tmp_path, context(complete=True), keep=2)
@@ -738,15 +720,6 @@ def test_the_directory_of_another_query_is_refused(tmp_path: Path) -> None:
     opened(tmp_path, context(query_id="old"))
     with pytest.raises(SinkError, match="belongs to sink 'by_plane' of query old"):
         opened(tmp_path, context(query_id="new"))
-
-
-def test_a_sink_that_was_renamed_goes_on_in_its_directory(tmp_path: Path) -> None:
-    opened(tmp_path).deliver(EPOCHS[0])
-    renamed = opened(tmp_path, context(name="planes", writer="by_plane"))
-    for epoch in EPOCHS:
-        renamed.deliver(epoch)
-    assert latest_epoch(tmp_path) == 1
-    assert len([row for row in read(tmp_path) if row[0] == 0]) == 3
 
 
 def test_the_directory_of_another_sink_of_the_query_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.epoch_rows import Committed, context, point, rows
 
+import godwit as gw
 from godwit.checkpoint.ownership import HistoryPoint
 from godwit.model.errors import SinkError
 from godwit.model.secrets import Secrets
@@ -132,3 +133,8 @@ def test_errors_of_the_library_name_sink_and_place(tmp_path: Path) -> None:
         sink.open(context())
     assert e.value.context["path"] == str(tmp_path / "absent" / "totals.db")
     assert isinstance(e.value.__cause__, sqlite3.Error)
+
+
+def test_only_a_sink_that_says_so_gets_epochs_beside_the_next_one(sink: SqliteSink) -> None:
+    assert not sink.delivers_concurrently
+    assert gw.sinks.parquet("out").delivers_concurrently

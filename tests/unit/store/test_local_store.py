@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,12 +17,14 @@ from tests.support.key_tables import (
     COUNTS,
     NUM_KEY_GROUPS,
     change,
+    group_of,
     held,
     look_up_in,
     state_in,
 )
 
 from godwit.model.errors import EpochFailedError
+from godwit.store.image import TableImage
 from godwit.store.local_store import LocalState, LocalStore
 
 if TYPE_CHECKING:
@@ -82,6 +84,32 @@ def test_one_call_changes_many_key_groups(tmp_path: Path) -> None:
     del expected["k8"]
     assert held(state_in(tmp_path)) == expected | {"k7": (8, 8.0)}
     assert sorted(set(again.refresh(ALL).tolist())) == [3, 5]
+
+
+def test_keys_that_were_looked_up_are_not_searched_again_when_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    search = TableImage.search
+
+    def counting(image: TableImage, keys: Any, count: int) -> Any:
+        searched.append(count)
+        return search(image, keys, count)
+
+    state, other = state_in(tmp_path), state_in(tmp_path)
+    first = {f"k{i}": (i, 0.0) for i in range(300)}
+    change(state, 1, first)
+    changed = {f"k{i}": (i, 1.0) for i in range(200, 400) if group_of(f"k{i}")}
+    another = next(key for key in map(str, range(100)) if not group_of(key))
+    for epoch, disturbed in ((2, False), (3, True)):
+        look_up_in(state, sorted(changed, key=group_of))
+        if disturbed:  # by a process that adds rows in between, of key groups of its own
+            change(other, epoch, {another: (7, 7.0)})
+        monkeypatch.setattr(TableImage, "search", counting)
+        change(state, epoch, changed)
+        monkeypatch.setattr(TableImage, "search", search)
+        assert bool(searched) is disturbed
+    assert held(state) == {**first, **changed, another: (7, 7.0)}
 
 
 def test_key_groups_of_several_tables_are_found_by_one_call(tmp_path: Path) -> None:

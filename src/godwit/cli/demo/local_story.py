@@ -17,6 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import godwit as gw
+from godwit.adapt import EpochObserved
+from godwit.adapt.run_record import RunRecord
+from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.storage import CheckpointStorage
 from godwit.checkpoint.verification import verify
 from godwit.cli.demo.recording import Audience, Comparison, Recording, compare, newest_rows
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.records import CommitRecord
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
-    from godwit.migration import EpochOutcome
+    from godwit.migration import EpochOutcome, EpochPlan
     from godwit.model.events import Event
 
 
@@ -60,7 +63,7 @@ def play(settings: Settings, audience: Audience, loading: Future[Days]) -> Outco
     try:
         _Script(settings, run, audience, days).play()
     finally:
-        run.sources.close()
+        run.end()
     audience.say("the stream has ended; a batch query over the same rows decides")
     report = verify(CheckpointStorage.open(folder / "checkpoint"))
     return Outcome(
@@ -82,6 +85,9 @@ class _Run(LocalRun):
         self.recording, self._audience = recording, audience
         self._kept: dict[str, list[pa.Table]] = {}
         self._folder = settings.work_dir
+        storage = CheckpointStorage.open(self._folder / "checkpoint")
+        self._journal = JournalWriter(storage, "demo")
+        self._record = RunRecord(lambda kind, values: self._journal.add(kind, values()))
         source = gw.sources.parquet(
             self._folder / "in",
             schema=COLUMNS,
@@ -92,7 +98,7 @@ class _Run(LocalRun):
         flow.sink("by_route", by_route, gw.sinks.noop())
         super().__init__(
             flow.compiled(),
-            CheckpointStorage.open(self._folder / "checkpoint"),
+            storage,
             executors={str(number): 1 for number in range(settings.executors - 1)},
             settings=Lanes(local_dir=str(self._folder / "local")),
             emit=self._happened,
@@ -109,6 +115,7 @@ class _Run(LocalRun):
 
     def _happened(self, event: Event) -> None:
         self.recording.log.append(event)
+        self._journal.add("event", event.to_dict())
         if not isinstance(event, events.EpochCommitted):
             self._audience.event(event, self.recording)
 
@@ -118,6 +125,15 @@ class _Run(LocalRun):
             rows = pa.Table.from_batches(batches)
             epoch = pa.array(np.full(rows.num_rows, record.epoch))
             self._kept.setdefault(sink, []).append(rows.append_column("epoch", epoch))
+
+    def committed(
+        self, outcome: EpochOutcome, plans: Mapping[str, EpochPlan], took_s: float
+    ) -> None:
+        """Write where key groups are, and loads, to the journal."""
+        assignments = {name: plan.assignment for name, plan in plans.items()}
+        observed = EpochObserved(outcome=outcome, assignments=assignments, took_s=took_s)
+        self._record.committed(self.flow, observed, time.time())
+        self._record.loads(self.conductor.recent_load.due_summary())
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
@@ -132,8 +148,23 @@ class _Run(LocalRun):
         progress: dict[str, Any] = progress_of(outcome, view, stopwatch, latencies)
         figures = self.recording.add_epoch(progress, status, time.time())
         self._audience.epoch(figures, self.recording)
+        self._journal.add("progress", progress)
+        lags = self.sources.lags()
+        told = [
+            {"name": name, "description": source.identity, "behind": lags[name].rows}
+            for name, source in self.sources.sources.items()
+            if name in lags
+        ]
+        self._journal.add("sources", {"sources": told})
+        self._journal.flush()
         if len(self.recording.epochs) == 1:
             self._audience.say("the first epoch is done")
+
+    def end(self) -> None:
+        """Close the sources, and write the end of the run to the journal."""
+        self.sources.close()
+        self.conductor.announce(events.QueryStopped, name=self.flow.name)
+        self._journal.flush()
 
     def kept(self, sink: str) -> pa.Table:
         """All rows that a sink got, with their epochs."""

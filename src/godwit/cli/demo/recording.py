@@ -273,11 +273,14 @@ class QueryRecorder:
         self.recording = Recording(started_s=time.time(), rows_in_all=rows_in_all)
         self.progress: Mapping[str, Any] = {}  # of the last epoch
         self._heard_s = time.monotonic()  # when the last event came
+        self._let_in_s = 0.0  # when the last file was let in
         self._events: queue.Queue[events.Event] = queue.Queue()
         query.add_listener(self._events.put)
 
     def let_in(self, file: Path) -> None:
-        """Move a file into the source's directory, atomically."""
+        """Move a file into the source's directory, atomically, as written now and after others."""
+        self._let_in_s = max(time.time(), self._let_in_s + 0.002)  # Spark knows milliseconds
+        os.utime(file, (self._let_in_s, self._let_in_s))
         os.link(file, self._folder / "in" / file.name)
 
     def mark_now(self, label: str) -> None:

@@ -75,20 +75,20 @@ class DemoScenario:
     executors: int
     most: int
     rows_per_s: int  # rows at rest; one executor can do 1,000 a second at most
-    surge: float = 1.0  # factor of the rate in the middle third
+    surge: float = 1.0  # factor of the rate in the middle half
     jumps: int = 0  # how often the hot keys jump; 0: there are none
     slowdown: float = 1.0  # how much slower the first executor becomes after a third of the time
 
     def rate(self, share: float) -> float:
         """Rows per second at a `share` of the run's time."""
-        return self.rows_per_s * (self.surge if 1 / 3 <= share < 2 / 3 else 1.0)
+        return self.rows_per_s * (self.surge if 1 / 4 <= share < 3 / 4 else 1.0)
 
     def marks(self, seconds: float) -> list[tuple[float, str]]:
         """Return the times of the shifts, with labels."""
         if self.surge > 1:
             return [
-                (seconds / 3, f"{self.surge:g} times the rate"),
-                (seconds * 2 / 3, "rate as before"),
+                (seconds / 4, f"{self.surge:g} times the rate"),
+                (seconds * 3 / 4, "rate as before"),
             ]
         if self.jumps:
             every_s = seconds / self.jumps
@@ -105,12 +105,12 @@ SCENARIOS: Final = {
             "become others, on another executor.",
             executors=4,
             most=4,
-            rows_per_s=1400,
+            rows_per_s=2000,
             jumps=3,
         ),
         DemoScenario(
             name="surge",
-            story="The rate rises fourfold for a third of the time, and falls again.",
+            story="The rate rises fourfold for half of the time, and falls again.",
             executors=2,
             most=4,
             rows_per_s=600,

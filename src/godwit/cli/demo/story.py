@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from godwit.api.streams import Stream
-    from godwit.cluster.spark.query.query import Migration, Query
+    from godwit.cluster.spark.query.placement import Migration
+    from godwit.cluster.spark.query.query import Query
     from godwit.model.assignment import Assignment
     from godwit.sources import Source
 
@@ -131,7 +132,7 @@ _T = TypeVar("_T")
 
 
 def in_background(work: Callable[[], _T]) -> Future[_T]:
-    """Do something in a thread of its own."""
+    """Run `work` on a new thread; return its future."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="godwit-demo-days")
     future = thread.submit(work)
     thread.shutdown(wait=False)
@@ -266,7 +267,7 @@ class _Script:
             self._feed()
 
     def _release_all_but(self, share: float) -> None:
-        """Release files until no more than a share of all is held back."""
+        """Release files until at most `share` of all are left."""
         reserve = max(2, int(self._steps * share))
         while len(self._unread) > reserve:
             self._release()
@@ -281,9 +282,14 @@ class _Script:
     def _feed(self) -> None:
         """Release held-back files once the stream has run dry.
 
-        So rows come in during the migration and the loss; what waits is drained without them.
+        So rows come in during the migration and the loss; what waits is drained without them. The
+        last ones wait for the end of both, so that the last epoch is one after them however long
+        they took, unless rows are lost.
         """
-        if self._unread and self._is_dry():
+        if not self._unread or not self._is_dry():
+            return
+        has_all = self.recording.rows >= self._rows_released
+        if len(self._unread) > 1 or self._is_finished() or not has_all:
             self._release()
 
     def _is_dry(self) -> bool:

@@ -34,6 +34,7 @@ from godwit.engine.source_positions import SourcePositions
 from godwit.migration import Conductor, DropCopies, Policy, StartWarming
 from godwit.model import events
 from godwit.model.errors import MigrationError
+from godwit.plan.feedback import is_fed_back
 from godwit.plan.staging import StagedSink
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     )
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.messages import EpochInstruction, LaneReport, StateInstruction
-    from godwit.engine.lane.source_side import LaneInput, NumberedSplit
+    from godwit.engine.lane.source_side import LaneInput
     from godwit.engine.latency import SourceLatency
     from godwit.engine.loop import Stopwatch
     from godwit.engine.settings import Lanes
@@ -70,11 +71,10 @@ _PATIENCE = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRows:
-    """Source rows of an epoch, splits to be read for it, and event times that no row has."""
+    """Rows in memory that an epoch is given, and event times that no row has."""
 
     rows: Mapping[LaneInput, Sequence[pa.RecordBatch]]  # a batch per source partition
     newest: Mapping[int, int] = field(default_factory=dict)  # see `ship_rows`
-    splits: Sequence[NumberedSplit] = ()  # of Godwit's own sources
 
 
 class LocalRun:
@@ -123,6 +123,10 @@ class LocalRun:
             on_failure=lambda what, error: self.conductor.announce(
                 events.BackgroundFailed, what=what, error=error
             ),
+            log=self.log,
+            on_pause=lambda loop, rounds, rows: self.conductor.announce(
+                events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows
+            ),
         )
         started = run_started(
             recovered.flow, self.log, recovered, {}, [*self.executors.values()], run_id=self.run_id
@@ -157,7 +161,7 @@ class LocalRun:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Executors that are there: name → lanes."""
+        """Live executors: name → number of lanes."""
         return {name: executor.lanes for name, executor in self.executors.items()}
 
     @property
@@ -173,28 +177,38 @@ class LocalRun:
     # -- epochs -----------------------------------------------------------------------------------
 
     def epoch(self, rows: LocalRows | None, *, batch: BatchRef | None = None) -> EpochOutcome:
-        """Run one epoch, with rows that were given or without, and background copies after it.
+        """Run one epoch, with or without rows, and then background copies.
 
-        `batch` says which one it is, where somebody counts them.
+        `batch`: number of the micro-batch, if the caller counts them.
         """
         if rows is None:
-            return self._run(None)
-        return self._run(SourceBatch(ref=batch or self.sources.played().ref, rows=rows))
+            return self._run(self.sources.next_round(self._num_lanes, due=True))
+        played = self.sources.played()
+        return self._run(replace(played, ref=batch or played.ref, rows=rows))
 
     def read_epoch(
         self, given: LocalRows | None = None, *, limit: int | None = None
     ) -> EpochOutcome | None:
-        """Run one epoch over what the sources that are open have, and rows that were given.
+        """Run one epoch over rows of the open sources, and given rows.
 
-        `limit` bounds the rows of each source. There is none if there is nothing of either.
+        `limit`: maximum rows of each source. Returns ``None`` without any rows.
         """
-        planned = self.sources.plan(sum(self.lanes.values()), limit=limit)
+        planned = self.sources.plan(self._num_lanes, limit=limit)
         if given is not None:
             planned = self.sources.played(planned)
         if planned is None:
             return None
-        rows = replace(given or LocalRows(rows={}), splits=planned.splits)
-        return self._run(SourceBatch(ref=planned.ref, rows=rows))
+        return self._run(replace(planned, rows=given))
+
+    def run_round(self) -> EpochOutcome | None:
+        """Run an epoch over rows waiting in loops; ``None`` if there are none, or they pause."""
+        looped = self.sources.next_round(self._num_lanes)
+        return None if looped is None else self._run(looped)
+
+    @property
+    def _num_lanes(self) -> int:
+        """Number of lanes of all executors."""
+        return sum(self.lanes.values())
 
     def _run(self, source: SourceBatch[LocalRows] | None) -> EpochOutcome:
         """Run one epoch, and background copies after it."""
@@ -206,7 +220,9 @@ class LocalRun:
                 remedy="Add an executor.",
             )
         if source is not None:
-            self.sources.committed(source.ref)
+            self.sources.committed(
+                source.ref, others=source.rows is not None and bool(source.rows.rows)
+            )
         self.run_background_copies()
         return outcome
 
@@ -225,7 +241,7 @@ class LocalRun:
         return self.epochs.is_due(self.view)
 
     def settle(self) -> Iterator[EpochOutcome]:
-        """Run epochs without input until nothing is due and no key group is on its way."""
+        """Run epochs without input until none is due and no key group is moving."""
         for _ in range(_PATIENCE):
             outcome = self.run_quiet_epoch()
             if outcome is not None:
@@ -245,8 +261,8 @@ class LocalRun:
         self, instruction: EpochInstruction, batch: SourceBatch[LocalRows] | None
     ) -> list[LaneReport]:
         """Run the stages one after the other, in this process."""
-        instruction = pickle.loads(pickle.dumps(instruction))  # noqa: S301  our own
-        rows = LocalRows(rows={}) if batch is None else batch.rows
+        rows = LocalRows(rows={}) if batch is None or batch.rows is None else batch.rows
+        splits = () if batch is None else batch.splits
         boxes = ship_rows(self._lanes, instruction, rows.rows, rows.newest)
         add_splits(
             boxes,
@@ -254,10 +270,10 @@ class LocalRun:
             instruction,
             side=self._side,
             sources=self.sources.sources,
-            splits=rows.splits,
+            splits=splits,
         )
         reports = run_lanes(self._lanes, instruction, boxes)
-        insist_on_same_rows(reports, rows.splits)
+        insist_on_same_rows(reports, splits)
         return reports
 
     def open_sinks(self, flow: CompiledFlow) -> Iterable[StagedSink]:
@@ -268,11 +284,11 @@ class LocalRun:
         """Do nothing: no sink is open."""
 
     def sink_records(self) -> Mapping[str, SinkRecord]:
-        """Sinks are not open, so there is nothing to say of them."""
+        """Return nothing, since sinks are not opened."""
         return {}
 
     def wait_while_held(self) -> bool:
-        """Run pending copies; return whether the epoch may have waited for one."""
+        """Run pending copies; return whether there were any."""
         waits = bool(self._orders) and not self.copies_held
         self.run_background_copies()
         return waits
@@ -286,11 +302,11 @@ class LocalRun:
         self._orders.append(order)
 
     def now_us(self) -> int:
-        """Return what the clock was set to."""
+        """Return the time of the test's clock."""
         return self.clock_us
 
     def monotonic_us(self) -> int:
-        """Return what the clock was set to."""
+        """Return the time of the test's clock."""
         return self.clock_us
 
     def committed(
@@ -306,14 +322,14 @@ class LocalRun:
     # -- executors and their copies ---------------------------------------------------------------
 
     def see(self, executors: Mapping[str, int]) -> None:
-        """Set the executors (name → lanes); those that are gone lose their copies."""
+        """Set the executors (name → lanes); removed ones lose their copies."""
         for name in self.executors.keys() - executors.keys():
             self.forget_store(name)
         self.executors = _executors(executors)
         self.conductor.see(executors)
 
     def forget_store(self, executor: str) -> None:
-        """Remove what an executor holds, without telling the conductor."""
+        """Delete an executor's local store, without reporting it to the conductor."""
         root = local_store_root(self._settings.local_path, self.run_id, executor)
         shutil.rmtree(root, ignore_errors=True)
 
@@ -403,7 +419,7 @@ def rows_of(record: CommitRecord, storage: CheckpointStorage) -> dict[str, list[
     """Sink → rows that an epoch staged for it, in order."""
     batches: dict[str, list[pa.RecordBatch]] = {}
     for ref in record.outputs:
-        if ref.rows:
+        if ref.rows and not is_fed_back(ref.sink):
             batch = decode_batch(read_block(storage, ref.block))
             batches.setdefault(ref.sink, []).append(batch)
     return batches

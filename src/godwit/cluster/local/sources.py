@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from godwit.columns.tables import is_table, no_rows, table_of
+from godwit.columns.tables import is_table, no_rows
 from godwit.engine.lane.source_side import SourceSide
 from godwit.model.errors import InvalidInputError
 from godwit.model.naming import did_you_mean, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from godwit.engine.lane.source_side import LaneInput
     from godwit.plan.compiled import CompiledFlow
-
-__all__ = ["check_sources", "epochs_of", "lane_inputs", "table_of"]
 
 
 def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
@@ -33,10 +31,21 @@ def check_sources(names: Iterable[str], known: Sequence[str]) -> None:
             )
 
 
+def check_loops(names: Iterable[str], loops: Collection[str]) -> None:
+    """Refuse rows of a loop, whose rows are what an operator feeds back."""
+    for name in names:
+        if name in loops:
+            raise InvalidInputError(
+                f"Rows were given for {name!r}, which is a loop.",
+                remedy="Give rows of a source; the loop has what is fed back to it.",
+                source=name,
+            )
+
+
 def epochs_of(
     source: str, given: Any, *, epochs: int | None, rows_per_epoch: int | None
 ) -> list[Any]:
-    """Part the input of a source into epochs: as it is, or one table cut into several."""
+    """Divide a source's input into epochs: as given, or one table cut into several."""
     is_rows = is_table(given) or (
         isinstance(given, Sequence) and bool(given) and isinstance(given[0], Mapping | tuple)
     )
@@ -72,7 +81,7 @@ def lane_inputs(
     *,
     partitions: int = 1,  # source partitions that the rows of a source come in
 ) -> dict[LaneInput, list[pa.RecordBatch]]:
-    """Make of the tables of an epoch what the operators that read them get."""
+    """Convert the tables of an epoch to the inputs of the operators that read them."""
     side = SourceSide.of(flow)
     inputs: dict[LaneInput, list[pa.RecordBatch]] = {}
     for source, table in tables.items():

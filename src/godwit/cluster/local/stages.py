@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane, shipments
+from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.source_side import LaneInput, ship_input, ship_splits
 from godwit.engine.lane.wire import due_at, ship_arrivals
 from godwit.operators.windows.event_time import Arrivals
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import NumberedSplit, SourceSide
     from godwit.engine.lane.wire import Blob
     from godwit.sources.source import Source
@@ -75,7 +76,7 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
 
     def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:
         report = yield from lane
-        reports.append(pickle.loads(report.dumps()))  # noqa: S301  our own
+        reports.append(LaneReport.loads(report.dumps()))
 
     parts: InstructionParts = pickle.loads(  # noqa: S301  our own
         pickle.dumps(InstructionParts.of(instruction))

@@ -7,7 +7,7 @@ rate.  Work is what paper 5 §5.1 has: keys with Zipf frequencies, 1 ms a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.simulated.cluster import Death, Machine, Pool, SimulatedCluster, Slowdown
 from godwit.cluster.simulated.costs import CostModel
@@ -89,7 +89,7 @@ class Size:
         return (Machine(cores=self.cores),) * self.executors
 
     def rate(self, *surges: Surge, steps: int = 1) -> Rate:
-        """Return the usual rate, for rows that each cost `_ROW_MS` at so many steps."""
+        """Return the usual rate, for rows that cost `_ROW_MS` in each of `steps` operators."""
         rows_per_s = self.load * self.executors * self.cores * 1000 / (_ROW_MS * steps)
         return Rate(rows_per_s=rows_per_s, noise=0.1, surges=surges)
 
@@ -99,73 +99,56 @@ class Size:
         return int(4 * self.rate().rows_per_s)
 
 
-def _flow(size: Size) -> tuple[SimulatedComponent, ...]:
-    """Flow of one component."""
-    return (
-        SimulatedComponent(
-            name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000
-        ),
+def _scenario(
+    size: Size,
+    *surges: Surge,
+    components: tuple[SimulatedComponent, ...] = (),
+    shifts_s: tuple[float, ...] = (),
+    **cluster: Any,
+) -> Scenario:
+    """Build a scenario; where `components` are left out, its flow is one of the usual work."""
+    work = SimulatedComponent(
+        name="work", key_groups=size.key_groups, row_ms=_ROW_MS, key_bytes=10_000
+    )
+    return Scenario(
+        cluster=SimulatedCluster(machines=size.machines, **cluster),
+        components=components or (work,),
+        rate=size.rate(*surges, steps=max(len(components), 1)),
+        keys=Keys(number=size.keys, zipf=size.zipf, shifts_s=shifts_s),
+        duration_s=size.duration_s,
+        max_rows=size.max_rows,
     )
 
 
 def skew(size: Size) -> Scenario:
     """Shuffle keys twice a minute (paper 5 §5.1, ω = 2), each time to another imbalance."""
-    shifts = tuple(s for s in range(30, int(size.duration_s), 30))
-    return Scenario(
-        cluster=SimulatedCluster(machines=size.machines),
-        components=_flow(size),
-        rate=size.rate(),
-        keys=Keys(number=size.keys, zipf=size.zipf, shifts_s=shifts),
-        duration_s=size.duration_s,
-        max_rows=size.max_rows,
-    )
+    return _scenario(size, shifts_s=tuple(range(30, int(size.duration_s), 30)))
 
 
 def surge(size: Size) -> Scenario:
     """Quadruple the rate in the middle third, with executors to be had."""
     third = size.duration_s / 3
-    return Scenario(
-        cluster=SimulatedCluster(
-            machines=size.machines,
-            added=size.machines[0],
-            pool=Pool(most=4 * size.executors, start_s=(3.0, 6.0)),
-        ),
-        components=_flow(size),
-        rate=size.rate(Surge(start_s=third, end_s=2 * third, factor=4)),
-        keys=Keys(number=size.keys, zipf=size.zipf),
-        duration_s=size.duration_s,
-        max_rows=size.max_rows,
+    return _scenario(
+        size,
+        Surge(start_s=third, end_s=2 * third, factor=4),
+        added=size.machines[0],
+        pool=Pool(most=4 * size.executors, start_s=(3.0, 6.0)),
     )
 
 
 def straggler(size: Size) -> Scenario:
     """Make one executor three times slower after a quarter of the time."""
     slow = Slowdown(executor="0", start_s=size.duration_s / 4, factor=3)
-    return Scenario(
-        cluster=SimulatedCluster(machines=size.machines, slowdowns=(slow,)),
-        components=_flow(size),
-        rate=size.rate(),
-        keys=Keys(number=size.keys, zipf=size.zipf),
-        duration_s=size.duration_s,
-        max_rows=size.max_rows,
-    )
+    return _scenario(size, slowdowns=(slow,))
 
 
 def loss(size: Size) -> Scenario:
     """Lose an executor after a quarter of the time; a replacement comes late."""
-    death = Death(executor="0", at_s=size.duration_s / 4)
-    return Scenario(
-        cluster=SimulatedCluster(
-            machines=size.machines,
-            added=size.machines[0],
-            deaths=(death,),
-            pool=Pool(most=size.executors, start_s=(10.0, 20.0)),
-        ),
-        components=_flow(size),
-        rate=size.rate(),
-        keys=Keys(number=size.keys, zipf=size.zipf),
-        duration_s=size.duration_s,
-        max_rows=size.max_rows,
+    return _scenario(
+        size,
+        added=size.machines[0],
+        deaths=(Death(executor="0", at_s=size.duration_s / 4),),
+        pool=Pool(most=size.executors, start_s=(10.0, 20.0)),
     )
 
 
@@ -181,14 +164,7 @@ def pairs(size: Size) -> Scenario:
         )
         for at, name in enumerate(names)
     )
-    return Scenario(
-        cluster=SimulatedCluster(machines=size.machines),
-        components=chain,
-        rate=size.rate(steps=len(chain)),
-        keys=Keys(number=size.keys, zipf=size.zipf),
-        duration_s=size.duration_s,
-        max_rows=size.max_rows,
-    )
+    return _scenario(size, components=chain)
 
 
 SCENARIOS: Mapping[str, Callable[[Size], Scenario]] = {

@@ -210,7 +210,7 @@ class Warming:
                 self._end_transfer(other, f"executor {executor} was lost")
 
     def order(self, order: StartWarming | DropCopies) -> None:
-        """Queue an order; one for an executor that is gone is forgotten."""
+        """Queue an order; ignore one for an executor that is lost."""
         if order.executor in self._orders:
             self._orders[order.executor].append(order)
             if isinstance(order, StartWarming) and order.peers:

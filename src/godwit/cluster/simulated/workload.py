@@ -57,7 +57,7 @@ class Rate:
             )
 
     def at(self, times_s: FloatArray) -> FloatArray:
-        """Arrival rate at some times, without noise."""
+        """Return the arrival rates at times, without noise."""
         rate = np.full(len(times_s), self.rows_per_s, np.float64)
         if self.steps:
             since, factors = np.array(self.steps, np.float64).T

@@ -53,11 +53,12 @@ def _named_by_the_process_above(pid: int) -> str | None:
 def local_store_root(local_dir: str | None, run_id: str, executor: str) -> Path:
     """Directory of the local store of one executor in one run.
 
-    By default it lies in the executor's own block directory (which Spark names to its Python
-    processes, and removes with the executor).  ``<query>-<run>`` is the form of `run_id`: all runs
-    of one query are neighbours, so a later run can remove what an earlier one left behind.
+    By default it is within the executor's block directory (which Spark names to its Python
+    processes, and removes with the executor). `run_id` is ``<query>-<run>``: directories of one
+    query's runs are siblings, so a later run can remove those of earlier ones.
 
-    Raises `LocalStoreError` if an id is none, and so could name a directory elsewhere.
+    Raises `LocalStoreError` if an id is not a plain name, which could lead outside of the
+    directory.
     """
     query, _, run = run_id.partition("-")
     if not (_ID.fullmatch(query) and _ID.fullmatch(run) and _EXECUTOR.fullmatch(executor)):
@@ -94,7 +95,7 @@ def claim_local_store(root: Path) -> None:
 
 
 def _own_directory(path: Path) -> int:
-    """Open a directory that is ours alone, creating it if there is none."""
+    """Open a directory that only this user can access; create it if absent."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shared = path.parent.stat()
@@ -119,7 +120,7 @@ def _own_directory(path: Path) -> int:
 
 
 def _refused(path: Path, why: str) -> LocalStoreError:
-    """Return the error that local stores cannot lie in a directory."""
+    """Return the error for a directory that cannot be used for local stores; `why`: the reason."""
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "

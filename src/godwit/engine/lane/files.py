@@ -12,6 +12,7 @@ from godwit.checkpoint.blocks import BlockWriter, encode_batch
 from godwit.checkpoint.entries import StateRows, in_utc, pack_entries
 from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef
 from godwit.checkpoint.staged_output import encode_files
+from godwit.columns.arrays import least_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +66,7 @@ class LaneFiles:
     def _segment(
         self, of: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write one segment, of rows ordered by key group; `of`: its other fields."""
+        """Write a segment of rows ordered by key group; `of`: other fields of its reference."""
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
         self._segment_refs.append(
@@ -102,25 +103,30 @@ class LaneFiles:
             )
             start = end
 
-    def stage(self, sink: str, table: pa.Table) -> None:
-        """Stage rows for a sink."""
+    def stage(self, sink: str, table: pa.Table, *, time: str | None = None) -> None:
+        """Stage rows for a sink; record the least event time of column `time`."""
         for batch in table.combine_chunks().to_batches():
             self._outputs.add(encode_batch(batch, self._compression))
-            self._output(sink, "rows", batch.num_rows)
+            oldest_us = None if time is None else least_of(batch.column(time))
+            self._output(sink, "rows", batch.num_rows, oldest_us)
 
     def stage_files(self, sink: str, written: WrittenFiles) -> None:
         """Stage files that are at the sink's target already: their description only."""
         self._outputs.add(encode_files(written))
         self._output(sink, "files", sum(file.rows for file in written.files))
 
-    def _output(self, sink: str, kind: Literal["rows", "files"], rows: int) -> None:
+    def _output(
+        self, sink: str, kind: Literal["rows", "files"], rows: int, oldest_us: int | None = None
+    ) -> None:
         """Record staged output; its block is known when the files are closed."""
         self._output_refs.append(
-            partial(OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows)
+            partial(
+                OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows, oldest_us=oldest_us
+            )
         )
 
     def close(self, report: LaneReport) -> None:
-        """Finish the files and name what is in them."""
+        """Close the files, and add references to their contents to the report."""
         segments = zip(self._segment_refs, self._changelog.close(), strict=True)
         report.segments += [ref(lane=report.place, block=block) for ref, block in segments]
         snapshots = zip(self._snapshot_refs, self._snapshots.close(), strict=True)

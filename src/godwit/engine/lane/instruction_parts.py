@@ -16,15 +16,16 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from godwit.checkpoint.records import SegmentRef, SnapshotRef
 from godwit.model.key_groups import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from godwit.checkpoint.records import SegmentRef, SnapshotRef
     from godwit.engine.lane.messages import (
         EpochInstruction,
         OperatorInstruction,
@@ -41,13 +42,15 @@ _NOT_HERE = np.iinfo(np.int64).max
 
 _Chains: TypeAlias = tuple[
     bytes,  # floors of the executor's key groups, ascending
-    tuple["SegmentRef", ...],
-    dict[int, "SnapshotRef"],
+    tuple[SegmentRef, ...],
+    dict[int, SnapshotRef],
     tuple[int, ...],  # key groups of which a snapshot is taken
 ]
 """Part of a state's instruction for the lanes of one executor; plain, since they are many."""
-_OwnPart: TypeAlias = tuple[list[_Chains], tuple["SegmentRef", ...]]
+_OwnPart: TypeAlias = tuple[list[_Chains], tuple[SegmentRef, ...]]
 """Part of an operator's: its states', and segments of waiting rows."""
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[_OwnPart])
 
 
 class InstructionParts:
@@ -67,14 +70,14 @@ class InstructionParts:
         split = [_split(own, executor_of, len(names)) for own in instruction.operators]
         parts = cls(
             pickle.dumps(_packed_routes(instruction)),
-            {name: pickle.dumps([of[e] for of in split]) for e, name in enumerate(names)},
+            {name: _ENCODER.encode([of[e] for of in split]) for e, name in enumerate(names)},
         )
         parts._routes = instruction  # who packed it need not unpack it
         return parts
 
     @property
     def routes(self) -> EpochInstruction:
-        """The instruction without what brings states forward, for who only sends rows."""
+        """Return the instruction without chains of states, for tasks that only send rows."""
         if self._routes is None:
             self._routes = _unpacked_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
         return self._routes
@@ -84,7 +87,7 @@ class InstructionParts:
         routes = self.routes
         executor = routes.places[place].executor
         if executor not in self._whole:
-            own: list[_OwnPart] = pickle.loads(self.packed_own[executor])  # noqa: S301  ours
+            own = _DECODER.decode(self.packed_own[executor])
             is_own = np.array([place.executor == executor for place in routes.places])
             self._whole[executor] = replace(
                 routes,
@@ -104,7 +107,7 @@ class InstructionParts:
 
 
 def _packed_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
-    """Part the arrays of all key groups from an instruction, which is left without states."""
+    """Split an instruction into one without states, and the arrays over all key groups."""
     nothing = np.empty(0, np.int64)
     no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
     return (
@@ -141,7 +144,7 @@ def _unpacked_routes(
 
 
 def _runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
-    """Return values as runs of equal ones where these are fewer, and their type."""
+    """Return values run-length encoded if that is shorter, and their type's name."""
     runs = Intervals.of(values.astype(np.int32))
     return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
 

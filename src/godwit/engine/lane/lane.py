@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.entries import BatchCache, StateRows, read_chain
 from godwit.checkpoint.hydration import Hydration, recover_chains
 from godwit.columns.digest import RowsDigest
 from godwit.engine.lane.executor import claim_local_store, current_executor, local_store_root
@@ -58,10 +58,12 @@ from godwit.engine.lane.wire import (
     unreadable_in,
 )
 from godwit.model.errors import EpochFailedError, GodwitError
-from godwit.model.key_groups import KeyGroupLoad, PerKeyGroup
+from godwit.model.key_groups import NO_LOAD, KeyGroupLoad, PerKeyGroup
 from godwit.operators.operator import OperatorInput
-from godwit.operators.windows.event_time import Arrivals
+from godwit.operators.spreading import work_by_time
+from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.plan.grouping import keeps_keys
+from godwit.plan.staging import fed_back
 from godwit.store.local_store import LocalStore
 
 if TYPE_CHECKING:
@@ -75,8 +77,9 @@ if TYPE_CHECKING:
     from godwit.engine.lane.messages import EpochInstruction, OperatorInstruction, StateInstruction
     from godwit.engine.lane.rows import LaneRows
     from godwit.engine.lane.wire import Blob, Payload
+    from godwit.model.key_work import OperatorWork
     from godwit.operators.broadcast import BroadcastTable
-    from godwit.operators.operator import KeyedOperator, OperatorOutput
+    from godwit.operators.operator import Choose, KeyedOperator, OperatorOutput
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.plan.lineage import Layouts
     from godwit.plan.maps import ArrowMap
@@ -119,6 +122,7 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
     want rows give to lanes, once they are open (they themselves stay on the driver).
     """
     staged = {sink.name: sink for sink in sinks}
+    looped = [(edge.operator, fed_back(edge)) for edge in flow.feedbacks]
     names = [operator.name for operator in flow.operators]
     operators = []
     for index, operator in enumerate(flow.operators):
@@ -129,7 +133,10 @@ def lane_flow(flow: CompiledFlow, layouts: Layouts, sinks: Iterable[StagedSink])
                 index=index,
                 operator=operator,
                 feeds=tuple((names.index(i.operator), i) for i in flow.fed_by(operator.name)),
-                outputs=tuple(staged[o.name] for o in outputs if o.name in staged and o.is_result),
+                outputs=(
+                    *(staged[o.name] for o in outputs if o.name in staged and o.is_result),
+                    *(sink for name, sink in looped if name == operator.name),
+                ),
                 left_out=next((staged.get(o.name) for o in outputs if o.left_out), None),
                 states=states,
                 waiting=waiting,
@@ -171,10 +178,10 @@ def shipments(flow: LaneFlow, instruction: EpochInstruction) -> tuple[Shipment, 
 def run_lane(
     flow: LaneFlow, instruction: EpochInstruction, level: int, place: int, payloads: Iterable[bytes]
 ) -> Generator[Blob, None, LaneReport]:
-    """Run one lane task: the operators of `level`, at the place of that index.
+    """Run one lane task: the operators of `level`, at the `place`-th place of the epoch.
 
-    `payloads` is what the exchange brought for operators of this level, in any order. Yields rows
-    for the lanes of later levels; only when it returns the report is everything written.
+    `payloads`: rows from the exchange for operators of this level, in any order. Yields rows for
+    the lanes of later levels. Its return value is the report; all files are complete only then.
     """
     by_operator: dict[int, list[tuple[Header, Payload]]] = {}
     digests: list[tuple[Header, bytes]] = []
@@ -245,7 +252,7 @@ class _Lane:
                 yield from self._pass_on(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report what the senders had read, and tell the lanes of the next level."""
+        """Report the digests of what senders read, and send them to the lanes of the next level."""
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return
@@ -315,7 +322,7 @@ class _Lane:
         arrived: Sequence[tuple[Header, Payload]],
         store: LocalStore,
     ) -> pa.RecordBatch | None:
-        """Bring an operator's state forward, process its rows, write what changed.
+        """Bring an operator's state up to date, process its rows, and write the changes.
 
         `arrived` is in order of origin. Returns the operator's output, if any.
         """
@@ -370,6 +377,8 @@ class _Lane:
                 broadcast=broadcast_rows(operator, arrived),
                 writes_tables=bool(operator.broadcasts)
                 and bool(own.places[operator.home(len(own.places))] == self.place),
+                left_parts=self._left_parts(member, own),
+                here=here & ~waits,
             )
         )
         at_s = lap("process", at_s)
@@ -381,7 +390,7 @@ class _Lane:
         report.load = _load(processed, (now - cpu) * 1e3 - processed.closing_ms)
         report.next_due = processed.next_due
         report.duplicate_partials = processed.duplicate_partials
-        report.join_work = processed.join_work
+        report.key_work = _key_work(operator, rows, processed, report.load)
         if processed.windows is not None:  # entries are brought forward and written by the lane
             lane_ms = applying_ms + (now - processed_cpu) * 1e3
             report.windows = replace(
@@ -397,11 +406,11 @@ class _Lane:
         own: OperatorInstruction,
         arrived: Sequence[tuple[Header, Payload]],
     ) -> LaneRows:
-        """Read an operator's payloads: its rows are returned, the rest is reported."""
+        """Decode an operator's payloads; return its rows, and add the rest to the report."""
         for header, _ in arrived:
             report.rows_in[header.number] = report.rows_in.get(header.number, 0) + header.rows
         report.arrivals = sum(
-            (unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), Arrivals()
+            (unpack_arrivals(p) for h, p in arrived if h.kind == ARRIVALS), NO_ARRIVALS
         )
         report.hot_keys = hot_keys_of(
             unpack_rows(p, hot_schema(operator.keys)) for h, p in arrived if h.kind == HOT
@@ -421,9 +430,10 @@ class _Lane:
         touched: npt.NDArray[np.bool_],  # key groups that rows arrived for
         here: npt.NDArray[np.bool_],  # key groups of the lane that are not suspended
     ) -> tuple[dict[StateId, Hydration], npt.NDArray[np.bool_]]:
-        """Bring forward the states of the key groups that are needed; return those that are cold.
+        """Bring the states of touched key groups up to date; return a mask of those that are not.
 
-        Invariant: a key group is processed only if all of the operator's states of it are here.
+        Invariant: a key group is processed only if all of the operator's states of it are up to
+        date.
         """
         operator, num_key_groups = member.operator, len(own.places)
         gone = operator.gone(own.time.closed)
@@ -451,7 +461,7 @@ class _Lane:
         hydrations: Mapping[StateId, Hydration],
         warm: npt.NDArray[np.bool_],  # key groups of the lane whose states are here
     ) -> None:
-        """Write the snapshots that are asked for, without entries that are gone."""
+        """Write the snapshots of the instruction, without entries of closed panes."""
         gone = operator.gone(own.time.closed)
         for state in own.states:
             key_groups = np.flatnonzero(_mask(state.to_snapshot, len(own.places)) & warm)
@@ -463,7 +473,7 @@ class _Lane:
     def _tables(
         self, member: LaneOperator, own: OperatorInstruction, store: LocalStore
     ) -> dict[str, BroadcastTable]:
-        """Return the tables of an operator as the last epoch left them."""
+        """Return an operator's broadcast tables as of the last committed epoch."""
         by_state = {told.state.state: told for told in own.tables}
         return {
             broadcast.name: committed_table(
@@ -476,6 +486,18 @@ class _Lane:
             for broadcast in member.operator.broadcasts
         }
 
+    def _left_parts(self, member: LaneOperator, own: OperatorInstruction) -> StateRows | None:
+        """Read the states of parts that are merged in this epoch, from any lane."""
+        if not own.left_parts:
+            return None
+        layout = member.states[member.operator.parts_state]
+        cache = BatchCache(self.instruction.storage)
+        parts = [
+            read_chain(self.instruction.storage, chain, layout, cache=cache)
+            for chain in own.left_parts
+        ]
+        return reduce(StateRows.then, parts)
+
     def _hydration(
         self,
         member: LaneOperator,
@@ -484,7 +506,7 @@ class _Lane:
         store: LocalStore,
         gone: EntryRange | None,
     ) -> Hydration:
-        """Return what brings one state of an operator forward, without entries that are gone."""
+        """Return the hydration of one state of an operator, without entries of closed panes."""
         epoch, num_key_groups = self.instruction, len(own.places)
         layout = member.states[state.state.state]
         return Hydration(
@@ -546,18 +568,16 @@ class _Lane:
             blobs = ship(shipment, columns, origin, tally, number=upstream.number)
             yield from self._metered(blobs, passed_on)
             own = self.instruction.operators[member.index].places == self.place
-            # Of a join that spreads hot keys, a row's key group does not follow from its key alone.
-            if len(shipment.operator.keys) == len(upstream.keys):
+            # Where hot keys are spread, a row's key group does not follow from its key alone.
+            if len(shipment.operator.hashed) == len(upstream.keys):
                 keys = upstream.key_columns
                 passed_on.pairs = pairs_sent(member.operator, keys, sent, own)
             key_groups = np.flatnonzero(tally[0])
-            passed_on.key_groups = key_groups.tolist()
-            passed_on.sent_rows = tally[0, key_groups].astype(np.int64).tolist()
-            passed_on.sent_bytes = tally[1, key_groups].tolist()
+            passed_on.sent = np.vstack((key_groups, tally[:, key_groups]))
         self.report.lap("pass_on", started_s)
 
     def _metered(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
-        """Yield payloads for an exchange, and count the CPU time and bytes that leave here."""
+        """Yield payloads for an exchange, and count their CPU time and bytes."""
         passed_on.exchanged = True
         places, here = self.instruction.places, self.instruction.places[self.place].executor
         while True:
@@ -572,7 +592,7 @@ class _Lane:
             yield blob
 
     def finish(self) -> LaneReport:
-        """Write what is to be written and return the report."""
+        """Write changelog and output, and return the report."""
         started_s = time.perf_counter()
         if self.report.error is None:
             try:
@@ -594,13 +614,18 @@ class LaneView:
     def find(
         self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
-        """Look entries up by their identities."""
+        """Look up entries by key columns; return a mask of known ones, and their state columns."""
         return self.local.prior(keys, key_groups)
 
     def scan(self, part: EntryRange | None = None) -> StateRows:
         """Copy out all entries, or those of a range."""
         contents = self.local.scan(self.key_groups, part)
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
+
+    def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
+        """Copy out chosen entries of a range."""
+        hashes, keys, values = self.local.select(self.key_groups, columns, part, choose)
+        return StateRows(hashes=hashes, keys=keys, values=values)
 
     def min_after(self, column: int, after: int) -> int:
         """Minimum above `after` in a column of integers."""
@@ -610,7 +635,7 @@ class LaneView:
 def broadcast_rows(
     operator: KeyedOperator, arrived: Sequence[tuple[Header, Payload]]
 ) -> dict[int, pa.RecordBatch]:
-    """Return number of an input → rows of a table that came by it, in order of origin."""
+    """Return input number → new rows of its broadcast table, in order of origin."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for header, payload in arrived:
         if header.kind == BROADCAST:
@@ -632,15 +657,25 @@ def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
     return PerKeyGroup(key_groups, local.versions[key_groups])
 
 
-def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
-    """Load per key group: its measured time, and a share by rows of the rest.
+def _key_work(
+    operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
+) -> OperatorWork | None:
+    """Work by key, as the operator measured it, or by time where it calls a user's function."""
+    groups = processed.groups
+    if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
+        return processed.key_work
+    return work_by_time(rows.batch.select(operator.hashed.names), groups, load)
 
-    The rest is work of the lane's own, which waits for nothing but a core: of it the CPU time
-    counts, since how long it waits for one says nothing of the key group.
+
+def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:
+    """Return the load per key group: its measured time, and a share of the rest by rows.
+
+    Of the other time only CPU time counts, since waiting for a core does not depend on the key
+    group.
     """
     groups = processed.groups
     if groups is None:
-        return KeyGroupLoad.total(())
+        return NO_LOAD
     rows_of_key = np.diff(groups.starts)
     starts = np.flatnonzero(np.diff(groups.key_groups, prepend=-1))
     key_groups = groups.key_groups[starts]
@@ -662,7 +697,7 @@ _stores: dict[Path, LocalStore] = {}
 
 
 def local_store(root: Path) -> LocalStore:
-    """Return the local store at `root`, one object for as long as this Python process lives."""
+    """Return the local store at `root`: the same object for the life of this process."""
     store = _stores.get(root)
     if store is None:
         claim_local_store(root)

@@ -7,25 +7,29 @@ what the last epochs changed and not with the state there is.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from godwit.model.key_groups import NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup
-from godwit.operators.windows.event_time import NO_TIME, Arrivals, Due
+import msgspec
+import numpy as np
+
+from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
+from godwit.model.key_groups import NO_LOAD, NO_PAIRS, KeyGroupLoad, KeyGroupPairs, PerKeyGroup
+from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Arrivals, Due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
-    from godwit.checkpoint.records import OutputRef, SegmentRef, SnapshotRef, StateId
+    from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.lane.packing import HotRows
     from godwit.model.errors import GodwitError
-    from godwit.model.key_work import JoinWork
+    from godwit.model.key_work import OperatorWork
     from godwit.model.latency import LatencyHistogram
     from godwit.operators.windows.event_time import EpochTime, WindowWork
 
@@ -85,6 +89,9 @@ class OperatorInstruction:
     time: EpochTime = NO_TIME  # event time of the operator
     # what brings tables that every lane has whole to the committed version
     tables: tuple[StateInstruction, ...] = ()
+    # of `KeyedOperator.parts_state`: chains of the key groups that keys leave parts in, which every
+    # lane reads
+    left_parts: tuple[KeyGroupChain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,18 +129,18 @@ class OperatorReport:
     consumed: list[int] = field(default_factory=list)
     # state → key group → version its local table is at now
     versions: dict[StateId, PerKeyGroup] = field(default_factory=dict)
-    load: KeyGroupLoad = field(default_factory=lambda: KeyGroupLoad.total(()))  # no bytes of state
+    load: KeyGroupLoad = NO_LOAD  # no bytes of state
     # event times of the rows, and rows that were left out, as their senders report them
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    arrivals: Arrivals = NO_ARRIVALS
     # when timers or expiries are due next: of all keys of the lane if this epoch was to look for
     # them, else of those that had rows
-    next_due: Due = field(default_factory=Due)
+    next_due: Due = NOTHING_DUE
     windows: WindowWork | None = None  # cost of windows, where state could be kept in another way
     # partials, of windows that were over, of keys that were held in two slots
     duplicate_partials: int = 0
     # keys of which some sender had many rows, and how many that were
     hot_keys: HotRows = field(default_factory=dict)
-    join_work: JoinWork | None = None  # of a join: which keys have most work
+    key_work: OperatorWork | None = None  # which keys have most work, where one can be hot
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,11 +156,9 @@ class PassedOn:
     rows: int  # before any were combined
     size_bytes: int  # of the rows, in memory
     exchanged: bool = False
-    # key groups of the receiver that something was sent to, the rows (or partial states) sent to
-    # each, and their share of the bytes sent
-    key_groups: list[int] = field(default_factory=list)
-    sent_rows: list[int] = field(default_factory=list)
-    sent_bytes: list[float] = field(default_factory=list)
+    # shape ``(3, n)``: key groups of the receiver that something was sent to, the rows (or partial
+    # states) sent to each, and their share of the bytes sent
+    sent: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((3, 0)))
     crossed_bytes: int = 0  # bytes sent to lanes of other executors
     cpu_ms: float = 0.0  # CPU time for splitting and serialising them
     # rows, before any were combined, by key group of the sender and of the receiver
@@ -193,14 +198,118 @@ class LaneReport:
         return now_s
 
     def dumps(self) -> bytes:
-        """Pickle the report; an error's context is converted to text where pickling fails."""
+        """Encode the report; an error's context is converted to text where pickling fails."""
         try:
-            return pickle.dumps(self)
+            return _ENCODER.encode(_packed(self))
         except Exception:  # noqa: BLE001  a user's exception may refuse pickling in any way
             error = self.error
             assert error is not None
             self.error = type(error)(error.message, remedy=error.remedy)
-            return pickle.dumps(self)
+            return _ENCODER.encode(_packed(self))
+
+    @classmethod
+    def loads(cls, data: bytes) -> LaneReport:
+        """Decode `dumps`, from a lane of ours."""
+        values, operators, rest = _DECODER.decode(data)
+        reports = [
+            OperatorReport(
+                operator=operator,
+                rows_in=rows_in,
+                versions={state: PerKeyGroup.unpacked(of) for state, of in versions},
+                load=KeyGroupLoad.unpacked(load) if load else NO_LOAD,
+                **_unpickled(more),
+            )
+            for operator, rows_in, versions, load, more in operators
+        ]
+        return cls(**values, operators=reports, **_unpickled(rest))
+
+
+# One report comes from every lane in every epoch, and the driver reads all of them: what each of
+# them says is encoded by its type, columns as bytes; what few say is pickled where they do.
+_OperatorParts: TypeAlias = tuple[
+    str,  # operator
+    dict[int, int],  # rows_in
+    list[tuple[StateId, bytes]],  # versions
+    bytes,  # load; empty: nothing
+    bytes,  # all else
+]
+
+
+class _Usual(TypedDict):
+    """Fields of a lane's report that every one has."""
+
+    level: int
+    place: int
+    executor: str
+    segments: list[SegmentRef]
+    snapshots: list[SnapshotRef]
+    outputs: list[OutputRef]
+    rows_out: int
+    took_ms: dict[str, float]
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # NumPy's numbers
+_DECODER = msgspec.msgpack.Decoder(tuple[_Usual, list[_OperatorParts], bytes])
+
+
+def _packed(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
+    """Return a report as values of `_DECODER`'s type."""
+    usual = _Usual(
+        level=report.level,
+        place=report.place,
+        executor=report.executor,
+        segments=report.segments,
+        snapshots=report.snapshots,
+        outputs=report.outputs,
+        rows_out=report.rows_out,
+        took_ms=report.took_ms,
+    )
+    operators = [
+        (
+            of.operator,
+            of.rows_in,
+            [(state, PerKeyGroup.of(held).packed()) for state, held in of.versions.items()],
+            of.load.packed() if len(of.load.key_groups) else b"",
+            _rest_of(of, ("operator", "rows_in", "versions", "load")),
+        )
+        for of in report.operators
+    ]
+    return usual, operators, _rest_of(report, ("operators", *usual))
+
+
+def _rest_of(report: OperatorReport | LaneReport, without: Collection[str]) -> bytes:
+    """Pickle the other fields of a report that are not at their defaults; empty where all are."""
+    kind: Any = type(report)
+    rest = {
+        name: value
+        for name, default in _defaults(kind)
+        if name not in without
+        and (value := getattr(report, name)) is not default
+        and not _is_same(value, default)
+    }
+    return pickle.dumps(rest) if rest else b""
+
+
+def _unpickled(rest: bytes) -> dict[str, Any]:
+    """Undo `_rest_of`."""
+    return pickle.loads(rest) if rest else {}  # noqa: S301  our own lanes'
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether a plain value equals its default; arrays do only if they are the same one."""
+    return type(value) is type(default) and isinstance(value, _PLAIN) and value == default
+
+
+_PLAIN = (int, float, dict, list, Arrivals, Due)
+
+
+@functools.cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a report and their defaults."""
+    return tuple(
+        (of.name, of.default if of.default_factory is MISSING else of.default_factory())
+        for of in fields(kind)
+    )
 
 
 def senders_that_differ(reports: Iterable[LaneReport]) -> set[tuple[int, int]]:

@@ -50,11 +50,14 @@ def stage_output(
             target = sink.writer.target
             files.stage_files(sink.name, WrittenFiles(target=target, files=tuple(written)))
             return
-    files.stage(sink.name, rows)
+    if sink.time is None:
+        files.stage(sink.name, rows)
+    else:
+        files.stage(sink.name, rows, time=sink.time)
 
 
 def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) -> pa.Table:
-    """Divert the rows that the sink's check rejects; return the others."""
+    """Stage the rows that the sink's check rejects for its `rejects` sink; return the others."""
     assert sink.check is not None
     accepted, rejected = [], []
     for batch in _pieces(rows):
@@ -77,7 +80,7 @@ def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) ->
 
 
 def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Return rows as batches: one, unless its text is too large for one."""
+    """Return rows as batches: one, unless a column's text exceeds the limit of a batch."""
     batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
     return batches
 
@@ -101,7 +104,7 @@ def rejected_rows(
 
 
 def refusal(sink: str, rejected: pa.Table, *, keyed: bool, where: str) -> SinkError:
-    """Return the error that `sink` cannot take rows, and no sink of rejected rows is there."""
+    """Return the error for rows that `sink` cannot take if it has no `rejects` sink."""
     first = {name: rejected.column(name)[0].as_py() for name in ("key", "reason", "row")}
     which = f"with the key {first['key']}" if keyed else first["row"]
     more = f" ({rejected.num_rows - 1} more like it)" if rejected.num_rows > 1 else ""

@@ -47,7 +47,7 @@ _COUNT = pa.field("__godwit_rows", pa.int64())
 
 
 def raw_schema(operator: KeyedOperator) -> pa.Schema:
-    """Columns of raw rows: the key columns, then the others that the operator reads."""
+    """Return the columns of raw rows: key columns, then the others that the operator reads."""
     keys = operator.schema.keys
     others = [field for field in operator.inputs if field.name not in keys.names]
     return pa.schema([*keys, *others])
@@ -68,7 +68,7 @@ def pack(
     Returns packs (whether they are partial states, rows, key group of each row), and hot keys with
     the number of their rows, if there are any.
     """
-    own = len(operator.keys)
+    own = len(operator.hashed)
     # The hash does not travel: computing it again in the lane costs less than carrying it.
     keys = canonical_keys(columns.select(operator.schema.keys.names))
     raw = pa.RecordBatch.from_arrays(
@@ -130,7 +130,7 @@ def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bo
 
 
 def sampled(count: int) -> npt.NDArray[np.int64]:
-    """Row numbers of a sample: all of few rows; none where sampling is not worth it."""
+    """Return row numbers of a sample of `count` rows: all of few; none if sampling does not pay."""
     if count < _MIN_SAMPLED:
         return np.empty(0, np.int64)
     if count <= _SAMPLE:
@@ -150,7 +150,7 @@ def hot_hashes(sample: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.in
 
 
 def rows_of(hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return which rows have one of the `hot` hashes, which ascend."""
+    """Return a mask of rows whose hash is among `hot`, which is sorted."""
     if len(hot) <= 8:
         mask = np.zeros(len(hashes), np.bool_)
         for one in hot:
@@ -164,9 +164,9 @@ def rows_of(hashes: npt.NDArray[np.int64], hot: npt.NDArray[np.int64]) -> npt.ND
 def _hot_rows(
     groups: Groups, keys: pa.RecordBatch, hot: npt.NDArray[np.int64], num_keys: int
 ) -> pa.RecordBatch | None:
-    """Hot keys and the numbers of their rows; ``None`` if there are none.
+    """Return hot keys with their row counts; ``None`` if there are none.
 
-    `keys`: the key of each group, in `num_keys` columns; a key of several groups comes as often.
+    `keys`: the key of each group, in `num_keys` columns. Groups may have the same key.
     """
     which = np.flatnonzero(rows_of(groups.hashes, hot)) if len(hot) else hot
     if not len(which):

@@ -57,7 +57,7 @@ class LaneRows:
             operator=operator,
             num_key_groups=num_key_groups,
             batch=batch,
-            hashes=hash_keys(batch.select(operator.keys.names)),
+            hashes=hash_keys(batch.select(operator.hashed.names)),
             partial=partial,
         )
 
@@ -77,7 +77,7 @@ class LaneRows:
         )
 
     def take(self, rows: npt.NDArray[np.int64]) -> LaneRows:
-        """Return some of the rows."""
+        """Return the selected rows."""
         return replace(self, batch=self.batch.take(pa.array(rows)), hashes=self.hashes[rows])
 
     def combined(self) -> LaneRows:
@@ -85,7 +85,7 @@ class LaneRows:
         if self.partial:
             return self
         operator, rows = self.operator, self.entries
-        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.keys))
+        groups = group_rows(self.hashes, rows.keys, self.num_key_groups, len(operator.hashed))
         keys = rows.keys.take(pa.array(groups.first_row))
         states = operator.combine(groups, keys, rows.values)
         batch = pa.RecordBatch.from_arrays(
@@ -129,7 +129,7 @@ def arrived_rows(
 
 
 def _joined(parts: Sequence[LaneRows]) -> LaneRows:
-    """Put rows of one kind one after the other."""
+    """Concatenate lane rows that are all raw or all partial states."""
     first = parts[0]
     if len(parts) == 1:
         return first

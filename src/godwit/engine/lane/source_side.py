@@ -172,7 +172,7 @@ class SourceSide:
         )
 
     def of_own_sources(self) -> SourceSide:
-        """Leave DataFrames out: their rows come another way, and their maps may not travel."""
+        """Return the source side without DataFrames, whose maps may not be picklable."""
         return replace(self, feeds=tuple(f for f in self.feeds if f.source in self.columns))
 
     def inputs(
@@ -182,9 +182,9 @@ class SourceSide:
         # ``mapped(source, maps, table)`` applies maps over DataFrames
         mapped: Callable[[str, tuple[Any, ...], pa.Table], pa.Table] = _as_they_are,
     ) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Select the rows of each operator that a source feeds, with event times where asked.
+        """Yield each fed operator's rows, with event times if it needs them.
 
-        Rows of one input come in their order; in several batches if there are very many.
+        Rows of an input keep their order; very many are divided into several batches.
         """
         own = source in self.columns
         for feed in self.feeds:
@@ -199,7 +199,7 @@ class SourceSide:
 
 
 def _arrival_column(source: Source) -> str | None:
-    """Return the name of the column that says when rows arrived, if there is one."""
+    """Return the name of a source's arrival-time column; ``None`` if it has none."""
     column = source.arrival_time
     if column not in source.schema.names:
         return None
@@ -207,7 +207,7 @@ def _arrival_column(source: Source) -> str | None:
 
 
 def _columns_read(source: Source, feeds: Sequence[Feed]) -> pa.Schema:
-    """Return the columns that are read of a source: all of them, where a map may look at any."""
+    """Return the columns to read of a source: all if it has maps, which may use any."""
     used = {name for feed in feeds for name in feed.schema.names} | {_arrival_column(source)}
     whole = any(feed.maps for feed in feeds)
     return pa.schema(
@@ -283,9 +283,9 @@ def ship_splits(
 
 
 def _ages(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
-    """Count rows by age; one that has no time of arrival has just arrived.
+    """Return a histogram of the rows' ages; rows without an arrival time have age 0.
 
-    Of many rows some are looked at, evenly spread, and the oldest: this costs next to nothing.
+    Of many rows an evenly spaced sample is counted, with the oldest row.
     """
     per_us = {"s": 1e-6, "ms": 1e-3, "us": 1.0, "ns": 1e3}[arrived.type.unit]
     step = -(-len(arrived) // _MAX_AGES)
@@ -308,7 +308,7 @@ def _ages(arrived: pa.ChunkedArray, clock_us: int) -> LatencyHistogram:
 
 
 def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[NumberedSplit]) -> None:
-    """Refuse an epoch whose lanes have rows of several reads of a split that were not the same.
+    """Refuse an epoch whose lanes got different rows from repeated reads of one split.
 
     `splits` are those of the epoch. Raises `SourceError`, which names source and split.
     """
@@ -330,7 +330,7 @@ def insist_on_same_rows(reports: Iterable[LaneReport], splits: Sequence[Numbered
 def read_split(
     name: str, source: Source, split: Split, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Read a split, and hold what comes against the contract; errors name source and split."""
+    """Read a split and check its batches against the source contract; errors name both."""
     read = 0
     try:
         for batch in source.read(split, columns.names):
@@ -369,7 +369,7 @@ def source_error(name: str, what: str, error: Exception, **context: str) -> Sour
 
 
 def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> None:
-    """Refuse anything but a record batch with the columns that were asked for."""
+    """Refuse a value that is no record batch with the requested columns."""
     if not isinstance(batch, pa.RecordBatch):
         found = f"a value of type {type_name(batch)}, and no pyarrow.RecordBatch"
     elif batch.schema.names != columns.names:
@@ -393,7 +393,7 @@ def _check_batch(name: str, split: Split, batch: object, columns: pa.Schema) -> 
 
 
 def _check_unreadable(name: str, source: Source, split: Split, rows: object) -> None:
-    """Refuse rows that could not be read in other columns than the source says."""
+    """Refuse unreadable rows whose columns are not those of `Source.unreadable`."""
     if isinstance(rows, pa.RecordBatch) and rows.schema == source.unreadable:
         return
     raise SourceError(

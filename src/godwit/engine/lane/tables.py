@@ -34,7 +34,7 @@ def committed_table(
     storage: CheckpointStorage,
     store: LocalStore,  # of the executor
 ) -> BroadcastTable:
-    """Return a table as the last epoch left it."""
+    """Return a broadcast table as of the last committed epoch."""
     remembered = _known.setdefault(store, {})
     layout = layouts[broadcast.state]
     version, table = remembered.get(instruction.state, (-1, BroadcastTable.empty(broadcast)))

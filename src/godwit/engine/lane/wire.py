@@ -133,7 +133,7 @@ def ship_digest(
 def digests_in(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
-    """Return sender → digest of what it had read when it sent payloads to this lane."""
+    """Return sender → digest of the split rows that it had read when it sent payloads."""
     return {
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
@@ -257,7 +257,7 @@ def _ship_chunk(
     tally: npt.NDArray[np.float64] | None,
     number: int,
 ) -> Iterator[Blob]:
-    """Ship rows that fit one payload per place; `origin` includes the chunk's number."""
+    """Send one chunk of rows, as one payload per place; `origin` includes the chunk's number."""
     operator, rows = shipment.operator, columns.num_rows
     columns, left_out, arrivals = operator.arrange(
         operator.received(columns, number), shipment.time, number
@@ -316,7 +316,7 @@ def _by_slot(
 def _ship_left_out(
     shipment: Shipment, rows: pa.RecordBatch, origin: tuple[int, int, int, int], number: int
 ) -> Iterator[Blob]:
-    """Ship rows that an operator left out, to the lanes of their keys."""
+    """Send rows that an operator left out to the lanes of their keys."""
     # The part of a hot key is chosen for rows that count only.
     keys = pa.schema([field for field in shipment.operator.keys if field.name in rows.schema.names])
     key_groups = _key_groups(rows, keys, len(shipment.places))
@@ -377,7 +377,7 @@ def insist_on_staying(
     shipment: Shipment,
     place: int,
 ) -> None:
-    """Refuse rows to which a user's function gave a key of another lane.
+    """Fail if a user's function gave a row a key that belongs to another lane.
 
     Raises `EpochFailedError`, which names the function, and a key.
     """
@@ -409,12 +409,11 @@ def pairs_sent(
     rows: pa.Table,  # what is sent, after the maps on the way
     own: npt.NDArray[np.bool_],  # shape ``(num_key_groups,)``: the sender's that this lane owns
 ) -> KeyGroupPairs:
-    """Count rows between two operators by pairs of key groups.
+    """Estimate, for planners, how many rows go from each key group to each of the receiver's.
 
-    A row's own key group is known from its key columns. If maps on the way have let one of them go,
-    or made another type of it, nothing is counted; if they have changed its values, the row most
-    likely belongs to a key group of another lane then, and is passed over. Of many rows some are
-    looked at, evenly spread: these are figures for planners, and cost next to nothing.
+    The sender's key group of a row is computed anew from its key columns. Nothing is counted if a
+    map has dropped one of them or changed its type. If a map has changed values, rows whose key
+    group this lane does not own are skipped. Of many rows an evenly spaced sample is counted.
     """
     keys = sender.keys
     if any(name not in rows.schema.names for name in keys.names):

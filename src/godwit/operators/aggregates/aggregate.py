@@ -46,11 +46,11 @@ class BoundAggregate(ABC):
     output
         Type of the result.
     commutative
-        Whether a state is the same in whatever order it sees rows. Windows may then keep states of
-        their own, beside those of panes.
+        True if the state does not depend on the order of rows. Windows may then have a state each,
+        in place of shared panes.
     idempotent
-        Whether it is the same, too, however often it sees a row, as a maximum is. Windows may then
-        be made of parts that overlap.
+        True if it does not depend either on how often a row is added, as for a maximum. Windows may
+        then be merged from parts that overlap.
     """
 
     __slots__ = ()
@@ -60,28 +60,28 @@ class BoundAggregate(ABC):
 
     @property
     def commutative(self) -> bool:
-        """True if the order of rows makes no difference."""
+        """True if the state does not depend on the order of rows."""
         return False
 
     @property
     def idempotent(self) -> bool:
-        """True if repeated rows make no difference either, as for a maximum."""
+        """True if adding a row twice does not change the state, as for a maximum."""
         return False
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
-        """Return `count` states of no rows."""
+        """Return a batch of `count` empty states: of no rows."""
 
     @abstractmethod
     def update(
         self, states: pa.RecordBatch, groups: npt.NDArray[np.int64], *columns: pa.Array
     ) -> pa.RecordBatch:
-        """Add rows to the states of their groups.
+        """Return the states with the rows of each group added.
 
         Parameters
         ----------
         states
-            G states.
+            Batch of G states.
         groups
             Shape ``(N,)``: the state, ``0 <= groups[i] < G``, that row i belongs to.
         *columns
@@ -90,15 +90,15 @@ class BoundAggregate(ABC):
 
     @abstractmethod
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge states row by row; rows of `left` arrived before those of `right`."""
+        """Merge two batches of states, row by row; `left` saw its rows before `right`."""
 
     @abstractmethod
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the result of each state."""
+        """Return the results of a batch of states, one for each."""
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Plain values that must be equal for old state to fit."""
+        """Return plain values; stored state fits only if its description is equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,6 @@ class BuiltIn(BoundAggregate):
     identity: Mapping[str, object]  # what `describe` returns
 
     def describe(self) -> dict[str, object]:
-        """Plain values that must be equal for old state to fit."""
         return dict(self.identity)
 
     def upgrade_from(self, stored: Mapping[str, Any]) -> StateUpgrade | None:  # noqa: ARG002
@@ -142,21 +141,22 @@ class Aggregate(Protocol):
 class Aggregator(BoundAggregate):
     """Base class of user-defined aggregates.
 
-    Set `state` and `output`, implement `create`, `update`, `merge` and `finish`, and use it as
-    ``compute(spread=Spread("price"))``. What the functions return is checked. Set `commutative`
-    if the order of rows changes nothing, and `idempotent` if seeing a row twice does not either.
+    Set `state` (Arrow schema of the state) and `output` (Arrow type of the result), implement
+    `create`, `update`, `merge` and `finish`, and use it as ``compute(spread=Spread("price"))``. The
+    results of these methods are checked. Set `commutative` to ``True`` if the order of rows does
+    not matter, and `idempotent` if adding a row twice does not either; windows are then cheaper.
 
     Parameters
     ----------
     *columns
-        Names of the columns that `update` is given.
+        Names of the columns that are passed to `update`.
 
     Examples
     --------
     The number of rows and the longest of them:
 
     >>> import numpy as np
-    >>> class Longest(Aggregator):
+    >>> class Longest(gw.Aggregator):
     ...     state = pa.schema({"length": pa.int64()})
     ...     output = pa.int64()
     ...
@@ -189,7 +189,13 @@ class Aggregator(BoundAggregate):
         return f"{type(self).__qualname__}({', '.join(map(repr, self.columns))})"
 
     def bind(self, inputs: pa.Schema) -> BoundAggregate:
-        """Check that the columns exist, and that `state` and `output` are set."""
+        """Check that the columns exist, and that `state` and `output` are set; called by `compute`.
+
+        Raises
+        ------
+        InvalidFlowError
+            If they are not.
+        """
         name = type(self).__qualname__
         for column in self.columns:
             column_type(inputs, column, name)
@@ -210,7 +216,7 @@ class Aggregator(BoundAggregate):
         return self
 
     def describe(self) -> dict[str, object]:
-        """Name of the class, columns and types; override it if state depends on more."""
+        """Return the class's name, columns and types; override it if state depends on more."""
         return {
             "aggregate": type(self).__qualname__,
             "columns": list(self.columns),
@@ -219,7 +225,7 @@ class Aggregator(BoundAggregate):
 
 
 def column_type(inputs: pa.Schema, column: Any, reader: str) -> pa.DataType:
-    """Return the type of a column that an aggregate reads; refuse one that does not exist."""
+    """Return the type of a column that an aggregate reads; raise if it does not exist."""
     if not isinstance(column, str):
         raise InvalidFlowError(
             f"{reader} was given {column!r} as the name of a column.",

@@ -119,12 +119,21 @@ def _built_in(
 
 @user_call
 def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
-    """Count rows, or the values of a column that are not null.
+    """Count rows, or the non-null values of a column, as an int64.
 
     Parameters
     ----------
     column
-        The column; all rows count if it is left out. The result is an int64.
+        The column; ``None``: all rows are counted.
+    where
+        Only rows that meet this condition are counted, as by ``FILTER (WHERE ...)`` in SQL:
+        comparisons of columns and constants, such as ``"arr_delay > 15"``, joined by ``and``,
+        ``or`` and ``not``; no functions or arithmetic.
+
+    Examples
+    --------
+    >>> results(rows=gw.count(), delays=gw.count("delay"), late=gw.count(where="delay > 10"))
+    {'rows': 4, 'delays': 3, 'late': 2}
     """
     columns = () if column is None else (column,)
     return _built_in("count", columns, bind_count, "", where)
@@ -134,74 +143,152 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
 def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Sum a column: integers exactly in int64, decimals exactly, floats as doubles.
 
-    Decimals of precision p have a sum of precision ``min(38, p + 10)``, as in Spark. A sum that its
-    type cannot hold fails the epoch, as in Spark's ANSI mode, instead of being wrong.
+    Nulls are skipped; without any value the result is null. Decimals of precision p have a sum of
+    precision ``min(38, p + 10)``, as in Spark. A sum that overflows its type fails the epoch, as in
+    Spark's ANSI mode. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(total=gw.sum("delay"))
+    {'total': 29}
     """
     return _built_in("sum", (column,), bind_sum, _NUMBERS, where)
 
 
 @user_call
 def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
-    """Smallest value of a column; NaN is larger than any number, as in Spark."""
+    """Smallest value of a column; NaN is larger than any number, as in Spark.
+
+    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(best=gw.min("delay"))
+    {'best': 5}
+    """
     return _built_in("min", (column,), bind_extreme, _ORDERED, where, largest=False)
 
 
 @user_call
 def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
-    """Largest value of a column; NaN is larger than any number, as in Spark."""
+    """Largest value of a column; NaN is larger than any number, as in Spark.
+
+    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(worst=gw.max("delay"))
+    {'worst': 12}
+    """
     return _built_in("max", (column,), bind_extreme, _ORDERED, where, largest=True)
 
 
 @user_call
 def mean(column: str, *, where: str | None = None) -> Aggregate:
-    """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark."""
+    """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark.
+
+    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(mean=gw.avg("delay", where="delay < 10"))
+    {'mean': 5.0}
+    """
     return _built_in("mean", (column,), bind_mean, _NUMBERS, where)
 
 
 avg = mean
-"""As `mean`, by the name that Spark knows it by."""
+"""Alias of `mean`, as in Spark."""
 
 
 @user_call
 def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
-    """Sample variance (``var_samp``), or with ``population`` the population's (``var_pop``).
+    """Variance of a column, as a double: Spark's ``var_samp``, or ``var_pop``.
 
-    The sample variance of one value is null. Numerically stable: deviations from the mean are
-    summed, and merged by Chan's formula.
+    Nulls are skipped. Numerically stable: deviations from the mean are summed, and merged by Chan's
+    formula.
+
+    Parameters
+    ----------
+    column
+        The column.
+    population
+        ``False``: sample variance, null for fewer than two values. ``True``: population variance,
+        null without any value.
+    where
+        As of `count`.
+
+    Examples
+    --------
+    >>> round(results(spread=gw.variance("delay"))["spread"], 1)
+    16.3
     """
     return _moments("variance", column, where, population=population, root=False)
 
 
 @user_call
 def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
-    """Compute the standard deviation: the square root of `variance`."""
+    """Compute the standard deviation of a column, as a double: the root of `variance`.
+
+    Parameters (`population`, `where`) and nulls are as of `variance`.
+
+    Examples
+    --------
+    >>> round(results(spread=gw.stddev("delay", population=True))["spread"], 1)
+    3.3
+    """
     return _moments("stddev", column, where, population=population, root=True)
 
 
 @user_call
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
-    """Value of the first row to arrive, null or not, or the first that is not null."""
+    """Value of a column in the row that arrived first.
+
+    With `ignore_nulls` the first value that is not null; without it the result may be null. It is
+    null if there are no rows. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(first=gw.first("origin"))
+    {'first': 'JFK'}
+    """
     return _position("first", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
 def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
-    """Value of the last row to arrive, null or not, or the last that is not null."""
+    """Value of a column in the row that arrived last.
+
+    With `ignore_nulls` the last value that is not null; without it the result may be null. It is
+    null if there are no rows. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(last=gw.last("delay"), known=gw.last("delay", ignore_nulls=True))
+    {'last': None, 'known': 12}
+    """
     return _position("last", column, where, ignore_nulls=ignore_nulls)
 
 
 @user_call
 def approx_distinct(column: str, *, error: float = 0.02, where: str | None = None) -> Aggregate:
-    """Estimate how many different values a column has (HyperLogLog).
+    """Estimate the number of different values of a column (HyperLogLog), as an int64.
 
     Parameters
     ----------
     column
         The column.
     error
-        Relative standard deviation of the estimate, 0.0041 to 0.26. A key costs 4 bytes per
-        different value at first, and never more than the next power of two of
-        ``(1.04 / error) ** 2`` bytes: 4 KiB by default. Few values are counted almost exactly.
+        Relative standard deviation of the estimate, 0.0041 to 0.26. The state of a key has 4 bytes
+        per different value at first, and at most ``(1.04 / error) ** 2`` bytes, rounded up to a
+        power of two: 4 KiB by default. Small numbers are almost exact.
+    where
+        As of `count`.
+
+    Examples
+    --------
+    >>> results(origins=gw.approx_distinct("origin"))
+    {'origins': 3}
     """
     if not (isinstance(error, float | int) and 0.0041 <= error <= 0.26):
         raise InvalidFlowError(
@@ -229,17 +316,24 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
     Parameters
     ----------
     column
-        Column whose values are collected.
+        Column whose values are returned.
     k
-        How many, 1 to 10,000.
+        Maximum number of rows, 1 to 10,000.
     by
-        Column that decides which rows are largest; the collected column if left out.
+        Column to order rows by; by default `column`.
+    where
+        As of `count`.
 
     Notes
     -----
-    Among equal values the one that arrived first goes first. Rows in which the deciding column is
-    null do not count; NaN is larger than any number. The result is a list of values, or, with
-    ``by``, a list of structs of the two columns; empty if no row counted.
+    The result is a list of values, or with ``by`` a list of structs of the two columns, largest
+    first; empty if there are no rows. Of equal values, the one that arrived first comes first. Rows
+    with null in the column to order by are left out; NaN is larger than any number.
+
+    Examples
+    --------
+    >>> results(worst=gw.top_k("origin", 2, by="delay"))
+    {'worst': [{'origin': 'LGA', 'delay': 12}, {'origin': 'JFK', 'delay': 12}]}
     """
     _check_size("top_k", column, "k", k)
     columns = (column,) if by is None or (isinstance(by, str) and by == column) else (column, by)
@@ -249,42 +343,60 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
 
 @user_call
 def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
-    """Collect the different values of a column, in order of first arrival.
+    """Collect the different values of a column as a list, in order of first arrival.
 
     Parameters
     ----------
     column
         The column; nulls are skipped.
     limit
-        Most values to hold, 1 to 10,000. Once a key holds as many, values that are new are
-        ignored: the result is the first `limit` different values. It is exact if it is shorter.
+        Maximum number of values, 1 to 10,000. The result is the first `limit` different values;
+        further ones are ignored. It is complete if it has fewer than `limit`.
+    where
+        As of `count`.
+
+    Examples
+    --------
+    >>> results(delays=gw.collect_set("delay"))
+    {'delays': [5, 12]}
     """
     return _collected("collect_set", column, limit, where)
 
 
 @user_call
 def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> Aggregate:
-    """Collect the values of a column, in order of arrival.
+    """Collect the values of a column as a list, in order of arrival.
 
     Parameters
     ----------
     column
         The column; nulls are skipped.
     limit
-        Most values to hold, 1 to 10,000: the result is the first `limit` values. It is complete if
-        it is shorter.
+        Maximum number of values, 1 to 10,000. The result is the first `limit` values; further ones
+        are ignored. It is complete if it has fewer than `limit`.
     where
-        Condition on the rows that count.
+        As of `count`.
+
+    Examples
+    --------
+    >>> results(delays=gw.collect_list("delay"))
+    {'delays': [5, 12, 12]}
     """
     return _collected("collect_list", column, limit, where)
 
 
 @user_call
 def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
-    """Count the different values of a column exactly; nulls are skipped.
+    """Count the different values of a column exactly, as an int64; nulls are skipped.
 
-    A key holds all its different values, so it costs what they are large, and writes them again in
-    every epoch that touches it: `approx_distinct` takes a few KiB where there are many.
+    The state of a key has all its different values, and is written whole in every epoch that has
+    rows of the key. If there are many, prefer `approx_distinct`, whose state is at most a few KiB.
+    `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(origins=gw.count_distinct("origin"))
+    {'origins': 3}
     """
     name = "count_distinct"
     return _built_in(name, (column,), bind_values, _ORDERED, where, name=name)
@@ -292,17 +404,31 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
 
 @user_call
 def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
-    """Value of a column in the row where another is largest.
+    """Value of `column` in the row with the largest value of the column `by`.
 
-    Of rows that tie, the one that arrived first counts. Rows where `by` is null do not count, and
-    NaN is larger than any number; the value may be null.
+    Of equal values of `by`, the row that arrived first is taken. Rows with null in `by` are left
+    out, and NaN is larger than any number. The result is null if that row's value is, or if there
+    are no rows. `where`: as of `count`.
+
+    Examples
+    --------
+    >>> results(where_worst=gw.max_by("origin", "delay"))
+    {'where_worst': 'LGA'}
     """
     return _extreme_by("max_by", column, by, where, largest=True)
 
 
 @user_call
 def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
-    """Value of a column in the row where another is smallest; otherwise as `max_by`."""
+    """Value of a column in the row with the smallest value of another column.
+
+    Ties, nulls and parameters are as of `max_by`.
+
+    Examples
+    --------
+    >>> results(where_best=gw.min_by("origin", "delay"))
+    {'where_best': 'JFK'}
+    """
     return _extreme_by("min_by", column, by, where, largest=False)
 
 
@@ -317,13 +443,19 @@ def approx_percentile(
     column
         The column; nulls are skipped, and NaN is larger than any number.
     percentage
-        Share of the values at or below the result, 0 to 1: 0.5 is the median, 0.99 what one value
-        in a hundred exceeds.
+        Share of the values at or below the result, 0 to 1: 0.5 is the median, 0.99 the value that
+        one in a hundred exceeds.
     error
-        Relative error of the value, 0.001 to 0.25: the result is a double within this share of the
-        smallest value that has at least `percentage` of all values at or below it.
+        Maximum relative error, 0.001 to 0.25: the result, a double, differs from the exact
+        percentile (the smallest value with at least `percentage` of all values at or below it) by
+        at most this share of it.
     where
-        Condition on the rows that count.
+        As of `count`.
+
+    Examples
+    --------
+    >>> round(results(p90=gw.approx_percentile("delay", 0.9, error=0.001))["p90"], 1)
+    12.0
     """
     shown = (repr(percentage), *(() if error == 0.01 else (f"error={error!r}",)))
     return _percentile("approx_percentile", column, percentage, error, where, *shown)
@@ -331,15 +463,23 @@ def approx_percentile(
 
 @user_call
 def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
-    """Estimate the median of a column of numbers: `approx_percentile` at 0.5."""
+    """Estimate the median of a column of numbers: `approx_percentile` with 0.5.
+
+    Parameters are as of `approx_percentile`.
+
+    Examples
+    --------
+    >>> round(results(typical=gw.approx_median("delay", error=0.001))["typical"], 1)
+    12.0
+    """
     shown = () if error == 0.01 else (f"error={error!r}",)
     return _percentile("approx_median", column, 0.5, error, where, *shown)
 
 
 def kept_rows(*columns: str) -> Aggregate:
-    """Keep rows in order of arrival, for functions over sessions.
+    """Collect whole rows in order of arrival, for functions over sessions.
 
-    Not for users, to whom `process` gives rows; so it is not among the names that they see.
+    Internal: users get rows by `process`.
     """
     return _built_in("kept_rows", columns, bind_rows, _ORDERED, None)
 
@@ -347,7 +487,7 @@ def kept_rows(*columns: str) -> Aggregate:
 def _moments(
     name: str, column: str, where: str | None, *, population: bool, root: bool
 ) -> Aggregate:
-    """Aggregate of variance or standard deviation."""
+    """Build the aggregate of variance, or with `root` of the standard deviation."""
     _check_flag(name, column, "population", population)
     shown = ("population=True",) if population else ()
     options = {"population": population, "root": root}
@@ -355,7 +495,7 @@ def _moments(
 
 
 def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) -> Aggregate:
-    """Aggregate of the first or the last value."""
+    """Build the aggregate ``first`` or ``last``."""
     _check_flag(name, column, "ignore_nulls", ignore_nulls)
     shown = ("ignore_nulls=True",) if ignore_nulls else ()
     options = {"last": name == "last", "ignore_nulls": ignore_nulls}
@@ -363,7 +503,7 @@ def _position(name: str, column: str, where: str | None, *, ignore_nulls: bool) 
 
 
 def _collected(name: str, column: str, limit: int, where: str | None) -> Aggregate:
-    """Aggregate that collects at most `limit` values."""
+    """Build an aggregate that collects at most `limit` values."""
     _check_size(name, column, "limit", limit)
     shown = () if limit == 100 else (f"limit={limit}",)
     options = {"name": name, "limit": limit}
@@ -371,7 +511,7 @@ def _collected(name: str, column: str, limit: int, where: str | None) -> Aggrega
 
 
 def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: bool) -> Aggregate:
-    """Aggregate of the value where another column is smallest or largest."""
+    """Build the aggregate ``min_by`` or ``max_by``."""
     columns = (column,) if isinstance(by, str) and by == column else (column, by)
     return _built_in(name, columns, bind_extreme_by, _ORDERED, where, repr(by), largest=largest)
 
@@ -379,7 +519,7 @@ def _extreme_by(name: str, column: str, by: str, where: str | None, *, largest: 
 def _percentile(
     name: str, column: str, percentage: float, error: float, where: str | None, *shown: str
 ) -> Aggregate:
-    """Aggregate of an approximate percentile; `shown`: its arguments, for messages."""
+    """Build the aggregate of an approximate percentile; `shown`: its arguments, for messages."""
     for option, value, low, high in (
         ("percentage", percentage, 0, 1),
         ("error", error, 0.001, 0.25),

@@ -31,7 +31,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def bind_extreme(column: pa.Field, *, largest: bool) -> BoundAggregate | None:
-    """Smallest or largest value of a column."""
+    """Bind ``min`` or ``max``; ``None`` if it cannot take the column's type."""
     dtype = column.type
     if not can_be_held(dtype):
         return None
@@ -136,7 +136,7 @@ class _ComparedExtreme(_Extreme):
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
     def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:
-        """Merge two columns of states, of which either may be null."""
+        """Return the better state of each pair; either may be null."""
         wins = self._beats(challengers, holders).fill_null(False)
         wins = pc.or_(wins, pc.and_(holders.is_null(), challengers.is_valid()))
         return self.states(pc.if_else(wins, challengers, holders))
@@ -151,7 +151,7 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any]:
 def bind_extreme_by(
     column: pa.Field, by: pa.Field | None = None, *, largest: bool
 ) -> BoundAggregate | None:
-    """Value of a column where `by`, or the column itself, is smallest or largest."""
+    """Bind ``min_by`` or ``max_by``; ``None`` if it cannot take the columns' types."""
     by = column if by is None else by
     if not (can_be_held(column.type) and can_be_held(by.type)):
         return None
@@ -213,7 +213,7 @@ class _ExtremeBy(BuiltIn):
 
 
 def bind_position(column: pa.Field, *, last: bool, ignore_nulls: bool) -> BoundAggregate | None:
-    """First or last value of a column."""
+    """Bind ``first`` or ``last``; ``None`` if it cannot take the column's type."""
     dtype = column.type
     if not can_be_held(dtype):
         return None

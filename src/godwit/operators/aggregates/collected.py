@@ -40,7 +40,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> BoundAggregate | None:
-    """Collect the first values of a column, or the first different ones, or count the latter."""
+    """Bind the collecting aggregate `name`; ``None`` if it cannot take the column's type."""
     if not can_be_held(column.type):
         return None
     bound = {} if limit is None else {"limit": limit}
@@ -60,7 +60,7 @@ def bind_values(column: pa.Field, *, name: str, limit: int | None = None) -> Bou
 
 
 def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> BoundAggregate | None:
-    """Collect the k rows with the largest values of `by`, or of the column itself."""
+    """Bind ``top_k``; ``None`` if it cannot take the columns' types."""
     fields = [column] if by is None else [column, by]
     if not all(can_be_held(f.type) for f in fields):
         return None
@@ -95,7 +95,7 @@ def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
 
 
 def rows_of(states: pa.Array, columns: pa.Schema) -> tuple[IntArray, pa.RecordBatch]:
-    """Unpack what `bind_rows` keeps: rows ``starts[g]:starts[g + 1]`` are those of state g."""
+    """Unpack states of `bind_rows`; rows ``starts[g]:starts[g + 1]`` are those of state g."""
     starts, arrays = unpack(states, _nullable(columns))
     return starts, pa.RecordBatch.from_arrays(arrays, schema=columns)
 
@@ -114,7 +114,6 @@ class PackedRows(BuiltIn):
         """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
 
     def create(self, count: int) -> pa.RecordBatch:
-        """Return states without rows."""
         nothing = [pa.nulls(0, column.dtype) for column in self.layout]
         return self.states(pack(np.zeros(count + 1, np.int64), nothing, self.layout))
 
@@ -134,7 +133,6 @@ class PackedRows(BuiltIn):
         return self._joined(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the rows as lists."""
         starts, columns = unpack(states.column(0), self.layout)
         values = columns[0]
         if len(columns) > 1:
@@ -261,7 +259,7 @@ def _upgrade_rows(
     layout: Mapping[str, PackedColumn],  # today's columns, in another order, or more
     values: pa.RecordBatch,
 ) -> pa.RecordBatch:
-    """Bring packed rows to today's columns, null where they were not written."""
+    """Convert packed rows to the present columns; new columns are null."""
     starts, arrays = unpack(values.column(0), tuple(layout[name] for name in written))
     columns = dict(zip(written, arrays, strict=True))
     count = int(starts[-1])

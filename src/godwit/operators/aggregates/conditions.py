@@ -237,7 +237,7 @@ class _Both(Condition):
 
 
 def _truth(condition: Condition, rows: Mapping[str, pa.Array]) -> pa.Array:
-    """Evaluate a condition; raise ValueError if it gives no booleans."""
+    """Evaluate a condition; raise `ValueError` if the result is not boolean."""
     found = condition.evaluate(rows)
     if not pa.types.is_boolean(found.type):
         raise ValueError(str(condition))
@@ -442,7 +442,7 @@ class _Parser:
 
 
 def counted_where(aggregate: Aggregate, where: object) -> Aggregate:
-    """Restrict an aggregate to the rows of a condition, if there is one."""
+    """Restrict an aggregate to the rows that meet a condition; ``None``: no restriction."""
     if where is None:
         return aggregate
     condition = parse_condition(where, repr(aggregate))

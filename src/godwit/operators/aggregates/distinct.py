@@ -40,7 +40,7 @@ _CHUNK = 1024  # dense sketches estimated at a time, to bound memory
 
 
 def bind_approx_distinct(column: pa.Field, *, precision: int) -> BoundAggregate | None:
-    """Estimate the number of different values with ``2**precision`` registers."""
+    """Bind ``approx_distinct`` with ``2**precision`` registers; ``None`` for other types."""
     if not is_hashable(column.type):
         return None
     return _ApproxDistinct(

@@ -24,7 +24,7 @@ Moments = tuple[IntArray, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def bind_moments(column: pa.Field, *, population: bool, root: bool) -> BoundAggregate | None:
-    """Variance of a column of numbers, or its square root."""
+    """Bind ``variance``, or with `root` ``stddev``; ``None`` if the column has no numbers."""
     dtype = column.type
     if not (
         pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal128(dtype)

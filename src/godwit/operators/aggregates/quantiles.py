@@ -41,7 +41,7 @@ _NAN = _INFINITE + 1
 
 
 def bind_percentile(column: pa.Field, *, percentage: float, error: float) -> BoundAggregate | None:
-    """Estimate a percentile of a column of numbers."""
+    """Bind ``approx_percentile``; ``None`` if the column has no numbers."""
     dtype = column.type
     if not (
         pa.types.is_floating(dtype)

@@ -39,7 +39,7 @@ class SumOverflowError(ArithmeticError):
 
 
 def bind_sum(column: pa.Field) -> BoundAggregate | None:
-    """Sum a column of numbers."""
+    """Bind ``sum``; ``None`` if the column has no numbers."""
     dtype = column.type
     if pa.types.is_floating(dtype):
         total = pa.float64()
@@ -57,7 +57,7 @@ def bind_sum(column: pa.Field) -> BoundAggregate | None:
 
 
 def bind_mean(column: pa.Field) -> BoundAggregate | None:
-    """Average a column of numbers."""
+    """Bind ``mean``; ``None`` if the column has no numbers."""
     dtype = column.type
     if pa.types.is_decimal128(dtype):
         total = pa.decimal128(_MAX_DIGITS, dtype.scale)
@@ -244,7 +244,7 @@ def _raise_if_any(overflowed: BoolArray, dtype: pa.DataType) -> None:
 
 
 def bind_count(column: pa.Field | None = None) -> BoundAggregate:
-    """Count rows, or, of a column of any type, the values that are not null."""
+    """Bind ``count``: of rows, or of the non-null values of a column of any type."""
     return _Count(
         state=pa.schema({"count": pa.int64()}),
         output=pa.int64(),

@@ -2,7 +2,6 @@
 
 `sides`     rows of two streams as rows of one operator
 `matching`  which rows of a key lie within a reach of one another, without a loop over rows
-`spreading` rows of hot keys, divided among several lanes
 `interval`  all pairs within an interval
 `newest`    the newest row of the other stream as of a row's time
 """

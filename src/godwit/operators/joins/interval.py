@@ -40,9 +40,9 @@ from godwit.operators.joins.sides import (
     event_times_of,
     without_null,
 )
-from godwit.operators.joins.spreading import PART, work_of
 from godwit.operators.operator import OperatorOutput, changed_by_key
 from godwit.operators.ordering import ranges
+from godwit.operators.spreading import PART, work_of
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.store.changes import EntryRange
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from godwit.columns.groups import Groups
-    from godwit.model.key_work import JoinWork
+    from godwit.model.key_work import OperatorWork
     from godwit.operators.joins.sides import How
     from godwit.operators.operator import OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime
@@ -84,6 +84,7 @@ class IntervalJoin(JoinOperator):
         spread: int = 0,  # of inner joins alone: nobody knows of a probe whether it met others
     ) -> None:
         super().__init__(name=name, keys=keys, left=left, right=right, how=how, spread=spread)
+        self.max_parts = spread
         self.earliest_us, self.latest_us = earliest_us, latest_us
         self.reach_us = np.array([max(latest_us, 0), max(-earliest_us, 0)])
         self.output_delay_us = int(self.reach_us.max())
@@ -97,7 +98,7 @@ class IntervalJoin(JoinOperator):
         return {**super().means, **interval}
 
     def over_at(self, newest: int) -> int:
-        """Return the watermark that has passed all that rows of up to this time can meet."""
+        """Return the watermark that is past all rows that rows up to time `newest` can match."""
         return BEGINNING if newest == BEGINNING else newest + int(self.reach_us.max()) + 1
 
     def closes(self, time: EpochTime) -> bool:
@@ -165,7 +166,7 @@ class IntervalJoin(JoinOperator):
                     *self._alone(stored_alone, now, len(loaded.key), distinct, time),
                 ]
             ),
-            join_work=self._work(meeting, len(every.key), distinct, left),
+            key_work=self._work(meeting, len(every.key), distinct, left),
         )
 
     def _work(
@@ -174,7 +175,7 @@ class IntervalJoin(JoinOperator):
         kept: int,
         distinct: pa.RecordBatch,
         left: IntArray,  # rows of the left in all pairs
-    ) -> JoinWork:
+    ) -> OperatorWork:
         """Add up the work of an epoch, by key."""
         count = distinct.num_rows
         key, side = rows.key[:kept], rows.side[:kept]
@@ -200,7 +201,7 @@ class IntervalJoin(JoinOperator):
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
-        """Load the buckets that an epoch's rows can match, and the first entries of their own."""
+        """Load buckets that an epoch's rows can match, and the rows' own buckets' first entries."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
@@ -220,10 +221,10 @@ class IntervalJoin(JoinOperator):
     def _pairs(
         self, every: _Bucketed, loaded: int, kept: int, keyed: Bools
     ) -> tuple[IntArray, IntArray]:
-        """Return positions of both rows of all pairs with at least one new row.
+        """Return the positions of both rows of all matching pairs with at least one new row.
 
-        The first `loaded` rows are of the state; those behind the first `kept` are probes, which do
-        not meet one another.
+        The first `loaded` rows are from the state. Rows after the first `kept` are probes, which
+        are not matched with one another.
         """
         moments = event_times_of(every.values)
         position = np.arange(len(every.key))
@@ -365,7 +366,7 @@ class _Bucketed:
         return replace(self, number=number)
 
     def counted(self, loaded: int) -> IntArray:
-        """Return the bucket sizes `rows`, updated by all rows after the first `loaded` ones."""
+        """Return bucket sizes, with all rows after the first `loaded` ones added."""
         bucket = _numbers_of(self.key, self.side, self.bucket)
         added = np.bincount(bucket[loaded:], minlength=int(bucket.max(initial=-1)) + 1)
         counts = self.rows.copy()
@@ -374,7 +375,7 @@ class _Bucketed:
         return counts
 
     def among(self, others: _Bucketed) -> Bools:
-        """Return whether each row is among the others."""
+        """Return a mask of rows that are among the others."""
         every = self.before(others)
         row = _numbers_of(every.key, every.side, every.bucket, every.number)
         split = len(self.key)
@@ -390,9 +391,9 @@ def _load_buckets(
 ) -> _Bucketed:
     """Load the rows of some buckets: first rows, then the others if needed.
 
-    `parts`: key, side and bucket, and whether all rows of these buckets are needed. `find` finds
-    entries by key, side, bucket and number; their state columns are whether a row has met others,
-    how many rows its bucket has, and the row.
+    `parts`: key, side and bucket, and a flag that all rows of the bucket are needed. `find`: looks
+    up entries by key, side, bucket and number; their state columns are the flag that a row was
+    matched, the number of rows of its bucket, and the row.
     """
     *columns, all_rows = zip(*parts, strict=True)
     key, side, bucket = (np.concatenate(column) for column in columns)

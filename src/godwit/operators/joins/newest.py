@@ -34,8 +34,8 @@ from godwit.operators.joins.sides import (
     event_times_of,
     without_null,
 )
-from godwit.operators.joins.spreading import EvenSpread
 from godwit.operators.operator import OperatorOutput, changed_by_key
+from godwit.operators.spreading import EvenSpread
 from godwit.operators.windows.grid import BEGINNING, PaneGrid, TimeWindow
 from godwit.operators.windows.operator import number_rows
 from godwit.store.changes import EntryRange
@@ -83,10 +83,9 @@ class NewestJoin(JoinOperator):
         return {**super().means, "within_us": self.within_us, **parts}
 
     def routing(self, time: EpochTime) -> EvenSpread:  # noqa: ARG002
-        """Divide the left among all parts, and copy the right to them, from the start on.
+        """Divide left rows among all parts, and copy right rows to all, from the first epoch on.
 
-        The newest row of the right may be of any time ago, so a part that begins later would have
-        to be brought it.
+        The newest right row may be arbitrarily old, so a part added later would lack it.
         """
         return EvenSpread(parts=self.spread)
 
@@ -145,7 +144,7 @@ class NewestJoin(JoinOperator):
         key_groups: npt.NDArray[np.int32],
         state: StateView,
     ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Join due rows; return positions of rows of the right to keep, and the output."""
+        """Join due rows; return the positions of right rows to keep, and the output."""
         sides, numbers = self.sides_of(due.keys), self.numbers_of(due.keys)
         moments = event_times_of(due.values)
         keyed = without_null(distinct)[key]

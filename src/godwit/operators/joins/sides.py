@@ -19,7 +19,7 @@ import pyarrow as pa
 from godwit.checkpoint.evolution import ORIGINS
 from godwit.columns.arrays import column_of, mask_of, values_of
 from godwit.model.naming import RESERVED_PREFIX
-from godwit.operators.joins.spreading import PART, hash_of_keys
+from godwit.operators.spreading import PART, hash_of_keys
 from godwit.operators.windows.event_time import RowTime
 from godwit.operators.windows.operator import PANE, EventTimeOperator
 from godwit.store.columns import StateSchema
@@ -27,7 +27,7 @@ from godwit.store.columns import StateSchema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from godwit.operators.joins.spreading import EvenSpread, Spreads
+    from godwit.operators.spreading import EvenSpread, Spreads
     from godwit.operators.windows.event_time import Arrivals, EpochTime
     from godwit.operators.windows.grid import PaneGrid
 
@@ -68,6 +68,7 @@ class JoinOperator(EventTimeOperator):
     """Columns of the state beside those of the rows."""
 
     grid: PaneGrid
+    hashes_whole = True
 
     def __init__(
         self,
@@ -81,8 +82,7 @@ class JoinOperator(EventTimeOperator):
         # that says which part a row is of
         spread: int = 0,
     ) -> None:
-        self.name, self.how, self.sides = name, how, (left, right)
-        self.own_keys, self.spread = keys, spread
+        self.name, self.how, self.sides, self.spread = name, how, (left, right), spread
         # How far rows have come must be known to the row where former parts are to be left.
         reported = left.time.is_reported or right.time.is_reported or bool(spread)
         self.time = RowTime(column=MOMENT, is_reported=reported)
@@ -104,7 +104,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def left_out(self) -> pa.Schema:
-        """Columns of rows that are left out: of both sides, the side, the time, and the reason."""
+        """Columns of left-out rows: those of both sides, the side, the time, and the reason."""
         names = {SIDE: "side", MOMENT: "moment"}
         return pa.schema(
             [field.with_name(names.get(field.name, field.name)) for field in super().left_out]
@@ -112,7 +112,6 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state for the checkpoint: the sides that waiting rows are of."""
         named = dict(zip(("left", "right"), self.sides, strict=True))
         return {
             "time": {
@@ -150,14 +149,14 @@ class JoinOperator(EventTimeOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign rows to panes, split off late ones, and spread those of hot keys over parts."""
+        """Assign rows to panes, split off late ones, and divide rows of hot keys among parts."""
         rows, left_out, arrivals = super().arrange(rows, time, input_number)
         if self.spread and rows.num_rows:
             rows = self._spread(rows, time, self._side_of(input_number))
         return rows, left_out, arrivals
 
     def _spread(self, rows: pa.RecordBatch, time: EpochTime, side: int) -> pa.RecordBatch:
-        """Send rows to the parts of their keys; those that are not kept there get the number -1."""
+        """Copy rows to the parts of their keys; rows not kept there (probes) get number -1."""
         routing = self.routing(time)
         if routing is None:
             return rows
@@ -188,7 +187,6 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays([*own, *part, panes, side, numbers, *others], names=names)
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
-        """Return whether rows are older than the watermark that earlier epochs acted on."""
         return times < closed
 
     def last_emitted(self, newest: int) -> int:

@@ -1,4 +1,4 @@
-"""States as users declare them: ``states={"recent": gw.ListState(float, ttl="1 day")}``."""
+"""Declarations of named states: ``states={"recent": gw.ListState(float, ttl="1 day")}``."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ ITEM_TYPES: Final[dict[type, pa.DataType]] = {
 @user_class
 @dataclass(frozen=True, slots=True)
 class ValueState(Generic[T]):
-    """One value for each key.
+    """Declares a state with one value per key, which functions get as `ValueOfKey`.
 
     Attributes
     ----------
     of
-        Its type, called without arguments for a key that has none.
+        Type of the value; called without arguments to create the value of a key that has none.
     ttl
-        It is forgotten once it was not written for this long by the driver's clock.
+        Time-to-live: the value is removed if it was not written for this long, by the driver's
+        clock. By default it is kept for good.
     upgrade
-        Called with a value of an earlier type, as plain values, where that does not fit as it is;
-        returns one of today's.
+        Called with a stored value that does not fit the present type, as plain values (a dict for a
+        class); returns it as the present type.
 
     Examples
     --------
-    >>> ValueState(int, ttl="30 days")
+    >>> gw.ValueState(int, ttl="30 days")
     ValueState(of=<class 'int'>, ttl='30 days', upgrade=None)
     """
 
@@ -73,12 +74,30 @@ class ValueState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[T]):
-    """A list per key: appending costs its last page, however long it is."""
+    """Declares a state with one list per key, which functions get as `ListOfKey`.
 
-    of: type[T]  # type of its elements
+    Appending reads and writes only the last page of the list, however long the list is.
+
+    Attributes
+    ----------
+    of
+        Type of the elements.
+    ttl
+        Time-to-live: an element is removed once it is this old, by the driver's clock. By default
+        it is kept for good.
+    upgrade
+        As of `ValueState`, for an element.
+
+    Examples
+    --------
+    >>> gw.ListState(int, ttl="1 day").ttl
+    '1 day'
+    """
+
+    of: type[T]
     _: KW_ONLY
-    ttl: Duration | None = None  # an element is forgotten once it is this old by the driver's clock
-    upgrade: Callable[[Any], T] | None = None  # as of `ValueState`, for an element
+    ttl: Duration | None = None
+    upgrade: Callable[[Any], T] | None = None
 
     def __post_init__(self) -> None:
         if not _is_type(self.of):
@@ -88,16 +107,34 @@ class ListState(Generic[T]):
 @user_class
 @dataclass(frozen=True, slots=True)
 class MapState(Generic[K, V]):
-    """A map per key: access costs only the items touched."""
+    """Declares a state with one map per key, which functions get as `MapOfKey`.
 
-    # Type of what items are found by: ``str``, ``int`` (64 bits), ``bytes``, ``bool``,
-    # ``datetime.date``, or a tuple of these, as in ``tuple[str, int]``.
+    An access reads and writes only the items that it touches.
+
+    Attributes
+    ----------
+    by
+        Type of the items' keys: ``str``, ``int`` (64 bits), ``bytes``, ``bool``, ``datetime.date``,
+        or a tuple of these, as in ``tuple[str, int]``.
+    of
+        Type of the items' values.
+    ttl
+        Time-to-live: an item is removed if it was not written for this long, by the driver's clock.
+        By default it is kept for good.
+    upgrade
+        As of `ValueState`, for the value of an item.
+
+    Examples
+    --------
+    >>> gw.MapState(str, int).by
+    <class 'str'>
+    """
+
     by: type[K]
-    of: type[V]  # type of the values
+    of: type[V]
     _: KW_ONLY
-    # An item is forgotten once it was not written for this long by the driver's clock.
     ttl: Duration | None = None
-    upgrade: Callable[[Any], V] | None = None  # as of `ValueState`, for an item's value
+    upgrade: Callable[[Any], V] | None = None
 
     def __post_init__(self) -> None:
         for given in (self.by, self.of):
@@ -106,7 +143,7 @@ class MapState(Generic[K, V]):
 
 
 def _is_type(given: object) -> bool:
-    """Return whether a value can stand for a type, as ``list[int]`` or ``int | None`` do."""
+    """Return whether a value is a type annotation, such as ``list[int]`` or ``int | None``."""
     return (
         isinstance(given, type | typing.NewType | typing.TypeVar | types.UnionType)
         or given is None
@@ -117,7 +154,7 @@ def _is_type(given: object) -> bool:
 
 
 def _no_type(kind: str, given: object) -> InvalidFlowError:
-    """Return the error that a state was declared with something that is no type."""
+    """Return the error for a state whose type is no type."""
     remedy = "Give the class, as in gw.ListState(float) or gw.MapState(str, int)."
     if isinstance(given, str):
         remedy = f"Give the class itself, without quotes, as in gw.{kind}(float)."
@@ -130,7 +167,7 @@ Declared: TypeAlias = ValueState[Any] | ListState[Any] | MapState[Any, Any]
 
 
 def check_states(operator: str, states: object, **others: object) -> dict[str, Declared]:
-    """Refuse declarations that are no mapping of names to states, and options of a single state."""
+    """Raise `InvalidFlowError` unless `states` maps names to states and `others` are unset."""
     remedy = 'Give a mapping, as in states={"seen": gw.ValueState(int)}.'
     for option, value in others.items():
         if value is not None:
@@ -171,7 +208,7 @@ def check_states(operator: str, states: object, **others: object) -> dict[str, D
 
 
 def _check_name(operator: str, name: object) -> None:
-    """Refuse a name of a state that is no plain lower-case identifier."""
+    """Raise `InvalidFlowError` if a state's name is no lower-case identifier, or is reserved."""
     good = isinstance(name, str) and name.isidentifier() and name.isascii()
     if not good or name != str(name).lower() or keyword.iskeyword(name) or name.startswith("_"):
         raise InvalidFlowError(
@@ -189,14 +226,14 @@ def _check_name(operator: str, name: object) -> None:
 
 
 def ttl_us_of(declared: Declared, where: str) -> int | None:
-    """Return the time-to-live of a state in microseconds."""
+    """Return the time-to-live of a state in microseconds; ``None`` if it has none."""
     if declared.ttl is None:
         return None
     return microseconds(declared.ttl, f"The time-to-live of {where[0].lower()}{where[1:]}", least=1)
 
 
 def item_types_of(declared: MapState[Any, Any], where: str) -> tuple[type, ...]:
-    """Return the key types of a map: one, or those of a tuple."""
+    """Return the key types of a map: one, or those of the parts of a tuple."""
     parts = (declared.by,)
     if typing.get_origin(declared.by) is tuple:
         parts = typing.get_args(declared.by)

@@ -48,21 +48,31 @@ _MOST_PAGES: Final = 4096
 
 
 class ListOfKey(OfKey, Sequence[T]):
-    """List of one key: a sequence that can be appended to, replaced and cleared."""
+    """List of one key (`ListState`): a sequence that can be appended to, replaced and cleared.
+
+    Examples
+    --------
+    >>> def remember(key, rows, states):
+    ...     states.delays.extend(row.delay for row in rows)
+    ...     return [(*key, len(states.delays))]
+    >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"delays": gw.ListState(int)}
+    >>> gw.testing.process(remember, rows, key={"plane": "N1"}, states=declared).rows
+    [('N1', 2)]
+    """
 
     __slots__ = ()
 
     def append(self, element: T) -> None:
-        """Append an element; reads only the last page."""
+        """Append an element; reads and writes only the last page of the list."""
         self.extend([element])
 
     def extend(self, elements: Iterable[T]) -> None:
-        """Append elements."""
+        """Append several elements; reads and writes only the last pages of the list."""
         self._insist()
         self._cells.extend(self._group, list(elements))
 
     def replace(self, elements: Iterable[T]) -> None:
-        """Replace all elements."""
+        """Replace all elements of the list; an empty iterable clears it."""
         self._insist()
         self._cells.replace(self._group, list(elements))
 
@@ -106,7 +116,7 @@ class ListOfKey(OfKey, Sequence[T]):
 
 @dataclass(slots=True)
 class _Page:
-    """Some elements, and the expiry of each."""
+    """One page of a list: elements, and the expiry of each."""
 
     elements: list[Any] = field(default_factory=list)
     moments: list[int] = field(default_factory=list)
@@ -139,7 +149,7 @@ class _List:
 
 
 class ListCells(Cells):
-    """Lists of all keys of a lane in one epoch."""
+    """Lists of all keys of a lane in one epoch, with their changes."""
 
     handle = ListOfKey
 
@@ -158,7 +168,7 @@ class ListCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Record the pages that have nothing left."""
+        """Record the removal of pages whose elements have all expired."""
         if expired:
             self._look_for_heads(np.unique([group for group, _ in expired]))
             self._lists.update(self._looked_up)
@@ -167,7 +177,6 @@ class ListCells(Cells):
                 self._lists[group].swept.add(page)
 
     def unread(self, group: int) -> None:
-        """Discard the cached list of a key."""
         self._lists.pop(group, None)
 
     def _look_for_heads(self, groups: Any) -> None:
@@ -291,7 +300,6 @@ class ListCells(Cells):
         self.extend(group, elements)
 
     def forget(self, group: int) -> None:
-        """Drop the list of a key."""
         of_key = self._list(group)
         of_key.first = of_key.after = 0
         of_key.pages = {}
@@ -299,7 +307,6 @@ class ListCells(Cells):
         of_key.gone.clear()
 
     def written(self) -> Written:
-        """Return changed and removed pages."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
         for group, of_key in self._lists.items():
@@ -326,7 +333,7 @@ class ListCells(Cells):
         return written
 
     def _more(self, moments: list[int], expires: int) -> tuple[Any, ...]:
-        """Return a page's columns of expiry times, if there is a time-to-live."""
+        """Return a page's columns of expiry times; empty without a time-to-live."""
         packed = b""
         if any(moment < END for moment in moments):
             packed = np.array(moments, "<i8").tobytes()

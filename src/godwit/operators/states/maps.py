@@ -63,7 +63,18 @@ _PAGE_ITEMS: Final = 64
 
 
 class MapOfKey(OfKey, MutableMapping[K, V]):
-    """Map of one key: a mapping in insertion order."""
+    """Map of one key (`MapState`): a mutable mapping in insertion order.
+
+    Examples
+    --------
+    >>> def count_by_origin(key, rows, states):
+    ...     for row in rows:
+    ...         states.origins[row.origin] = states.origins.get(row.origin, 0) + 1
+    ...     return list(states.origins.items())
+    >>> rows, declared = [{"origin": "JFK"}] * 2, {"origins": gw.MapState(str, int)}
+    >>> gw.testing.process(count_by_origin, rows, states=declared).rows
+    [('JFK', 2)]
+    """
 
     __slots__ = ()
 
@@ -98,13 +109,13 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         yield from reversed(self._cells.items(self._group))
 
     def popitem(self) -> tuple[K, V]:
-        """Remove and return the item added last."""
+        """Remove and return the item that was added last; raises `KeyError` if the map is empty."""
         for item in reversed(self):
             return item, self.pop(item)
         raise KeyError("popitem(): the map is empty")
 
     def update(self, *others: Any, **items: Any) -> None:
-        """Set many items; they are looked up together."""
+        """Set many items, with the arguments of ``dict.update``; faster than one by one."""
         given: dict[Any, Any] = dict(*others, **items)
         self._insist()
         self._cells.expect(self._group, list(given))
@@ -128,7 +139,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Map:
-    """Map of one key as far as it is loaded, and its changes."""
+    """Map of one key: the items loaded so far, and changes."""
 
     # Those that were asked for, or are no more.
     items: dict[Any, _Item] = field(default_factory=dict)
@@ -140,7 +151,7 @@ class _Map:
 
 
 class MapCells(Cells):
-    """Maps of all keys of a lane in one epoch."""
+    """Maps of all keys of a lane in one epoch, with their changes."""
 
     stored: StoredMap
     handle = MapOfKey
@@ -163,12 +174,11 @@ class MapCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Record the items that have expired."""
+        """Record the removal of items that have expired."""
         for group, (_, *parts) in expired:
             self._map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
     def unread(self, group: int) -> None:
-        """Discard the cached map of a key."""
         self._maps.pop(group, None)
 
     # -- what a function does ------------------------------------------------------------------
@@ -214,12 +224,11 @@ class MapCells(Cells):
         return [item for item in every if self._item(group, item).visible]
 
     def forget(self, group: int) -> None:
-        """Drop the map of a key."""
         for item in self.items(group):
             self.remove(group, item)
 
     def expect(self, group: int, items: list[Any]) -> None:
-        """Look up items of a key ahead of their use."""
+        """Load items of a key together, before they are used."""
         of_key = self._map(group)
         missing = [i for i in items if i not in of_key.items and i not in of_key.ahead]
         self._look_up_items([group] * len(missing), missing)
@@ -264,7 +273,7 @@ class MapCells(Cells):
         self._look_up_items(list(groups), [item] * len(groups))
 
     def _columns_with(self, group: int, parts: tuple[Any, ...]) -> tuple[str, ...]:
-        """Return columns of the key's rows that hold an item's parts, if there are such."""
+        """Return the row columns that have an item's key, to prefetch by; empty if none do."""
         rows, starts = self.lane.rows, self.lane.starts
         found = []
         for part, field_ in zip(parts, self.stored.items, strict=True):
@@ -340,7 +349,6 @@ class MapCells(Cells):
     # -- what is written -----------------------------------------------------------------------
 
     def written(self) -> Written:
-        """Return changed and removed items, and changes of the listing."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []
@@ -382,7 +390,7 @@ class MapCells(Cells):
 
 @dataclass(slots=True, kw_only=True)
 class _Grown:
-    """Change of the set of items in one key's map."""
+    """Items added to and removed from one key's map."""
 
     group: int
     more: int  # how many more it has
@@ -445,7 +453,7 @@ class _Listings:
                     written.remove(one.group, (number, *self._no_item))
 
     def _heads(self, groups: list[int]) -> list[tuple[int, int]]:
-        """Return number of items and length of the listing, of some keys."""
+        """Return number of items and length of the listing, for each key."""
         looked = self._find(groups, [_HEAD] * len(groups))
         return [
             _COUNTS.unpack(looked.blob(1, row)) if known else (0, 0)
@@ -529,7 +537,7 @@ class StoredMap(StoredState):
 
 
 def _holds(dtype: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a column of some type may hold items of another."""
+    """Return whether values of a column's type can be items of type `wanted`."""
     if pa.types.is_int64(wanted):
         return bool(pa.types.is_integer(dtype) and dtype != pa.uint64())
     if pa.types.is_string(wanted):

@@ -16,11 +16,18 @@ from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import StateDescription, columns_of
 from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
-from godwit.columns.python_values import UTC, Columns, rows_as_tuples
+from godwit.columns.python_values import UTC, rows_as_tuples
 from godwit.model.errors import UserFunctionError
 from godwit.model.naming import did_you_mean, listing
 from godwit.operators.asynchronous import calls_of
-from godwit.operators.calls import CalledKey, Calls, KeysToCall, Meter, uncollected
+from godwit.operators.calls import (
+    CalledKey,
+    Calls,
+    KeysToCall,
+    Meter,
+    columns_of_rows,
+    uncollected,
+)
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import KeyedOperator, OperatorOutput
 from godwit.operators.process import packed_timers, timers_of
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from godwit.operators.states.declared import Declared
     from godwit.operators.states.stored import Cells, StoredState
     from godwit.operators.windows.event_time import EpochTime
+    from godwit.values.records import RowClass
 
 _DUE = 1
 
@@ -63,7 +71,17 @@ class NoSuchStateError(UserFunctionError, AttributeError):
 
 
 class States:
-    """The named states of one key, in one call: ``states.recent`` or ``states["recent"]``."""
+    """Named states of one key, for one call: ``states.recent`` or ``states["recent"]``.
+
+    Examples
+    --------
+    >>> def newest(key, rows, states):
+    ...     states.seen.value = list(rows)[-1].delay
+    ...     return [(*key, states.seen.value)]
+    >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"seen": gw.ValueState(int)}
+    >>> gw.testing.process(newest, rows, key={"plane": "N1"}, states=declared).rows
+    [('N1', 7)]
+    """
 
     __slots__ = ("_cells", "_given", "_group", "_key", "_operator", "_over")
 
@@ -113,11 +131,11 @@ class States:
             cells.forget(self._group)
 
     def _close(self) -> None:
-        """Refuse all use from now on: the call has returned."""
+        """Disable the states: the call has returned."""
         self._over = True
 
     def _insist(self) -> None:
-        """Refuse the use of a state after the call that it was passed to."""
+        """Raise if a state is used after the call that it was passed to."""
         if self._over:
             raise UserFunctionError(
                 f"A state of key {self._key!r} of operator {self._operator!r} was used after the "
@@ -162,8 +180,11 @@ class ProcessOfStates(KeyedOperator):
         zone: str = UTC,
         asynchronous: Async | None = None,
         tables: Collection[str] = (),
+        row_class: RowClass | None = None,
+        output_class: RowClass | None = None,
     ) -> None:
         self.name, self.inputs, self.output = name, inputs, output
+        self.row_class, self.output_class = row_class, output_class
         self.schema = StateSchema(keys=keys, values=pa.schema([]))
         self.function, self.clock = function, clock
         self._calls = calls_of(
@@ -183,16 +204,13 @@ class ProcessOfStates(KeyedOperator):
 
     @property
     def states(self) -> tuple[StateId, ...]:
-        """Its states, in an order independent of the declaration's."""
         timers = () if self.clock is None else (TIMERS,)
         return tuple(StateId(self.name, state) for state in (*timers, *sorted(self.stored)))
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of one of them."""
         return self._timers if state == TIMERS else self.stored[state].schema
 
     def describe_state(self, state: str = TIMERS) -> StateDescription:
-        """Describe one of them."""
         if state != TIMERS:
             return self.stored[state].describe()
         return StateDescription(
@@ -211,7 +229,6 @@ class ProcessOfStates(KeyedOperator):
             self.stored[state].insist_on(stored)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
-        """Return the upgrade of values of one of them."""
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
@@ -222,7 +239,6 @@ class ProcessOfStates(KeyedOperator):
 
     @property
     def has_timers(self) -> bool:
-        """True if it has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
     def _due_columns(self, time: EpochTime) -> list[_DueColumn]:
@@ -263,10 +279,11 @@ class ProcessOfStates(KeyedOperator):
             parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
             expired[state] = list(zip(of, parts, strict=True))
         meter = Meter(groups.key_groups)
-        columns = Columns(data.rows.values, self.inputs, groups.order)
+        tuples = rows_as_tuples(keys)
+        columns = columns_of_rows(self, data.rows, groups, tuples)
         lane = LaneKeys(
             keys=keys,
-            tuples=rows_as_tuples(keys),
+            tuples=tuples,
             hashes=groups.hashes,
             key_groups=groups.key_groups,
             rows=columns,

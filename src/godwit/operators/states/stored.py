@@ -110,7 +110,7 @@ class StoredState:
         )
 
     def encoded(self, values: Sequence[Any], whose: Callable[[int], str]) -> list[bytes]:
-        """Encode values; `whose` says of which key, and where in its state, one of them is."""
+        """Encode values; `whose`: returns a value's key and place in its state, for errors."""
         try:
             return self.codec.encode(values)
         except UnencodableError as error:
@@ -125,7 +125,7 @@ class StoredState:
     def decoded(
         self, blobs: Sequence[bytes], whose: Callable[[int], tuple[tuple[Any, ...], str]]
     ) -> list[Any]:
-        """Decode values; `whose` says of which key, and where in its state, one of them is."""
+        """Decode values; `whose`: returns a value's key and place in its state, for errors."""
         try:
             return self.codec.decode([memoryview(blob) for blob in blobs])
         except UnencodableError as error:
@@ -319,7 +319,7 @@ class Cells(ABC):
         return Written(schema=self.stored.schema, num_keys=self.stored.num_keys)
 
     def look_up(self, groups: npt.NDArray[np.int64], *apart: pa.Array) -> Looked:
-        """Look entries up by key and the rest of their identity."""
+        """Look up entries by key and the further columns of their identity."""
         keys = self.lane.keys.take(pa.array(groups))
         batch = pa.RecordBatch.from_arrays([*keys.columns, *apart], schema=self.stored.schema.keys)
         return Looked(*self._state.find(batch, self.lane.key_groups[groups]))

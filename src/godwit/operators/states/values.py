@@ -23,14 +23,23 @@ _NONE = object()
 
 
 class ValueOfKey(OfKey, HoldsValue, Generic[T]):
-    """A value of one key.
+    """Value of one key (`ValueState`).
 
     Attributes
     ----------
     value
-        It, or a new one if the key has none; assign to it, or change it in place.
+        The value, or a new one if the key has none; assign to it, or change it in place.
     exists
-        Whether the key has one.
+        True if the key has a value.
+
+    Examples
+    --------
+    >>> def total(key, rows, states):
+    ...     states.total.value = (states.total.value or 0) + sum(row.delay for row in rows)
+    ...     return [(*key, states.total.value)]
+    >>> rows, declared = [{"delay": 5}, {"delay": 7}], {"total": gw.ValueState(int)}
+    >>> gw.testing.process(total, rows, key={"plane": "N1"}, states=declared).rows
+    [('N1', 12)]
     """
 
     __slots__ = ()
@@ -49,7 +58,7 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """True if the key has one."""
+        """True if the key has a value."""
         self._insist()
         exists: bool = self._cells.exists(self._group)
         return exists
@@ -71,7 +80,7 @@ class _Cell:
 
 
 class ValueCells(Cells):
-    """Values of all keys of a lane in one epoch."""
+    """Values of all keys of a lane in one epoch, with their changes."""
 
     handle = ValueOfKey
 
@@ -92,11 +101,10 @@ class ValueCells(Cells):
         self.sweep(expired)
 
     def sweep(self, expired: Sequence[tuple[int, tuple[Any, ...]]]) -> None:
-        """Record the values that have expired."""
+        """Record the removal of values that have expired."""
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
     def unread(self, group: int) -> None:
-        """Discard the cached value of a key."""
         self._cells.pop(group, None)
 
     def _cell(self, group: int) -> _Cell:
@@ -148,12 +156,10 @@ class ValueCells(Cells):
         cell.value, cell.was_set, cell.is_new = value, True, False
 
     def forget(self, group: int) -> None:
-        """Drop the value of a key."""
         cell = self._cell(group)
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
-        """Return changed and removed values."""
         written = self.new_written()
         maybe: list[int] = []
         for group, cell in self._cells.items():

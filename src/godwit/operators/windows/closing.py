@@ -10,6 +10,7 @@ of sums of floats tell one plan from another.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,15 +22,17 @@ import pyarrow as pa
 from godwit.planning.windows import ConsolidationProblem, plan_consolidation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from godwit.operators.windows.event_time import EpochTime
     from godwit.operators.windows.grid import PaneGrid
-    from godwit.planning.windows import ConsolidationPlan
+    from godwit.operators.windows.kept import KeptSpans
+    from godwit.planning.windows import ConsolidationPlan, ConsolidationStep
 
 IntArray = npt.NDArray[np.int64]
 
 SHARES = 32
+_NO_MOMENTS = np.zeros(0, np.int64)
 _WORTH_A_SEARCH = 50_000  # merging as many keys takes about as long as the search
 
 
@@ -41,14 +44,6 @@ class ClosingWindow:
     end: int
     panes: tuple[int, int] = (0, 0)  # positions of its panes among the pieces; empty: none
     own: int | None = None  # the piece that is a state of its own, if it has one
-
-    @property
-    def piece(self) -> int | None:
-        """The only piece of the window, if it has one alone."""
-        first, end = self.panes
-        if first == end:
-            return self.own
-        return first if end - first == 1 and self.own is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,79 +75,169 @@ class KeyedStates:
         )
 
 
-def pieces_over(
-    grid: PaneGrid, starts: IntArray, spans: IntArray | None, time: EpochTime
-) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
-    """Return the windows that close, the piece of each entry, and the number of pieces.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pieces:
+    """Panes, and windows with entries of their own, that the windows that close are built from.
 
-    Entries are of the pane that starts there, or, where they have a span, of a window of that
-    length.  Panes are the first pieces, in order of time; entries of no piece have their number.
+    Panes are the first pieces, in order of time.
     """
-    of_pane = np.ones(len(starts), np.bool_) if spans is None else spans == 0
-    if spans is None or of_pane.all():
-        spans = None
-        panes, piece_of = _numbered(starts, grid.width_us)
-    else:
-        panes, number = _numbered(starts[of_pane], grid.width_us)
-        piece_of = np.full(len(starts), -1)
-        piece_of[of_pane] = number
-    count = len(panes)
-    windows: dict[tuple[int, int], ClosingWindow] = {}
-    bounds = grid.windows_over(panes, time.closed, time.until)
-    positions = (np.searchsorted(panes, bound) for bound in bounds)
-    for start, end, first, last in zip(*(b.tolist() for b in (*bounds, *positions)), strict=True):
-        windows[start, end] = ClosingWindow(start=start, end=end, panes=(first, last))
-    if spans is not None:
-        for which, start, end in _own_windows(grid, starts, spans, time):
-            panes_of = windows[start, end].panes if (start, end) in windows else (0, 0)
-            windows[start, end] = ClosingWindow(start=start, end=end, panes=panes_of, own=count)
-            piece_of[which] = count
-            count += 1
-        piece_of = np.where(piece_of < 0, count, piece_of)
-    return list(windows.values()), piece_of, count
 
+    panes: IntArray  # start of each pane that has entries
+    spans: Mapping[tuple[int, int], int]  # start and span of entries that are of no pane → piece
+    windows: tuple[ClosingWindow, ...]  # that close
+    staying: tuple[ClosingWindow, ...]  # that are built to stay
+    ready: Mapping[tuple[int, int], int]  # positions of panes of a window that stayed → piece
+    count: int  # number of pieces
 
-def build_windows(
-    windows: Sequence[ClosingWindow],
-    pieces: Sequence[KeyedStates],
-    all_keys: int,
-    merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
-    *,
-    overlapping: bool,
-) -> tuple[list[KeyedStates], int]:
-    """Merge pieces into windows; also return the number of keys read.
+    @classmethod
+    def of(
+        cls,
+        grid: PaneGrid,
+        starts: IntArray,
+        spans: IntArray | None,
+        time: EpochTime,
+        kept: KeptSpans | None = None,
+    ) -> tuple[Pieces, npt.NDArray[np.integer]]:
+        """Return the pieces of n entries, and the piece of each; of no piece: their number.
 
-    `merge` merges states row by row, the earlier ones first; parts of a window may overlap where
-    aggregates are idempotent.
-    """
-    spans = tuple(dict.fromkeys(w.panes for w in windows if w.panes[0] < w.panes[1]))
-    merged = 0
-    built: dict[tuple[int, int], KeyedStates] = {}
-    if spans:
-        pane_keys = np.array([len(pane.keys) for pane in pieces[: max(end for _, end in spans)]])
-        for step in plan_of(pane_keys, all_keys, spans, overlapping=overlapping).steps:
-            parts = [built[part] if part in built else pieces[part[0]] for part in step.parts]
+        Entries are of the pane that starts there; where they have a span, of a window of that
+        length; where it is negative, of one that stays.
+        """
+        groups = list(_by_span(starts, spans, grid.width_us))
+        panes = next((group.starts for group in groups if not group.span), _NO_MOMENTS)
+        count, of_spans = len(panes), {}
+        windows: dict[tuple[int, int], ClosingWindow] = {}
+        bounds = grid.windows_over(panes, time.closed, time.until)
+        positions = (np.searchsorted(panes, bound) for bound in bounds)
+        rows = zip(*(b.tolist() for b in (*bounds, *positions)), strict=True)
+        for start, end, first, last in rows:
+            windows[start, end] = ClosingWindow(start=start, end=end, panes=(first, last))
+        ready: dict[tuple[int, int], int] = {}
+        lengths = {window.length_us for window in grid.windows}
+        for group in groups:
+            for start in group.starts.tolist() if group.span else ():
+                end = start + abs(group.span)
+                if group.span < 0:
+                    if kept is None or not kept.is_there(start, end, time.kept_since, time.closed):
+                        continue
+                    first, last = np.searchsorted(panes, (start, end)).tolist()
+                    if last - first < 2:
+                        continue
+                    ready[first, last] = count
+                elif group.span in lengths and time.closed < end <= time.until:
+                    panes_of = windows[start, end].panes if (start, end) in windows else (0, 0)
+                    windows[start, end] = ClosingWindow(
+                        start=start, end=end, panes=panes_of, own=count
+                    )
+                else:
+                    continue
+                of_spans[start, group.span] = count
+                count += 1
+        staying = () if kept is None else kept.due(panes, time.closed, time.until)
+        pieces = cls(
+            panes=panes,
+            spans=of_spans,
+            windows=tuple(windows.values()),
+            staying=tuple(_over(panes, start, end) for start, end in staying),
+            ready=ready,
+            count=count,
+        )
+        return pieces, pieces._numbers(groups, len(starts))
+
+    @property
+    def to_build(self) -> tuple[ClosingWindow, ...]:
+        """Windows that close, then those that stay."""
+        return self.windows + self.staying
+
+    def only_piece(self, window: ClosingWindow) -> int | None:
+        """Return the only piece of a window; ``None`` if it has several."""
+        first, end = window.panes
+        if first == end or window.own is not None:
+            return window.own if first == end else None
+        return first if end - first == 1 else self.ready.get(window.panes)
+
+    def _numbers(self, groups: Sequence[_SpanGroup], count: int) -> npt.NDArray[np.integer]:
+        """Return the piece of each entry of some groups."""
+        piece_of = np.full(count, self.count)
+        for group in groups:
+            numbers = group.number
+            if group.span:
+                at = [self.spans.get((s, group.span), self.count) for s in group.starts.tolist()]
+                numbers = np.array(at)[group.number]
+            if group.rows is None:
+                return numbers
+            piece_of[group.rows] = numbers
+        return piece_of
+
+    def plan(
+        self, sizes: IntArray, all_keys: int, *, overlapping: bool
+    ) -> Mapping[tuple[int, int], ConsolidationStep]:
+        """Plan what is built, in order, of pieces with so many keys; by positions of panes."""
+        asked = dict.fromkeys(w.panes for w in self.to_build if w.panes[0] < w.panes[1])
+        spans = tuple(span for span in asked if span not in self.ready)
+        if not spans:
+            return {}
+        used = {
+            (first, last): int(sizes[piece])
+            for (first, last), piece in self.ready.items()
+            if any(a <= first and last <= b for a, b in spans)
+        }
+        end = max(last for _, last in (*spans, *used))
+        plan = plan_of(sizes[:end], all_keys, spans, overlapping=overlapping, ready=used)
+        return {step.window: step for step in plan.steps}
+
+    def read(self, steps: Mapping[tuple[int, int], ConsolidationStep]) -> set[int]:
+        """Return the pieces that a plan reads."""
+        parts = [part for step in steps.values() for part in step.parts]
+        parts += [w.panes for w in self.to_build if w.panes not in steps]
+        read = {window.own for window in self.windows if window.own is not None}
+        for part in parts:
+            if part in self.ready:
+                read.add(self.ready[part])
+            elif part[1] - part[0] == 1 and (part not in steps or steps[part].parts == (part,)):
+                read.add(part[0])
+        return read
+
+    def build(
+        self,
+        states: Sequence[KeyedStates],
+        steps: Mapping[tuple[int, int], ConsolidationStep],
+        merge: Callable[[pa.RecordBatch, pa.RecordBatch], pa.RecordBatch],
+    ) -> tuple[list[KeyedStates], int]:
+        """Merge pieces into the windows `to_build`; also return the number of keys read.
+
+        `merge` merges states row by row, the earlier ones first.
+        """
+        merged = 0
+        built = {span: states[piece] for span, piece in self.ready.items()}
+        for step in steps.values():
+            parts = [built[part] if part in built else states[part[0]] for part in step.parts]
             merged += sum(len(part.keys) for part in parts)
             while len(parts) > 1:
                 alone = parts[len(parts) & ~1 :]
                 neighbours = zip(parts[::2], parts[1::2], strict=False)
                 parts = [left.then(right, merge) for left, right in neighbours] + alone
             built[step.window] = parts[0]
-    states = []
-    for window in windows:
-        if window.own is None:
-            states.append(built[window.panes])
-            continue
-        own = pieces[window.own]
-        if window.panes in built:
-            merged += len(own.keys)
-            own = built[window.panes].then(own, merge)
-        states.append(own)
-    return states, merged
+        whole = []
+        for window in self.to_build:
+            if window.own is None:
+                whole.append(built[window.panes])
+                continue
+            own = states[window.own]
+            if window.panes in built:
+                merged += len(own.keys)
+                own = built[window.panes].then(own, merge)
+            whole.append(own)
+        return whole, merged
 
 
 def plan_of(
-    pane_keys: IntArray, all_keys: int, windows: Sequence[tuple[int, int]], *, overlapping: bool
+    pane_keys: IntArray,
+    all_keys: int,
+    windows: Sequence[tuple[int, int]],
+    *,
+    overlapping: bool,
+    ready: Mapping[tuple[int, int], int] | None = None,  # windows that are built → their keys
 ) -> ConsolidationPlan:
     """Plan the windows' parts, as positions of panes, by the keys counted per pane.
 
@@ -160,11 +245,15 @@ def plan_of(
     What is planned by is the committed state and the epoch's rows, so another attempt of the epoch
     plans the same.
     """
-    shares = np.ceil(pane_keys * (SHARES / max(all_keys, 1))).astype(np.int64)
+    share = SHARES / max(all_keys, 1)
+    shares = np.ceil(pane_keys * share).astype(np.int64)
+    of_ready = tuple(
+        (span, math.ceil(keys * share)) for span, keys in sorted((ready or {}).items())
+    )
     before = np.concatenate([[0], np.cumsum(pane_keys)])
     keys = sum(int(before[end] - before[first]) for first, end in windows)
     return _planned(
-        tuple(shares.tolist()), tuple(windows), overlapping, search=keys > _WORTH_A_SEARCH
+        tuple(shares.tolist()), tuple(windows), of_ready, overlapping, search=keys > _WORTH_A_SEARCH
     )
 
 
@@ -172,33 +261,53 @@ def plan_of(
 def _planned(
     shares: tuple[int, ...],
     windows: tuple[tuple[int, int], ...],
+    ready: tuple[tuple[tuple[int, int], int], ...],
     overlapping: bool,
     *,
     search: bool,
 ) -> ConsolidationPlan:
-    """Plan how the windows that close are built from panes and from one another."""
+    """Plan the merging of closing windows from panes and from one another."""
     problem = ConsolidationProblem(
         pane_keys=np.array(shares, np.float64),
         windows=windows,
         all_keys=float(SHARES),
         overlapping=overlapping,
+        ready={span: float(keys) for span, keys in ready},
     )
     return plan_consolidation(problem, auxiliary=search, most_nodes=16)
 
 
-def _own_windows(
-    grid: PaneGrid, starts: IntArray, spans: IntArray, time: EpochTime
-) -> Iterator[tuple[IntArray, int, int]]:
-    """Yield each closing window with a state of its own: its entries and bounds."""
-    ends = starts + spans
-    over = (spans > 0) & (ends > time.closed) & (ends <= time.until)
-    for length in sorted({window.length_us for window in grid.windows}):
-        which = np.flatnonzero(over & (spans == length))
-        different, number = _numbered(starts[which], grid.width_us)
-        order = which[np.argsort(number, kind="stable")]
-        bounds = np.searchsorted(np.sort(number), np.arange(len(different) + 1))
-        for i, start in enumerate(different.tolist()):
-            yield order[bounds[i] : bounds[i + 1]], start, start + length
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _SpanGroup:
+    """Entries of one span."""
+
+    span: int  # 0: of panes
+    rows: IntArray | None  # which entries; ``None``: all
+    starts: IntArray  # distinct, ascending
+    number: npt.NDArray[np.integer]  # of each of `rows`: which of `starts`
+
+
+def _by_span(starts: IntArray, spans: IntArray | None, width_us: int) -> Iterator[_SpanGroup]:
+    """Group entries by span, and number where they start."""
+    if spans is None or not spans.any():
+        distinct, number = _numbered(starts, width_us)
+        yield _SpanGroup(span=0, rows=None, starts=distinct, number=number)
+        return
+    rest = np.flatnonzero(spans)
+    of_span = {0: np.flatnonzero(spans == 0)} if len(rest) < len(spans) else {}
+    while len(rest):  # few are different, and comparing is faster than sorting
+        span = int(spans[rest[0]])
+        alike = spans[rest] == span
+        of_span[span], rest = rest[alike], rest[~alike]
+    for span, rows in of_span.items():
+        distinct, number = _numbered(starts[rows], width_us)
+        yield _SpanGroup(span=span, rows=rows, starts=distinct, number=number)
+
+
+def _over(panes: IntArray, start: int, end: int) -> ClosingWindow:
+    """Return a window and the positions of its panes."""
+    first, last = np.searchsorted(panes, (start, end)).tolist()
+    return ClosingWindow(start=start, end=end, panes=(first, last))
 
 
 def _numbered(moments: IntArray, width: int) -> tuple[IntArray, npt.NDArray[np.integer]]:

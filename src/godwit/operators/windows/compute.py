@@ -9,14 +9,17 @@ Where windows overlap, rows of an epoch may go to a partial per key and window i
 epoch's time says (`EpochTime.duplicated`).  A window is then its own partial, and its panes from
 epochs without: so the layout may change at any time.
 
+Windows that were built stay where later ones are made of them (`godwit.operators.windows.kept`):
+as entries too, which a row that comes late for them changes besides its pane.
+
 Invariant: every row is in the partial of its pane, or in those of all its windows that were open;
-never in both.
+never in both.  What stays equals its panes merged.
 """
 
 from __future__ import annotations
 
 import time as cpu_clock
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,36 +29,41 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.columns.arrays import column_of, values_of
 from godwit.columns.groups import group_rows
+from godwit.model.key_groups import key_groups_of
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, OperatorOutput
 from godwit.operators.ordering import run_begins
 from godwit.operators.windows.calendar import CalendarGrid
-from godwit.operators.windows.closing import KeyedStates, build_windows, pieces_over
+from godwit.operators.windows.closing import KeyedStates, Pieces
 from godwit.operators.windows.event_time import WindowWork
 from godwit.operators.windows.grid import END
+from godwit.operators.windows.kept import kept_spans
 from godwit.operators.windows.operator import (
     PANE,
     EventTimeOperator,
     output_schema,
     window_bounds,
 )
+from godwit.store.changes import EntryRange
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from godwit.checkpoint.evolution import StateDescription
     from godwit.columns.groups import Groups
     from godwit.operators.aggregates import Aggregate
-    from godwit.operators.operator import OperatorInput, StateView
-    from godwit.operators.windows.closing import ClosingWindow
+    from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.windows.event_time import EpochTime, RowTime
-    from godwit.operators.windows.grid import PaneGrid
+    from godwit.operators.windows.grid import PaneGrid, WindowsOfPanes
+    from godwit.operators.windows.kept import KeptSpans
+    from godwit.planning.windows import ConsolidationStep
 
 IntArray = npt.NDArray[np.int64]
 
 SPAN: Final = f"{RESERVED_PREFIX}_span"
-"""Column of the state: microseconds of a window that has a state of its own, 0 of a pane."""
+"""Column of the state: microseconds of a window that has a state of its own, 0 of a pane; negative
+of a window that was built of panes, and stays."""
 SPAN_TYPE: Final = pa.int64()
 
 
@@ -104,12 +112,25 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """The key and the window: they have one row."""
+        """The key columns and the window, which identify a row."""
         return self.unique_keys_of_windows(len(self.grid.windows))
 
     @property
+    def kept(self) -> KeptSpans | None:
+        """Windows that stay for later ones, if aggregates may see rows in any order.
+
+        Sets and sketches do not stay: each size of block would hold all that its panes hold.
+        """
+        large = any(pa.types.is_large_binary(dtype) for dtype in self.schema.values.types)
+        shares = self.may_duplicate and self.commutative and not large
+        return kept_spans(self.grid) if shares else None
+
+    @property
+    def kept_mark(self) -> int | None:
+        return None if self.kept is None else self.kept.mark
+
+    @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
-        """Panes of its windows, and the user's choice of sharing; ``None`` if it cannot share."""
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -121,12 +142,10 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             groups, changed = self._updated(data, work)
             if self.update:
                 output = self._grown(groups, changed, data.state, open_after, END)
+        staying = None
         if not self.update and self.closes(time):
             cpu = cpu_clock.process_time()
-            with work.timing("scan"):
-                entries, closing = self.closing_entries(data, changed)
-            work.scanned = len(entries.hashes)
-            output = self.close(entries, closing, time, work)
+            output, staying = self._close(data, changed, work)
             closing_ms = (cpu_clock.process_time() - cpu) * 1e3
         if self.lateness_us and not self.update and groups is not None and changed is not None:
             again = self._grown(groups, changed, data.state, open_after, time.closed)
@@ -134,27 +153,33 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return OperatorOutput(
             output=output,
             groups=groups,
-            changed={}
-            if groups is None or changed is None
-            else {STATE: (changed, groups.key_groups)},
+            changed=_written(groups, changed, staying, data.num_key_groups),
             closing_ms=closing_ms,
             windows=work if self.may_duplicate else None,
         )
 
     def _updated(self, data: OperatorInput, work: WindowWork) -> tuple[Groups, StateRows]:
         """Update the partials of the keys and panes, or windows, that have rows."""
+        position = self.pane_position
         if self.may_duplicate and data.time.duplicated:
             partials = self.combined(data)
-            work.count_keys(partials.keys.column(self.pane_position), partials.hashes)
+            work.count_keys(partials.keys.column(position), partials.hashes)
             with work.timing("spread"):
-                rows_of_windows = self._spread(partials, data.time.closed)
+                windows = self.grid.windows_of(
+                    values_of(partials.keys.column(position)), data.time.closed, END
+                )
+                rows_of_windows = self._spread(partials, windows, windows.end - windows.start)
                 data = replace(data, rows=rows_of_windows, is_partial=True)
                 groups, keys, rows = self._grouped(data)
             work.spread = len(rows_of_windows.hashes)
         else:
+            if self.kept is not None and data.time.kept_since < END:
+                data = self._with_kept(data, self.kept)
             groups, keys, rows = self._grouped(data)
             if self.may_duplicate:
-                work.count_keys(keys.column(self.pane_position), groups.hashes)
+                of_panes = np.flatnonzero(values_of(keys.column(position + 1)) == 0)
+                panes = keys.column(position).take(pa.array(of_panes))
+                work.count_keys(panes, groups.hashes[of_panes])
         with work.timing("write"):
             known, prior = data.state.find(keys, groups.key_groups)
         state = self.updated(groups, keys, rows, known, prior, are_partial=data.is_partial)
@@ -167,55 +192,151 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         rows = data.rows.values
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
-    def _spread(self, partials: StateRows, closed: int) -> StateRows:
-        """Copy partials of panes to each open window that holds them."""
+    def _with_kept(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
+        """Add the partials of late rows for the windows that stayed and hold them."""
+        panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
+        if int(panes.min()) >= time.closed:
+            return data
+        partials = self.combined(data)
+        panes = values_of(partials.keys.column(self.pane_position))
+        windows = kept.held(panes, time.kept_since, time.closed)
+        if not len(windows.pane):
+            return data
+        late = self._spread(partials, windows, windows.start - windows.end)
+        return replace(data, rows=partials.then(late), is_partial=True)
+
+    def _spread(
+        self, partials: StateRows, windows: WindowsOfPanes, spans: npt.NDArray[np.int64]
+    ) -> StateRows:
+        """Copy partials of panes to windows that hold them, by whose spans entries are told."""
         position = self.pane_position
-        panes = partials.keys.column(position)
-        windows = self.grid.windows_of(values_of(panes), closed, END)
         own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
-        starts = column_of(windows.start, None, panes.type)
-        spans = column_of(windows.end - windows.start, None, SPAN_TYPE)
+        starts = column_of(windows.start, None, partials.keys.column(position).type)
+        apart = [starts, column_of(spans, None, SPAN_TYPE)]
         return StateRows(
             hashes=partials.hashes[windows.pane],
-            keys=pa.RecordBatch.from_arrays([*own.columns, starts, spans], schema=self.schema.keys),
+            keys=pa.RecordBatch.from_arrays([*own.columns, *apart], schema=self.schema.keys),
             values=partials.values.take(pa.array(windows.pane)),
         )
 
     def pieces(
-        self, entries: StateRows, time: EpochTime
-    ) -> tuple[list[ClosingWindow], npt.NDArray[np.integer], int]:
-        """Return the windows that close and the pieces of entries; see `pieces_over`."""
-        starts = values_of(entries.keys.column(self.pane_position))
-        spans = None
-        if self.may_duplicate:
-            spans = values_of(entries.keys.column(self.pane_position + 1))
-        return pieces_over(self.grid, starts, spans, time)
+        self, entries: StateRows, time: EpochTime, kept: KeptSpans | None = None
+    ) -> tuple[Pieces, npt.NDArray[np.integer]]:
+        """Return the windows that close and the pieces of entries; see `Pieces.of`."""
+        return Pieces.of(self.grid, *self._identities(entries.keys), time, kept)
+
+    def _identities(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
+        """Return the start and span of entries."""
+        position = self.pane_position
+        spans = values_of(keys.column(position + 1)) if self.may_duplicate else None
+        return values_of(keys.column(position)), spans
+
+    def _close(
+        self, data: OperatorInput, changed: StateRows | None, work: WindowWork
+    ) -> tuple[pa.RecordBatch, StateRows | None]:
+        """Return the output of the windows that close, and the windows that stay."""
+        kept, time = self.kept, data.time
+        if kept is None or time.kept_since == END:
+            with work.timing("scan"):
+                entries, closing = self.closing_entries(data, changed)
+            work.scanned = len(entries.hashes)
+            return self.close(entries, closing, time, work), None
+        first, end = self.closing(time)
+        first_staying, end_staying = kept.grid.closing(time.closed, time.until)
+        if first_staying < end_staying:
+            first, end = min(first, first_staying), max(end, end_staying)
+        part = EntryRange(column=self.pane_position, first=first, end=end)
+        with work.timing("scan"):
+            changed = None if changed is None else _within(changed, part)
+            if kept.any_from(first, time.kept_since, time.closed):
+                whole = self._chosen(data, part, changed, kept)
+            else:
+                entries = data.state.scan(part)
+                entries = entries if changed is None else entries.then(changed)
+                pieces, piece_of = self.pieces(entries, time, kept)
+                whole = _Closing(
+                    entries=entries, repeats=changed is not None, pieces=pieces, piece_of=piece_of
+                )
+        work.scanned = len(whole.entries.hashes)
+        return self._built(whole, work)
+
+    def _chosen(
+        self, data: OperatorInput, part: EntryRange, changed: StateRows | None, kept: KeptSpans
+    ) -> _Closing:
+        """Plan by the entries that there are, and read those that the plan needs.
+
+        Most panes are in windows that stayed.
+        """
+        columns = (self.pane_position, self.pane_position + 1)
+        also = [] if changed is None else [values_of(changed.keys.column(at)) for at in columns]
+        planned: list[tuple[Pieces, npt.NDArray[np.integer], Any]] = []
+
+        def choose(stored: Sequence[IntArray]) -> npt.NDArray[np.bool_]:
+            starts, spans = stored
+            if also:
+                starts, spans = np.append(starts, also[0]), np.append(spans, also[1])
+            pieces, piece_of = Pieces.of(self.grid, starts, spans, data.time, kept)
+            sizes = np.bincount(piece_of, minlength=pieces.count + 1)[: pieces.count]
+            all_keys = int(sizes.max(initial=0))
+            steps = pieces.plan(sizes, all_keys, overlapping=self.idempotent)
+            is_read = np.zeros(pieces.count + 1, np.bool_)
+            is_read[list(pieces.read(steps))] = True
+            read: npt.NDArray[np.bool_] = is_read[piece_of]
+            planned.append((pieces, np.where(read, piece_of, pieces.count), steps))
+            return read[: len(stored[0])]
+
+        entries = data.state.select(columns, part, choose)
+        ((pieces, piece_of, steps),) = planned
+        read = piece_of < pieces.count
+        if changed is not None:
+            of_changed = np.flatnonzero(read[-len(changed.hashes) :])
+            entries = entries.then(changed.take(of_changed))
+        return _Closing(
+            entries=entries,
+            repeats=changed is not None,
+            pieces=pieces,
+            piece_of=piece_of[read],
+            steps=steps,
+        )
 
     def close(
         self, entries: StateRows, changed: StateRows | None, time: EpochTime, work: WindowWork
     ) -> pa.RecordBatch:
-        """Return the output of the windows that close.
+        """Return the output of the windows that close; what changed counts."""
+        if changed is not None:
+            entries = entries.then(changed)
+        pieces, piece_of = self.pieces(entries, time)
+        return self._built(
+            _Closing(
+                entries=entries, pieces=pieces, piece_of=piece_of, repeats=changed is not None
+            ),
+            work,
+        )[0]
+
+    def _built(
+        self, closing: _Closing, work: WindowWork
+    ) -> tuple[pa.RecordBatch, StateRows | None]:
+        """Build windows; return the output of those that close, and those that stay.
 
         What is scanned lies in no order.  It is ordered by piece and key once; where every window
         is one piece, which is the whole work of windows that do not overlap, not even keys need be
         told apart.
         """
         cpu = cpu_clock.process_time()
-        if changed is not None:
-            entries = entries.then(changed)
-        windows, piece_of, count = self.pieces(entries, time)
+        entries, pieces, piece_of = closing.entries, closing.pieces, closing.piece_of
+        windows, count = pieces.to_build, pieces.count
         if not windows:
-            return self.nothing()
+            return self.nothing(), None
         of_pieces = np.flatnonzero(piece_of < count)
         if len(of_pieces) < len(piece_of):  # windows that are not over yet, or were before
             entries, piece_of = entries.take(of_pieces), piece_of[of_pieces]
         own = entries.keys.select(list(range(self.pane_position)))
-        single = [window.piece for window in windows if window.piece is not None]
+        single = [only for w in windows if (only := pieces.only_piece(w)) is not None]
         merged = 0
-        if changed is None and len(single) == len(windows):
+        if not closing.repeats and len(single) == len(windows):
             order = np.argsort(piece_of, kind="stable")
             bounds = np.searchsorted(piece_of[order], np.arange(count + 1))
-            parts = [order[bounds[piece] : bounds[piece + 1]] for piece in single]
+            parts = [order[bounds[only] : bounds[only + 1]] for only in single]
             rows = np.concatenate(parts)
             sizes = [len(part) for part in parts]
             states = entries.values.take(pa.array(rows))
@@ -223,19 +344,20 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             groups = group_rows(entries.hashes, own, 1)
             order = groups.order[np.argsort(piece_of[groups.order], kind="stable")]
             piece, key = piece_of[order], groups.of_row[order]
-            if changed is not None:  # of an entry that is there twice, the later one counts
+            if closing.repeats:  # of an entry that is there twice, the later one counts
                 newest = np.ones(len(order), np.bool_)
                 newest[:-1] = (piece[1:] != piece[:-1]) | (key[1:] != key[:-1])
                 order, piece, key = order[newest], piece[newest], key[newest]
             ordered = entries.values.take(pa.array(order))
             bounds = np.searchsorted(piece, np.arange(count + 1))
-            pieces = [
+            of_piece = [
                 KeyedStates(keys=key[first:end], states=ordered.slice(first, end - first))
                 for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
             ]
-            built, merged = build_windows(
-                windows, pieces, groups.count, self.merge, overlapping=self.idempotent
-            )
+            steps = closing.steps
+            if steps is None:
+                steps = pieces.plan(np.diff(bounds), groups.count, overlapping=self.idempotent)
+            built, merged = pieces.build(of_piece, steps, self.merge)
             sizes = [len(one.keys) for one in built]
             rows = groups.first_row[np.concatenate([one.keys for one in built])]
             states = pa.concat_batches([one.states for one in built])
@@ -245,12 +367,27 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             work.merged, work.merge_ms = merged, spent_ms
         else:
             work.scan_ms += spent_ms
-        return self.window_rows(
-            own.take(pa.array(rows)),
-            np.repeat([window.start for window in windows], sizes),
-            np.repeat([window.end for window in windows], sizes),
-            states,
-        )
+        closed = sum(sizes[: len(pieces.windows)])
+        keys = own.take(pa.array(rows))
+        starts = np.repeat([window.start for window in windows], sizes)
+        ends = np.repeat([window.end for window in windows], sizes)
+        staying = None
+        if closed < len(rows):
+            moment = self.schema.keys.field(self.pane_position).type
+            apart = [
+                column_of(starts[closed:], None, moment),
+                column_of((starts - ends)[closed:], None, SPAN_TYPE),
+            ]
+            staying = StateRows(
+                hashes=entries.hashes[rows[closed:]],
+                keys=pa.RecordBatch.from_arrays(
+                    [*keys.slice(closed).columns, *apart], schema=self.schema.keys
+                ),
+                values=states.slice(closed),
+            )
+            work.written += len(staying.hashes)
+        windows_over = (keys.slice(0, closed), starts[:closed], ends[:closed])
+        return self.window_rows(*windows_over, states.slice(0, closed)), staying
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: its pane, marked as one."""
@@ -296,7 +433,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     ) -> pa.RecordBatch:
         """Merge the panes of open windows that hold a changed one.
 
-        Every key and pane is there once.
+        `entries` has every key and pane at most once.
         """
         panes = values_of(entries.keys.column(self.pane_position))
         windows = self.grid.windows_of(panes, after, until)
@@ -319,7 +456,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _with_neighbours(
         self, groups: Groups, changed: StateRows, state: StateView, closed: int
     ) -> tuple[StateRows, npt.NDArray[np.bool_]]:
-        """Return all entries of windows with a changed one, and the mask of changed ones."""
+        """Return all entries of windows with a changed entry, and a mask of the changed ones."""
         width, position = self.grid.width_us, self.pane_position
         panes = values_of(changed.keys.column(position))
         own = changed.keys.select(list(range(position)))
@@ -348,3 +485,43 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
             )
         )
         return entries, np.arange(len(entries.hashes)) < len(panes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Closing:
+    """Entries that windows are built from, in an epoch in which some close."""
+
+    entries: StateRows
+    repeats: bool  # whether some are there twice; the later one counts
+    pieces: Pieces
+    piece_of: npt.NDArray[np.integer]  # shape ``(n,)``: the piece of each entry
+    # as planned before the entries were read; ``None``: by them
+    steps: Mapping[tuple[int, int], ConsolidationStep] | None = None
+
+
+def _within(entries: StateRows, part: EntryRange) -> StateRows | None:
+    """Return the entries of a range; ``None`` if there are none."""
+    inside = part.positions(entries.keys)
+    return entries.take(inside) if len(inside) else None
+
+
+def _written(
+    groups: Groups | None,
+    changed: StateRows | None,  # of the groups
+    staying: StateRows | None,
+    num_key_groups: int,
+) -> dict[str, Changed]:
+    """Return the entries to write: those of an epoch's rows, and the windows that stay."""
+    if groups is None or changed is None:
+        rows, key_groups = staying, np.zeros(0, np.int32)
+    else:
+        rows, key_groups = changed, groups.key_groups
+        rows = rows if staying is None else rows.then(staying)
+    if rows is None:
+        return {}
+    if staying is not None:
+        of_staying = key_groups_of(staying.hashes, num_key_groups)
+        key_groups = np.concatenate([key_groups, of_staying])
+        order = np.argsort(key_groups, kind="stable")
+        rows, key_groups = rows.take(order), key_groups[order]
+    return {STATE: (rows, key_groups)}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from godwit.operators.joins.spreading import Spreads
+    from godwit.operators.spreading import Spreads
     from godwit.operators.windows.slots import Slots
 
 _SAMPLE: Final = 0xF  # one hash in sixteen
@@ -58,9 +58,11 @@ class EpochTime:
     due: bool = False  # whether timers or expiries of some keys may be due
     # Whether rows go to a state of every window that holds them, and not to that of their pane.
     duplicated: bool = False
+    # Windows that ended after this and stay for later ones are there; `END`: none are.
+    kept_since: int = END
     # Of two-phase windows: which slot of each key group takes rows.
     slots: Slots | None = None
-    spreads: Spreads | None = None  # of a join that spreads hot keys: which, and how
+    spreads: Spreads | None = None  # of an operator that spreads hot keys: which, and how
 
     def latest(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""
@@ -79,12 +81,15 @@ class Due:
     clock: int = END  # by the driver's clock
 
     def is_due(self, time: EpochTime) -> bool:
-        """Return whether any is due in an epoch."""
+        """Return whether any entry is due at an epoch's time."""
         return self.event <= time.until or self.clock <= time.clock
 
     def __or__(self, other: Due) -> Due:
         """Return the earlier of each."""
         return Due(event=min(self.event, other.event), clock=min(self.clock, other.clock))
+
+
+NOTHING_DUE: Final = Due()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,18 +53,20 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns."""
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
-        """Return columns that identify windows: one bound if all have the same length."""
+        """Return columns that identify windows; `lengths`: number of different lengths.
+
+        If all windows have one length, one of the two bounds is enough.
+        """
         own = tuple(self.keys.names)
         both = (*own, WINDOW_START, WINDOW_END)
         return (both, (*own, WINDOW_START), (*own, WINDOW_END)) if lengths == 1 else (both,)
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state for the checkpoint, besides its windows."""
+        """Properties of the state for the checkpoint, besides its windows."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
@@ -94,7 +96,6 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def left_out(self) -> pa.Schema:
-        """Columns of rows that are left out: as they came, and the reason."""
         return pa.schema([*self.arriving, pa.field(_REASON, pa.string())])
 
     @property
@@ -107,7 +108,6 @@ class EventTimeOperator(KeyedOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
-        """Assign every row to its pane, and split off late and invalid rows."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
@@ -156,7 +156,6 @@ class EventTimeOperator(KeyedOperator):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:
-        """Return whether any window closes in this epoch."""
         return self.grid.closes(time.closed, time.until)
 
     def needs_state(self, time: EpochTime) -> bool:
@@ -172,11 +171,9 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closing(time.closed, time.until)
 
     def end_of(self, moment: int) -> int:
-        """Return the end of the last window that holds a row of this event time."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
-        """Return the maximum event time of the output: just before the window's end."""
         return self.end_of(newest) - 1
 
     def gone_before(self, closed: int) -> int:
@@ -184,7 +181,6 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def gone(self, closed: int) -> EntryRange:
-        """Return the range of expired panes."""
         return EntryRange(column=self.pane_position, end=self.gone_before(closed))
 
     # -- entries -------------------------------------------------------------------------------
@@ -194,7 +190,7 @@ class EventTimeOperator(KeyedOperator):
     ) -> tuple[StateRows, StateRows | None]:
         """Return entries of panes in `closing`: stored ones, and those changed in this epoch.
 
-        The latter count in the place of the former; ``None`` if there are none.
+        The latter replace the former; ``None`` if there are none.
         """
         first, end = self.closing(data.time)
         if changed is not None:
@@ -241,7 +237,7 @@ def window_bounds(time: pa.DataType) -> list[pa.Field]:
 
 
 def output_schema(name: str, bounds: list[pa.Field], results: list[pa.Field]) -> pa.Schema:
-    """Return the columns of an operator's output; refuse names that are taken."""
+    """Return the columns of an operator's output; raise if a name is repeated."""
     output = pa.schema([*bounds, *results])
     check_column_names(output.names, f"The output of operator {name!r}")
     return output

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from godwit.operators.operator import OperatorInput
     from godwit.operators.windows.event_time import EpochTime, RowTime
     from godwit.operators.windows.grid import PaneGrid
+    from godwit.values.records import RowClass
 
 IntArray = npt.NDArray[np.int64]
 
@@ -45,7 +46,14 @@ _ROWS: Final = f"{RESERVED_PREFIX}_rows"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of event time: from `start` up to, but not including, `end`."""
+    """A window of event time, from `start` (inclusive) to `end` (exclusive), as datetimes.
+
+    Examples
+    --------
+    >>> window = gw.Window(dt.datetime(2024, 5, 1, 8), dt.datetime(2024, 5, 1, 9))
+    >>> window.end - window.start
+    datetime.timedelta(seconds=3600)
+    """
 
     start: dt.datetime
     end: dt.datetime
@@ -99,6 +107,7 @@ class WindowedProcess(EventTimeOperator):
         output: pa.Schema,  # columns of the rows that it returns
         grid: PaneGrid,
         zone: str = UTC,
+        output_class: RowClass | None = None,  # of these rows
     ) -> None:
         self.name, self.arriving, self.grid, self.output = name, arriving, grid, output
         self.time = time
@@ -106,7 +115,7 @@ class WindowedProcess(EventTimeOperator):
         keyed = [arriving.field(key) for key in keys]
         apart = [pa.field(PANE, arriving.field(time.column).type), pa.field(_NUMBER, pa.int64())]
         self.schema = StateSchema(keys=pa.schema([*keyed, *apart]), values=self.inputs)
-        self.function, self.zone = function, zone
+        self.function, self.zone, self.output_class = function, zone, output_class
 
     def with_panes(self, rows: pa.RecordBatch, panes: pa.Array) -> pa.RecordBatch:
         """Add the columns of an entry's identity: its pane and number."""
@@ -179,9 +188,10 @@ class SessionProcess(SessionCompute):
         output: pa.Schema,
         gap_us: int,
         zone: str = UTC,
+        output_class: RowClass | None = None,
     ) -> None:
         self._rows = pa.schema([field for field in arriving if field.name not in keys])
-        self.function, self.zone = function, zone
+        self.function, self.zone, self.output_class = function, zone, output_class
         super().__init__(
             name=name,
             keys=keys,

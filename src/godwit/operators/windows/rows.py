@@ -73,24 +73,25 @@ class RowWindows:
 
 @user_call
 def rows(length: int, *, every: int | None = None) -> RowWindows:
-    """Windows of the last `length` rows of a key, in order of arrival; no event time is needed.
+    """Count windows: the last `length` rows of a key in arrival order, without event time.
 
     Parameters
     ----------
     length
-        Rows of a window. Nothing comes out for a key before it has had that many.
+        Number of rows of a window. A key has no result before that many rows have arrived.
     every
-        A window comes out whenever this many rows of the key have come; it divides `length`.
-        Default: `length`, so that windows do not overlap.
+        A window is emitted after every so many rows of the key; a divisor of `length`. By default
+        `length`, so that windows do not overlap.
 
     Raises
     ------
     InvalidFlowError
-        If one is no positive number of rows, or `every` does not divide `length`.
+        If a number is not a positive integer, or `every` does not divide `length` into at most
+        10,000 parts.
 
     Examples
     --------
-    >>> str(rows(100, every=10))
+    >>> str(gw.rows(100, every=10))
     'rows 100 every 10'
     """
     every = length if every is None else every
@@ -134,7 +135,6 @@ class RowWindowsOperator(KeyedOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
-        """The key and the window: they have one row."""
         return ((*self.keys.names, WINDOW_NUMBER),)
 
     @property
@@ -144,11 +144,9 @@ class RowWindowsOperator(KeyedOperator):
         return tuple(StateId(self.name, state) for state in names)
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of one of them."""
         return self._panes if state == _PANES else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the aggregates and windows for the checkpoint."""
         schema, described = self.schema_of(state), self._compute.describe_state()
         # The number of rows is found again, as results are, when aggregates come and go.
         count = {_COUNT.name: {"state": [_COUNT.name], "aggregate": {"name": "rows of the key"}}}
@@ -165,7 +163,6 @@ class RowWindowsOperator(KeyedOperator):
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
-        """Return partial states of no rows."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
 

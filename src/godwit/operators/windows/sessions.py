@@ -132,7 +132,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return moment + self.gap_us
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
-        """Return no pane: sessions are removed one by one."""
+        """Return `BEGINNING`: sessions are removed one by one, not in bulk."""
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -244,17 +244,21 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         slot = np.arange(len(open_)) - np.repeat(run, np.diff(np.append(run, len(open_))))
         count = np.bincount(of_key[open_], minlength=int(key.max(initial=0)) + 1)
         free = np.flatnonzero(slots >= count[key[: len(slots)]])
-        which = np.concatenate([some[open_], free])
+        of_changed = np.concatenate([of_key[open_], key[free]])
+        changed = order_by(of_changed)
+        which = np.concatenate([some[open_], free])[changed]
+        # Of a slot that is free again no values count: any will do.
+        values = np.concatenate([open_, np.zeros_like(free)])[changed]
         return OperatorOutput(
             groups=groups,
             changed=changed_by_key(
                 groups,
-                key=np.concatenate([of_key[open_], key[free]]),
-                keys=self._in_slots(take_rows(keys, which), np.concatenate([slot, slots[free]])),
-                values=pa.concat_batches(
-                    [merged.take(pa.array(open_)), stored.values.take(pa.array(free))]
+                key=of_changed[changed],
+                keys=self._in_slots(
+                    take_rows(keys, which), np.concatenate([slot, slots[free]])[changed]
                 ),
-                removed=np.arange(len(which)) >= len(open_),
+                values=merged.take(pa.array(values)),
+                removed=changed >= len(open_),
             ),
             output=self.emitted(
                 take_rows(keys, some[over]), merged.take(pa.array(np.flatnonzero(over)))
@@ -303,11 +307,9 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
-        """Sessions as plain values for the checkpoint."""
         return [{"gap_us": self.gap_us}]
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe the partials and sessions for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Windows as users name them: `tumbling`, `hopping` and `session`."""
+"""Window specifications of users: `tumbling`, `hopping` and `session`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _MAX_PANES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hopping:
-    """Windows of one length that begin every so often; tumbling ones if they do not overlap."""
+    """Windows of fixed length that begin at a fixed interval; tumbling if the two are equal."""
 
     window: TimeWindow  # length, frequency and offset
     calendar: Calendar | None = None  # in whose days or months they are counted, if any
 
     @property
     def longest_us(self) -> int:
-        """Bound of the length of a window, in microseconds."""
+        """Maximum length of a window, in microseconds."""
         return self.window.length_us * (1 if self.calendar is None else self.calendar.most_days)
 
     @property
     def length(self) -> str:
-        """Length in words."""
+        """Length as text, such as ``1 hour``."""
         return self._spelled(self.window.length_us)
 
     def _spelled(self, length_us: int) -> str:
@@ -60,7 +60,7 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Windows that end once a key has been silent for a while."""
+    """Windows that end after a gap without rows of the key."""
 
     gap_us: int  # two rows of one key that lie at most this apart are of one session
 
@@ -75,32 +75,34 @@ WindowSpec = Hopping | Session
 def tumbling(
     length: Duration, *, start: Duration = "0 seconds", zone: str | None = None
 ) -> Hopping:
-    """Windows of one length that follow one another without overlap.
+    """Tumbling windows of event time: of one length, without overlap.
 
     Parameters
     ----------
     length
-        Length of a window. With a zone also calendar months, quarters and years.
+        Length of a window, such as ``"1 hour"``. With `zone` also calendar months, quarters and
+        years.
     start
-        Windows begin at this much after 1970-01-01 00:00 UTC, plus a multiple of the length: with
-        ``tumbling("1 day", start="6 hours")`` a day begins at six.
+        Offset of the windows: they begin at 1970-01-01 00:00 UTC, plus this, plus a multiple of the
+        length. With ``tumbling("1 day", start="6 hours")`` days begin at 06:00 UTC.
     zone
-        Time zone whose days are counted, such as ``"Europe/Berlin"``: windows begin at local
-        midnight, and last 23 or 25 hours where clocks change. Lengths are then whole days, weeks,
-        months, quarters or years, and `start` counts from 1970-01-01, a Thursday:
-        ``tumbling("1 week", start="4 days", zone="Europe/Paris")`` begins on Mondays.
+        Time zone, such as ``"Europe/Berlin"``, whose calendar days are counted: windows begin at
+        local midnight, and a day has 23 or 25 hours when clocks change. Lengths have to be whole
+        days, weeks, months, quarters or years, and `start` counts from local midnight of
+        1970-01-01, a Thursday: ``tumbling("1 week", start="4 days", zone="Europe/Paris")`` begins
+        on Mondays.
 
     Raises
     ------
     InvalidFlowError
-        If the length is no positive length of time, `start` is not shorter, there is no such zone,
-        or lengths with a zone are not whole days or months.
+        If the length is not positive, `start` is not shorter than it, the zone is unknown, or a
+        length with a zone is not in whole days or months.
 
     Examples
     --------
-    >>> str(tumbling("1 hour"))
+    >>> str(gw.tumbling("1 hour"))
     'tumbling 1 hour'
-    >>> str(tumbling("1 month", zone="Europe/Berlin"))
+    >>> str(gw.tumbling("1 month", zone="Europe/Berlin"))
     'tumbling 1 month in Europe/Berlin'
     """
     if zone is not None:
@@ -113,28 +115,29 @@ def tumbling(
 def hopping(
     length: Duration, *, every: Duration, start: Duration = "0 seconds", zone: str | None = None
 ) -> Hopping:
-    """Windows of one length that begin every so often and overlap.
+    """Hopping windows of event time: of one length, overlapping (sliding windows in Flink).
 
     Parameters
     ----------
     length
-        Length of a window.
+        Length of a window, such as ``"6 hours"``.
     every
-        How long after one window the next begins; at most the length.
+        Interval between the starts of consecutive windows (Spark: slide duration); at most the
+        length.
     start
-        As of `tumbling`, less than `every`.
+        Offset as of `tumbling`; less than `every`.
     zone
         As of `tumbling`.
 
     Raises
     ------
     InvalidFlowError
-        If a length is no positive length of time, rows would fall between windows, or a window
-        would be made of too many panes.
+        If a length is not positive, `every` exceeds the length, `start` is not less than `every`,
+        or a window would consist of more than 10,000 panes.
 
     Examples
     --------
-    >>> str(hopping("6 hours", every="1 hour"))
+    >>> str(gw.hopping("6 hours", every="1 hour"))
     'hopping 6 hours every 1 hour'
     """
     if zone is not None:
@@ -147,25 +150,33 @@ def hopping(
 
 @user_call
 def session(gap: Duration) -> Session:
-    """Windows that hold the rows of a key for as long as no pause between two is longer than `gap`.
+    """Session windows: rows of a key that are at most `gap` of event time apart.
 
-    A session begins with its first row and ends `gap` after its last.
+    A session begins at the event time of its first row and ends `gap` after that of its last.
+
+    Parameters
+    ----------
+    gap
+        Maximum event time between consecutive rows of a session, such as ``"10 minutes"``.
 
     Raises
     ------
     InvalidFlowError
-        If the gap is no positive length of time.
+        If the gap is not a positive length of time.
 
     Examples
     --------
-    >>> str(session("10 minutes"))
+    >>> str(gw.session("10 minutes"))
     'session of gap 10 minutes'
     """
     return Session(gap_us=microseconds(gap, "The gap of a session", least=1))
 
 
 def grid_of(specs: Sequence[Hopping], where: str) -> PaneGrid:
-    """Return the panes that all these windows share; refuse too many of them."""
+    """Return the grid of panes that all these windows share.
+
+    Raises `InvalidFlowError` if the windows do not go together, or have too many panes.
+    """
     windows = [spec.window for spec in specs]
     calendars = {spec.calendar for spec in specs}
     if len(calendars) > 1:
@@ -230,7 +241,7 @@ def _mixed(length: Duration, other: Duration) -> InvalidFlowError:
 
 
 def _insist_on_no_gaps(spec: Hopping) -> None:
-    """Refuse windows that begin less often than they are long."""
+    """Raise `InvalidFlowError` if windows leave gaps: begin less often than they are long."""
     if spec.window.every_us > spec.window.length_us:
         raise InvalidFlowError(
             f"Windows of {str(spec).removeprefix('hopping ')} leave gaps, and rows in them would "

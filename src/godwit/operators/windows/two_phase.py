@@ -66,6 +66,11 @@ class ComputePart(WindowedCompute):
         self.output = pa.schema([*self.schema.keys, *self.schema.values])
 
     @property
+    def kept(self) -> None:
+        """No windows stay: they are built elsewhere."""
+        return None
+
+    @property
     def two_phase(self) -> TwoPhase:
         """Role: a slot of the compute part."""
         return _role(self, self.part_of or self.name, self.slot)
@@ -77,11 +82,14 @@ class ComputePart(WindowedCompute):
         time: EpochTime,
         work: WindowWork,  # noqa: ARG002 - the other half merges
     ) -> pa.RecordBatch:
-        """Return the partials of windows that close in this epoch."""
+        """Return the partials of windows that close in this epoch, one per key and pane.
+
+        `entries`: stored ones. `changed`: those changed in this epoch, which replace stored ones.
+        """
         if changed is not None:
             entries = _newest(entries.then(changed), len(self.keys))
-        _, piece_of, count = self.pieces(entries, time)
-        of_pieces = np.flatnonzero(piece_of < count)
+        pieces, piece_of = self.pieces(entries, time)
+        of_pieces = np.flatnonzero(piece_of < pieces.count)
         if len(of_pieces) < len(entries.hashes):
             entries = entries.take(of_pieces)
         columns = [*entries.keys.columns, *entries.values.columns]

@@ -153,7 +153,7 @@ def pin_pairs(
 def _ways_to_meet(
     index: FloatArray, one: tuple[int, bool], other: tuple[int, bool], home: IntArray
 ) -> list[tuple[int, int]]:
-    """Return both ways to collocate two units, the better one first.
+    """Return both (unit, executor) moves that collocate two units, the better one first.
 
     They meet at the partition's executor if one of them is a single key group, otherwise at the
     less loaded one.
@@ -241,10 +241,10 @@ class Aims:
         return reached.excess == 0 and reached.distance <= self._most
 
     def worth_moving(self, after_plan: Reached, today: Reached, moves: int) -> bool:
-        """Return whether `after_plan` is better than `today` by enough to move so many key groups.
+        """Return whether `after_plan` is enough better than `today` to justify `moves` moves.
 
-        Bringing pairs together is not worth it where the load gets no more even and as much other
-        traffic is parted.
+        Collocating pairs does not pay if load distance does not improve and as much other traffic
+        is separated.
         """
         for after, before, least in (
             (after_plan.excess, today.excess, _LEAST_EXCESS),
@@ -314,9 +314,9 @@ def _best_step(
     limit: float,
     go_on: Callable[[], bool],
 ) -> tuple[list[tuple[int, int]], float]:
-    """Find the move or exchange that gains most, and its gain; 0 if there is none.
+    """Return the move or exchange with the largest gain of traffic, and the gain; 0 if none.
 
-    Pairs of executors are looked at in descending order of what their units could gain at most.
+    Pairs of executors are searched in descending order of an upper bound of their gain.
     """
     place, stays = placement.place, placement.model.stays
     gain = with_executor - with_executor[np.arange(len(place)), place][:, None]
@@ -420,8 +420,7 @@ def plan_albic(
         return replace(pure, method="albic", details=details | {"pinned": []})
 
     def plan(narrowed: Problem) -> Solution:
-        start = clock()
-        current, scored = narrowed.current, score_pairs(narrowed, score_factor)
+        start, scored = clock(), score_pairs(narrowed, score_factor)
         search = _Search(
             problem=narrowed,
             graph=KeyGroupGraph(narrowed),
@@ -431,16 +430,7 @@ def plan_albic(
             enough=even_enough / 100 * metrics.mean_index(narrowed),
         )
         aims = Aims(narrowed, scored, max_load_distance=max_load_distance, even_enough=even_enough)
-        today = aims.reached(current)
-        best, best_reached, attempts = _Attempt(assignment=current), today, 0
-        for attempt in search.attempts(max_partition_load, partition_step, pairs):
-            attempts += 1
-            reached = aims.reached(attempt.assignment)
-            moves = int(np.count_nonzero(attempt.assignment != current))
-            if aims.worth_moving(reached, today, moves) and reached < best_reached:
-                best, best_reached = attempt, reached
-            if best_reached < today and aims.is_balanced(best_reached):
-                break
+        best, attempts = search.best(aims, max_partition_load, partition_step, pairs)
         return make_solution(
             narrowed,
             best.assignment,
@@ -480,10 +470,28 @@ class _Search:
     enough: float
     _seen: set[bytes] = field(default_factory=set)
 
+    def best(self, aims: Aims, share: float, step: float, pairs: int) -> tuple[_Attempt, int]:
+        """Return the best attempt that is worth its moves, else today's; and how many there were.
+
+        The first that is balanced and better than today ends the search.
+        """
+        current, tried = self.problem.current, 0
+        today = aims.reached(current)
+        best, best_reached = _Attempt(assignment=current), today
+        for attempt in self.attempts(share, step, pairs):
+            tried += 1
+            reached = aims.reached(attempt.assignment)
+            moves = int(np.count_nonzero(attempt.assignment != current))
+            if aims.worth_moving(reached, today, moves) and reached < best_reached:
+                best, best_reached = attempt, reached
+            if best_reached < today and aims.is_balanced(best_reached):
+                break
+        return best, tried
+
     def attempts(self, share: float, step: float, pairs: int) -> Iterator[_Attempt]:
         """Yield attempts under ever weaker constraints: pairs, half of them, smaller parts, none.
 
-        Units and pins that were tried already are passed over.
+        Combinations of units and pins that were tried already are skipped.
         """
         while share > 0:
             unit_of = _partition_sets(self.problem, self.scored, self.graph, share)
@@ -535,7 +543,7 @@ class _Search:
         return _Attempt(assignment=units.expand(place), units=len(units))
 
     def _collocate(self, model: AllocationModel, place: IntArray) -> IntArray:
-        """Use the moves that balance has left to collocate traffic."""
+        """Use the moves that balancing did not need for collocating traffic."""
         placement = Placement(model, place)
         collocate(
             placement,

@@ -146,7 +146,7 @@ class _MoveCount:
         return bool(total.max() <= self._limit + 1e-6)
 
     def _taken(self, excess: FloatArray, missing: FloatArray) -> tuple[IndexArray, BoolArray]:
-        """Fewest key groups to take per number given away, and whether any number will do."""
+        """Return the fewest key groups to take per number given, and a mask of feasible ones."""
         least_given, most_given = self._given
         least_taken, most_taken = self._takes
         slack = 1e-12 * float(most_taken[-1])
@@ -184,7 +184,7 @@ class _ByteCount:
 
 
 def _curve(weight: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Load given away against bytes moved, cheapest key groups first."""
+    """Return running sums of load and of bytes, over key groups in the given order."""
     return _sums(weight), _sums(size)
 
 
@@ -380,7 +380,7 @@ def solve_allocation(
 
 
 def _tie_break(program: _Program) -> FloatArray:
-    """Load left on draining executors before anything else, and fewer moves after everything."""
+    """Return objective weights: load on draining executors first, number of moves last."""
     model = program.model
     size = max(1, len(model.units))
     drains = ~model.stays[program.executor]
@@ -660,7 +660,7 @@ def _search_neighbourhoods(
 def _replan_some(
     model: AllocationModel, place: IntArray, size: int, limits: SolverLimits, time_limit_s: float
 ) -> IntArray:
-    """Let HiGHS place the units of a few executors, the worst one among them."""
+    """Re-place the units of a few executors by HiGHS, the one of largest deviation among them."""
     executors = _neighbourhood(model, place, size, limits.rng)
     inside = np.zeros(len(model.speed), np.bool_)
     inside[executors] = True
@@ -684,7 +684,7 @@ def _replan_some(
 def _neighbourhood(
     model: AllocationModel, place: IntArray, size: int, random: np.random.Generator
 ) -> IntArray:
-    """Choose the worst executor, partners on the other side of the mean, and some at random."""
+    """Choose the executor of largest deviation, some on the other side, and random ones."""
     deviation = model.deviations(place)
     deviation = np.where(model.stays, deviation, np.maximum(deviation, 0.0))
     worst = int(np.abs(deviation).argmax())

@@ -62,7 +62,7 @@ class Units:
 
 
 def single_units(problem: Problem) -> Units:
-    """Every key group by itself, free to go anywhere."""
+    """Return units of one key group each, free to move to any executor."""
     m = problem.num_key_groups
     return merge_units(problem, np.arange(m, dtype=np.int32), np.full(m, FREE, np.int32))
 
@@ -162,11 +162,11 @@ class AllocationModel:
         return moves <= self.max_moves and size <= self.max_bytes * (1 + 1e-9)
 
     def within_room(self, place: IntArray) -> bool:
-        """Return whether no executor uses more than it may, and those to empty are empty."""
+        """Return whether no executor exceeds its room, and executors to empty are empty."""
         return self.excess(place) == 0
 
     def excess(self, place: IntArray) -> float:
-        """Add up the use beyond executors' room, as shares of it; units where there is no room."""
+        """Return the sum of use beyond room, relative to the room; absolute where there is none."""
         above = float((~self.stays[place]).sum()) if self.empties else 0.0
         for r in range(self.usage.shape[1]):
             used = np.bincount(place, weights=self.usage[:, r], minlength=len(self.speed))
@@ -211,11 +211,11 @@ _CHOICES = 12
 
 
 def plan_within_target(problem: Problem, plan: Callable[[Problem], Solution]) -> Solution:
-    """Plan with at most n' executors, by a planner that only knows draining ones and empties them.
+    """Plan for at most n' executors, by marking the others as draining for `plan`.
 
-    A plan is made with all but n' executors draining; the first choice of those that stay for which
-    it empties them is taken, so choices that work are as few moves as can be seen beforehand. Not
-    optimal where there was a choice, and then without a bound.
+    The first choice of n' executors is taken for which the plan empties all others; choices are
+    tried in ascending order of the moves expected. If there was a choice, the plan is not proved
+    optimal and has no bound.
     """
     first: Solution | None = None
     for narrowed in choose_executors(problem):

@@ -82,7 +82,7 @@ class Placement:
     # -- what may change --------------------------------------------------------------------------
 
     def _full(self, moves: int, *, spend: bool) -> bool:
-        """Return whether the budget is too small for so many more units to leave home."""
+        """Return whether the budget is too small for `moves` more moved units."""
         return not spend or self._moves + moves > self.model.max_moves
 
     def _extra_moves(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
@@ -92,7 +92,7 @@ class Placement:
         return np.asarray(away * self.model.units.count[unit], np.float64)
 
     def _extra_bytes(self, unit: IndexArray, executor: IndexArray) -> FloatArray:
-        """State bytes that moves would add to the migration, or save."""
+        """Return the bytes of state that moves would add to the migration; negative if saved."""
         if self.model.max_bytes == np.inf:  # then nobody asks how many
             return np.zeros(1)
         home = self.model.units.home[unit]
@@ -100,7 +100,7 @@ class Placement:
         return np.asarray(away * self.model.units.state_bytes[unit], np.float64)
 
     def _within(self, moves: FloatArray, size: FloatArray, *, spend: bool) -> BoolArray:
-        """Return whether budgets allow so many more moves and bytes; no moves without `spend`."""
+        """Return masks of moves that the budgets allow; without `spend`, none that cost a move."""
         model = self.model
         within = (self._moves + moves <= model.max_moves) | (moves <= 0)
         within &= (self._bytes + size <= model.max_bytes) | (size <= 0)
@@ -145,7 +145,7 @@ class Placement:
         return np.flatnonzero(self._away & self.movable & (self._way_back >= 0))
 
     def permits_moves(self, units: IndexArray, executor: int, *, limit: float) -> BoolArray:
-        """Shape ``(units,)``: whether each may go to an executor.
+        """Return a mask of units, shape ``(units,)``, that may move to an executor.
 
         Neither executor's deviation may be `limit` or more afterwards.
         """
@@ -159,7 +159,7 @@ class Placement:
         )
 
     def permits_exchanges(self, one: IndexArray, other: IndexArray, *, limit: float) -> BoolArray:
-        """Shape ``(one, other)``: whether units of one executor and of another may change places.
+        """Return a mask, shape ``(one, other)``, of pairs of units that may be exchanged.
 
         Neither executor's deviation may be `limit` or more afterwards.
         """
@@ -203,7 +203,7 @@ class AllocationSearch(Placement):
     def improve(self, enough: float = 0.0) -> None:
         """Descend to a local optimum: first of d, then of its other side.
 
-        `enough`: deviation, in fair shares, at which to stop and keep the moves that are left.
+        `enough`: deviation, in fair shares, at which to stop and save the remaining moves.
         """
         self._repair_room()
         for exchange, spend in ((False, True), (True, False), (True, True)):
@@ -214,7 +214,7 @@ class AllocationSearch(Placement):
         self._descend(exchange=True, spend=True, second=True)
 
     def shake(self, random: np.random.Generator) -> None:
-        """Send a random share of the moved units home, so that others can be tried instead."""
+        """Move a random share of the moved units back, so that others can be tried instead."""
         away = self._returnable()
         share = random.uniform(0.05, 0.3)
         for unit in away[random.random(len(away)) < share].tolist():
@@ -379,7 +379,7 @@ class AllocationSearch(Placement):
             self.put(step.other, step.other_executor)
 
     def _repair_room(self) -> None:
-        """Move units off executors that use more than they may, most room gained per move first."""
+        """Move units off executors that exceed their room, most use per move first."""
         model = self.model
         for r in range(model.usage.shape[1]):
             while True:
@@ -424,10 +424,10 @@ class AllocationSearch(Placement):
     # -- draining --------------------------------------------------------------------------------
 
     def drain(self, *, force: bool) -> bool:
-        """Use what is left of the budget to empty draining executors.
+        """Use the rest of the budget to empty draining executors.
 
-        Units leave where that does not raise d; with `force`, if none can, one leaves nevertheless,
-        the one that does least harm.
+        Units move if that does not raise d; with `force`, if none can, the one that raises d least
+        moves.
 
         Returns whether one was forced.
         """
@@ -439,9 +439,9 @@ class AllocationSearch(Placement):
         return force and not moved_off.any() and self._drain_one(np.inf)
 
     def evacuate(self, count: int) -> int:
-        """Move up to `count` units off draining executors, for good; return how many left.
+        """Move up to `count` units off draining executors and fix them; return their number.
 
-        Those go that do least harm; `improve` then balances with the rest of the budget.
+        Those that raise d least move first; `improve` then balances with the rest of the budget.
         """
         self._way_back[~self.model.stays[self._way_back]] = -1
         gone = 0

@@ -238,7 +238,7 @@ def _grow(stations: dict[int, _Station], *, spare: int, until: float) -> None:
 
 
 def _share_too_few(stable: IntArray, available: int) -> IntArray:
-    """Give executors the cores that stability needs, the smallest needs first."""
+    """Give executors the cores they need for stability, the smallest need first."""
     cores = np.zeros_like(stable)
     left = available
     for j in np.argsort(stable, kind="stable").tolist():

@@ -208,7 +208,7 @@ class _Attempt:
         return best
 
     def _any_donor(self, j: int) -> tuple[int, int]:
-        """Cheapest machine and owner of a core that executor j can get; -1 where there is none."""
+        """Return machine and owner of the cheapest core that executor j can get; -1 without any."""
         total, state = self._total[j], self._state[j]
         best_i, best_donor, lowest_cost = -1, -1, np.inf
         column = self._x[:, j].tolist()
@@ -224,7 +224,7 @@ class _Attempt:
         return best_i, best_donor
 
     def _find_spare(self, i: int) -> tuple[float, int]:
-        """Cheapest core of machine i that nobody needs: (cost, owner or -1)."""
+        """Return the cheapest spare core of machine i: (cost, its owner, or -1 if unused)."""
         if self._free[i] > 0:
             return 0.0, -1
         best, lowest_cost = -1, np.inf
@@ -243,7 +243,7 @@ class _Attempt:
         return float(self._state[j] * (total - int(self._x[i, j])) / (total * (total - 1)))
 
     def _give(self, i: int, donor: int, j: int) -> None:
-        """Give executor j a core of machine i, from its donor or free (-1)."""
+        """Assign a core of machine i to executor j, taken from executor `donor`, or unused (-1)."""
         if donor < 0:
             self._free[i] -= 1
         else:
@@ -283,7 +283,10 @@ def plan_naive_core_assignment(problem: CoreAssignmentProblem) -> CoreAssignment
 def _priced(
     problem: CoreAssignmentProblem, cores: IntArray, phi_bytes_per_s: float, reason: str
 ) -> CoreAssignment:
-    """Return a matrix of cores with its migration cost and its traffic between machines."""
+    """Return the solution with these cores, its migration cost and its traffic between machines.
+
+    It is infeasible if there is a `reason`.
+    """
     return CoreAssignment(
         cores=cores,
         migration_bytes=core_migration_bytes(problem.state_bytes, problem.current, cores),

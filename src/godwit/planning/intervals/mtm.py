@@ -19,7 +19,14 @@ import numpy as np
 
 from godwit.planning.arrays import wrong_value
 from godwit.planning.intervals.oms import kept_bytes, match_intervals
-from godwit.planning.intervals.pmc import best_next, cheapest_step, neighbours, projected_cost
+from godwit.planning.intervals.pmc import (
+    approximate_projected_cost,
+    best_next,
+    cheapest_step,
+    count_within_tau,
+    neighbours,
+    projected_cost,
+)
 from godwit.planning.intervals.projected import Transitions, reach_within_tau
 from godwit.planning.intervals.ssm import line_of, load_bound, plan_ssm, present_cuts
 from godwit.planning.solution import make_solution
@@ -35,6 +42,10 @@ if TYPE_CHECKING:
 
 ROUNDS = 4
 """Times that the neighbours of the best candidate are looked at."""
+_EXACT = 2_000
+"""Partitionings up to which a table is computed exactly, within a second."""
+_SAMPLED = 60
+"""Partitionings of a sample where there are more."""
 
 
 def plan_mtm(
@@ -48,10 +59,11 @@ def plan_mtm(
 ) -> Solution:
     """Minimise bytes moved now plus discounted bytes expected later.
 
-    The table `projected` is computed here, exactly, if only the migration transition matrix is
-    given (`transitions`, a mapping with ``sizes`` and ``probability`` will do) and the discount
-    factor `gamma`. Loads and sizes may be as far as `max_drift` from those of the table. The status
-    is optimal only with an exact table of this very problem.
+    The table `projected` is computed here if only the migration transition matrix is given
+    (`transitions`, a mapping with ``sizes`` and ``probability`` will do) and the discount factor
+    `gamma`: exactly for up to 2,000 partitionings, over a sample beyond. Loads and sizes may be as
+    far as `max_drift` from those of the table. The status is optimal only with an exact table of
+    this very problem.
 
     Raises `InvalidProblemError` if the table does not fit the problem, or there is neither table
     nor matrix.
@@ -64,7 +76,13 @@ def plan_mtm(
             raise wrong_value("transitions", None, remedy)
         if not isinstance(transitions, Transitions):
             transitions = Transitions(**transitions)
-        projected = projected_cost(problem, transitions, gamma=gamma, clock=clock)
+        if count_within_tau(problem, transitions, gamma=gamma) <= _EXACT:
+            projected = projected_cost(problem, transitions, gamma=gamma, clock=clock)
+        else:  # drawn alike each time, so that equal problems have equal plans
+            projected = approximate_projected_cost(
+                problem, transitions, rng=np.random.default_rng(0), gamma=gamma, clock=clock,
+                num_partitionings=_SAMPLED, check_partitionings=0, tolerance=1e-3,
+            )  # fmt: skip
     projected.refuse_unless_fits(problem, max_drift=max_drift)
     parts = problem.target_executors
     size = projected.size_index(parts)

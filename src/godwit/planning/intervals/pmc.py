@@ -129,7 +129,10 @@ class Sample:
             self._visited.append((size, row))
 
     def _step(self, cuts: IntArray, size: int) -> IntArray | None:
-        """Return the cheapest partition of a size that follows another."""
+        """Return the partitioning of ``sizes[size]`` intervals that is cheapest to reach (SSM).
+
+        ``None`` if no such partitioning is within τ.
+        """
         return cheapest_step(cuts, self._reaches[size], self._transitions.sizes[size], self._kept)
 
     def start(self, count: int) -> None:
@@ -291,6 +294,13 @@ def _cheapest(
     return best + kept[-1], chosen
 
 
+def count_within_tau(problem: Problem, transitions: Transitions, *, gamma: float) -> int:
+    """Count the partitionings within τ, all sizes that can occur together."""
+    return sum(
+        count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
+    )
+
+
 def projected_cost(
     problem: Problem,
     transitions: Transitions,
@@ -352,9 +362,7 @@ def approximate_projected_cost(
     Raises `InvalidProblemError` if a size that can occur has no partitioning within τ.
     """
     began = clock()
-    total = sum(
-        count_partitionings(reach_within_tau(problem, n, gamma), n) for n in transitions.sizes
-    )
+    total = count_within_tau(problem, transitions, gamma=gamma)
     if total <= num_partitionings:
         return projected_cost(
             problem, transitions, gamma=gamma, max_partitionings=total, tolerance=tolerance,

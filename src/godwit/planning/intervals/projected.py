@@ -54,7 +54,11 @@ class Transitions:
 
     def __post_init__(self) -> None:
         sizes = tuple(int(n) for n in self.sizes)
-        probability = np.array(self.probability, np.float64)
+        try:
+            probability = np.array(self.probability, np.float64)
+        except ValueError:
+            remedy = "give numbers, as many in each row"
+            raise wrong_value("transitions.probability", self.probability, remedy) from None
         if not sizes or sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
             raise wrong_value("transitions.sizes", sizes, "give ascending numbers of at least 1")
         if probability.shape != (len(sizes), len(sizes)):
@@ -194,7 +198,7 @@ class ProjectedCost:
         return float(self.cost[size][rows[0]])
 
     def refuse_unless_fits(self, problem: Problem, *, max_drift: float = 0.0) -> None:
-        """Refuse a problem that the costs were not computed for, naming the first difference.
+        """Raise if the costs were computed for another problem; name the first difference.
 
         `max_drift` is the greatest sum of absolute differences of loads, and of state sizes,
         relative to their sum. Costs drift with them, so a caller has to say how much is acceptable.

@@ -80,7 +80,7 @@ def _plan_by(
     method: str,
     clock: Clock,
 ) -> Solution:
-    """Plan by the function `best`, within the bound or the smallest one that can be met."""
+    """Plan by the function `best`, within the load bound, or the smallest feasible one."""
     began = clock()
     limit = load_bound(problem)
     cuts, reason = best(limit), ""
@@ -277,7 +277,7 @@ class _Gains:
 def _walk(
     line: Line, best: FloatArray, parts: int, cache: list[_Gains] | None
 ) -> list[tuple[int, int, int]]:
-    """Read the intervals of the best plan off the table, from left to right."""
+    """Return the intervals of the best plan from the table, from left to right."""
     m = len(line.reach) - 1
     cuts, x, used, k, block = [], 0, 0, parts, 0
     while x < m:
@@ -350,7 +350,7 @@ def least_bound(problem: Problem) -> float:
 
 
 def _greedy_maximum(total: FloatArray, limit: float, parts: int) -> float:
-    """Largest load of greedy intervals under a limit; infinite if there are too many."""
+    """Return the largest load of greedy intervals under a limit; infinite if more than `parts`."""
     x, m, greatest = 0, len(total) - 1, 0.0
     slack = limit * (1 + RELATIVE_TOLERANCE / 8)
     for _ in range(parts):

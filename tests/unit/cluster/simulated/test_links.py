@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from experiments.transfer_schedules import shortest_s, transfer_s
+from experiments.paper1.transfer_schedules import shortest_s, transfer_s
 
 from godwit.cluster.simulated.transfers import Links, fair_rates
 from godwit.model.assignment import Move

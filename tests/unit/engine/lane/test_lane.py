@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,14 @@ import pyarrow as pa
 from tests.oracles.one_process import OneProcess
 from tests.support.lane_flows import flow_of, rows_of, sums
 
+from godwit.checkpoint.records import StateId
 from godwit.engine.lane.lane import run_lane, shipments
-from godwit.engine.lane.messages import LaneReport
+from godwit.engine.lane.messages import LaneReport, OperatorReport
 from godwit.engine.lane.wire import due_at, ship
 from godwit.model.errors import UserFunctionError
+from godwit.model.key_groups import NO_LOAD, PerKeyGroup
 from godwit.operators.process import ProcessOperator
+from godwit.operators.windows.event_time import NO_ARRIVALS, Arrivals, Due
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -74,9 +76,34 @@ def test_what_a_function_raises_is_reported_and_nothing_is_written(tmp_path: Pat
 def test_a_report_travels_whatever_its_error_holds() -> None:
     error = UserFunctionError("It raised.", remedy="Correct it.", value=lambda: None)
     report = LaneReport(level=1, place=0, executor="a", error=error)
-    again = pickle.loads(report.dumps())
+    again = LaneReport.loads(report.dumps())
+    assert again.error is not None
     assert (again.error.message, again.error.remedy) == ("It raised.", "Correct it.")
     assert replace(again, error=None) == replace(report, error=None)
+
+
+def test_a_report_takes_only_what_it_has_to_say_and_comes_back_whole() -> None:
+    nothing = LaneReport(
+        level=1, place=7, executor="a", operators=[OperatorReport(operator="sums")]
+    )
+    assert len(nothing.dumps()) < 250
+    said = LaneReport(level=2, place=7, executor="a", rows_out=3, took_ms={"apply": 0.5})
+    said.operators.append(
+        OperatorReport(
+            operator="sums",
+            rows_in={0: 9},
+            arrivals=Arrivals(newest={0: 5}, late=2),
+            next_due=Due(clock=4),
+            versions={StateId("sums", "state"): PerKeyGroup(np.arange(3), np.full(3, 8))},
+            duplicate_partials=1,
+        )
+    )
+    for report in (nothing, said):
+        assert LaneReport.loads(report.dumps()) == report
+    again = LaneReport.loads(nothing.dumps()).operators[0]
+    # The very same objects, by which `arrivals_of` knows that there is nothing to add.
+    assert again.arrivals is NO_ARRIVALS
+    assert again.load is NO_LOAD
 
 
 def test_payloads_for_later_levels_are_told_from_those_that_are_due(tmp_path: Path) -> None:

@@ -189,6 +189,30 @@ def test_over_many_migrations_mtm_moves_less_than_ssm() -> None:
     assert moved["mtm"] < 0.95 * moved["ssm"]
 
 
+def test_a_log_of_executors_in_use_makes_another_plan_than_the_cheapest_step() -> None:
+    matrix = estimate_transitions([2, 3, 4, 3, 2, 3, 4, 2, 3, 4, 3, 2])
+    differs = 0
+    for seed in range(6):
+        problem = _problem(m=12, seed=seed, tau=0.4)
+        plan, step = plan_mtm(problem, transitions=matrix, gamma=0.9), plan_ssm(problem)
+        assert plan.moved_bytes >= step.moved_bytes - 1e-9  # it pays now for what is expected
+        differs += not np.array_equal(plan.assignment, step.assignment)
+    assert differs
+
+
+def test_beyond_what_is_computed_exactly_a_sample_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _problem(m=12, tau=0.6)
+    exact = plan_mtm(problem, transitions=TABLE_4)
+    monkeypatch.setattr("godwit.planning.intervals.mtm._EXACT", 10)
+    first, again = (plan_mtm(problem, transitions=TABLE_4) for _ in range(2))
+    validate_solution(first)
+    assert first.reason == "projected costs are approximate"
+    assert np.array_equal(first.assignment, again.assignment)
+    assert first.objective is not None
+    assert exact.objective is not None
+    assert exact.objective - 1e-9 <= first.objective <= 1.3 * exact.objective
+
+
 def test_a_sampled_table_still_gives_valid_plans_no_worse_than_ssm_by_its_own_measure() -> None:
     problem = _problem(m=24, tau=0.8)
     table = approximate_projected_cost(

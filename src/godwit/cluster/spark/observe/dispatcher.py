@@ -147,7 +147,7 @@ class EventDispatcher:
 
     @property
     def is_mine(self) -> bool:
-        """Return whether the calling thread is one of the dispatcher's."""
+        """True if the calling thread is one of the dispatcher's."""
         current = threading.current_thread()
         return current is self._thread or any(h.thread is current for h in self._hearings)
 
@@ -199,7 +199,7 @@ class EventDispatcher:
             self._put(lambda: self._record(kind, values))
 
     def sample(self, kind: str, ask: Callable[[], Mapping[str, Any] | None]) -> None:
-        """Call `ask` about once a second, and record its values (``None``: none) on changes."""
+        """Call `ask` about once a second; record its result if it changed and is not ``None``."""
 
         def sample() -> bool:
             self._samples[kind] = ask
@@ -210,8 +210,6 @@ class EventDispatcher:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all events so far are dispatched and recorded.
-
-        Says whether that is so.
 
         A listener that calls this gets ``False`` at once.
         """
@@ -235,7 +233,7 @@ class EventDispatcher:
     def stop_recording(self, timeout_s: float) -> None:
         """Record everything so far, and nothing after it.
 
-        Raises `TimeoutError` if that has not happened by then; what has not been written never is.
+        Raises `TimeoutError` after `timeout_s`; entries that are not written by then are lost.
         """
         with self._order:
             done = self._flushed(last=True)
@@ -245,7 +243,7 @@ class EventDispatcher:
             raise TimeoutError(message)
 
     def close(self) -> None:
-        """End the threads after all events so far; returns at once."""
+        """End the threads once all events so far are dispatched; returns at once."""
         with self._order:
             if not self._closed:
                 self._closed = True
@@ -266,7 +264,7 @@ class EventDispatcher:
             self._guard("recording").tell(error)
 
     def _flushed(self, *, last: bool = False) -> threading.Event:
-        """Queue a flush; the returned mark is set when it is done."""
+        """Queue a flush; return an event that is set when it is done."""
         mark = threading.Event()
 
         def flush() -> bool:
@@ -300,7 +298,7 @@ class EventDispatcher:
         guard(self._flush)
 
     def _flush(self) -> None:
-        """Record the samples, and have recorders write what they hold."""
+        """Record samples, and flush the recorders."""
         self._flushed_s = time.monotonic()
         for kind, ask in self._samples.items():
             values = None

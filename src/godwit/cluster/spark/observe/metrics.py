@@ -5,23 +5,14 @@ nothing is measured twice and an epoch pays nothing for them.  Units are Prometh
 seconds and bytes.  Labels are bounded: phases, executors that are there, kinds of events, sources.
 
 Nothing else of the process can be reached by the port, and it is bound to the loopback address
-unless the user says otherwise.  Whoever connects and says nothing takes a thread and a descriptor
-of the driver's, so there are never more than a few connections, each for some seconds: the oldest
-makes room for one that comes.
+unless the user says otherwise.  Connections are few and short (`godwit.web.server`).
 """
 
 from __future__ import annotations
 
 import errno
-import logging
-import socket
-import threading
-import time
-from contextlib import suppress
 from datetime import datetime
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Self
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, make_wsgi_app
 from prometheus_client.core import HistogramMetricFamily
@@ -31,6 +22,7 @@ from godwit.model.errors import InvalidFlowError
 from godwit.model.events import DECISIONS
 from godwit.model.latency import LatencyHistogram
 from godwit.model.wording import printable
+from godwit.web.server import BoundedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -268,76 +260,6 @@ class Metrics:
                 metric.labels(f"{place} {shown}").set(source["behind"])
 
 
-_MAX_CONNECTIONS = 8
-_MAX_SECONDS = 10.0
-_logger = logging.getLogger("godwit")
-
-
-class _Handler(WSGIRequestHandler):
-    """Answers one request, and logs none."""
-
-    timeout = _MAX_SECONDS
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name it has there
-        """Log nothing."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """HTTP server of bounded connections and times."""
-
-    daemon_threads = True
-    request_queue_size = 64  # of those that only wait to be accepted
-
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        self.address_family = family
-        self._changing = threading.Lock()
-        self._since_s: dict[socket.socket, float] = {}
-        super().__init__((str(address[0]), port), _Handler)
-        self.set_app(make_wsgi_app(registry))
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection; end the oldest if there are too many."""
-        with self._changing:
-            while len(self._since_s) >= _MAX_CONNECTIONS:
-                self._end(next(iter(self._since_s)))  # in the order in which they came
-            self._since_s[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """End connections that take too long; called twice a second."""
-        late_s = time.monotonic() - _MAX_SECONDS
-        with self._changing:
-            for request in [r for r, since_s in self._since_s.items() if since_s < late_s]:
-                self._end(request)
-
-    def close_request(self, request: Any) -> None:
-        """Close a connection, and forget it."""
-        with self._changing:
-            self._since_s.pop(request, None)
-        super().close_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log a broken connection at debug level."""
-        _logger.debug("A reader of metrics at %s was given up", client_address)
-
-    def close(self) -> None:
-        """Stop serving, and end all connections."""
-        self.shutdown()
-        self.server_close()
-        with self._changing:
-            for request in list(self._since_s):
-                self._end(request)
-
-    def _end(self, request: socket.socket) -> None:
-        """Shut a connection down; its thread closes it."""
-        del self._since_s[request]
-        with suppress(OSError):  # the other side was first
-            request.shutdown(socket.SHUT_RDWR)
-
-
 class MetricsServer:
     """Serves a query's metrics in the format requested.
 
@@ -346,18 +268,12 @@ class MetricsServer:
 
     def __init__(self, flow: str, *, host: str, port: int) -> None:
         self.metrics = Metrics(flow)  # what is served
+        app = make_wsgi_app(self.metrics.registry)
         try:
-            self._server = _Server(host, port, self.metrics.registry)
+            self._server = BoundedServer(app, host=host, port=port, name="godwit-metrics")
         except (OSError, UnicodeError) as error:
             raise _refused(host, port, error) from error
-        bound = self._server.server_port
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{bound}/metrics"  # where
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="godwit-metrics", daemon=True
-        )
-        self._thread.start()
-        self._open = True
+        self.url = f"{self._server.url}/metrics"  # where
 
     def __enter__(self) -> Self:
         return self
@@ -367,10 +283,7 @@ class MetricsServer:
 
     def close(self) -> None:
         """Close the port; idempotent."""
-        if self._open:
-            self._open = False
-            self._server.close()
-            self._thread.join()
+        self._server.close()
 
 
 def _refused(host: str, port: int, error: Exception) -> InvalidFlowError:

@@ -47,10 +47,10 @@ def sources_of(query: StreamingQuery) -> dict[str, Any] | None:
 
 
 def rows_held_back(query: StreamingQuery) -> int | None:
-    """Count the rows that sources had for the last micro-batch that Spark noted, and held back.
+    """Return the sources' backlog, in rows, at Spark's last recorded micro-batch.
 
-    An offset counts as a row, which Kafka's are.  ``None`` before Spark knows, and where no source
-    tells what it has (files do not).
+    An offset counts as a row. ``None`` before the first micro-batch, and if no source reports its
+    end (file sources do not).
     """
     progress = query.lastProgress
     sources = progress["sources"] if progress else ()
@@ -60,7 +60,7 @@ def rows_held_back(query: StreamingQuery) -> int | None:
 
 
 def with_sources(progress: Iterable[dict[str, Any]], query: StreamingQuery) -> list[dict[str, Any]]:
-    """Add to epochs' figures what Spark has noted of their micro-batches' sources, as it is."""
+    """Add Spark's figures of the sources to the progress of epochs with a micro-batch."""
     sources = {p["batchId"]: p["sources"] for p in query.recentProgress}
     return [
         {**made, "sources": sources[made["batchId"]]} if made["batchId"] in sources else made
@@ -213,7 +213,7 @@ def _files_only(batch: BatchRef) -> bool:
 
 
 def _entries(log: bytes) -> list[dict[str, Any]]:
-    """Files in one entry of a source's log."""
+    """Return the files in one entry of a file source's log."""
     return [json.loads(line) for line in log.splitlines()[1:]]
 
 

@@ -46,7 +46,7 @@ class Scheduler(Protocol):
         """Request a total number of executors; return whether that was accepted."""
 
     def give_back(self, executors: Sequence[str]) -> bool:
-        """End executors, on which nothing may run any more; return whether that was accepted."""
+        """Stop idle executors; return whether the cluster manager accepted it."""
 
 
 class SparkScheduler:
@@ -172,12 +172,12 @@ class SparkExecutorPool:
 
     @property
     def returned(self) -> frozenset[str]:
-        """Executors that were given back, gone or not."""
+        """Names of executors that were released, ended or not."""
         return self._returned
 
     @property
     def staying(self) -> tuple[str, ...]:
-        """Executors that are neither draining nor being given back."""
+        """Names of executors that are neither draining nor being released."""
         view = self._conducting.view
         staying = view.executors.keys() - view.draining - self._returned
         return tuple(sorted(staying, key=lambda name: (len(name), name)))
@@ -235,7 +235,7 @@ class SparkExecutorPool:
             self._wake()
 
     def keep(self, executor: str) -> None:
-        """Cancel giving an executor back, unless it is done already."""
+        """Cancel the release of an executor, unless it has been released."""
         with self._changed:
             if executor in self._leaving and self._total is not None:
                 self._leaving = tuple(name for name in self._leaving if name != executor)
@@ -243,7 +243,7 @@ class SparkExecutorPool:
                 self._wake()
 
     def withdraw(self) -> None:
-        """Withdraw requests for executors that have not come; late ones are used."""
+        """Cancel requests for executors that have not arrived; one that arrives late is used."""
         with self._changed:
             if self._pending():
                 self._total = self._there()
@@ -252,7 +252,7 @@ class SparkExecutorPool:
     def insist_on_scaling(self) -> None:
         """Refuse a cluster on which executors cannot be added or removed.
 
-        Raises `ScalingError` says why not, and what to do.
+        Raises `ScalingError` with the reason and a remedy.
         """
         if refusal := self._scheduler.refusal:
             why, _, remedy = refusal.partition(". ")
@@ -269,16 +269,16 @@ class SparkExecutorPool:
     # -- under the lock -----------------------------------------------------------------------
 
     def _there(self) -> int:
-        """Return the number of executors that are there and stay."""
+        """Return the number of live executors that are not being removed."""
         leaving = self._returned.union(self._leaving)
         return len(self._conducting.view.executors.keys() - leaving)
 
     def _pending(self) -> int:
-        """Return the number of executors that were requested and are not there yet."""
+        """Return the number of requested executors that have not arrived yet."""
         return 0 if self._total is None else max(0, self._total - self._there())
 
     def _wake(self) -> None:
-        """Start the pool's thread if need be, and let it look at once."""
+        """Start the pool's thread if it is not running, and wake it."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="godwit-pool", daemon=True)
             self._thread.start()
@@ -298,7 +298,7 @@ class SparkExecutorPool:
                 guard.tell(error)
 
     def _goes_on(self) -> bool:
-        """Wait until it is time to look again; return false once the pool is closed."""
+        """Wait for the next check; return ``False`` once the pool is closed."""
         with self._changed:
             if not self._closed:
                 busy = self._pending() or self._leaving or self._total != self._told
@@ -306,7 +306,7 @@ class SparkExecutorPool:
             return not self._closed
 
     def look(self) -> None:
-        """Act on what is due: requests, executors to give back, requests to give up."""
+        """Carry out what is due: request executors, release some, cancel late requests."""
         self._give_back()
         with self._changed:
             total, told = self._total, self._told
@@ -316,7 +316,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster had none to give within {self._waits_s:g} s")
 
     def _is_late(self) -> bool:
-        """Return whether executors that were requested have not come in time."""
+        """Return whether requested executors have not arrived within the time-out."""
         with self._changed:
             if not self._pending():
                 self._until_s = None
@@ -334,7 +334,7 @@ class SparkExecutorPool:
             self._give_up(f"the cluster did not take the request{why}")
 
     def _give_up(self, reason: str) -> None:
-        """Withdraw the request for executors that have not come, and announce it."""
+        """Cancel the request for executors that have not arrived, and announce it."""
         with self._changed:
             count = self._pending()
             if not count:
@@ -346,7 +346,7 @@ class SparkExecutorPool:
         self._conducting.announce(events.ExecutorsMissing, count=count, reason=reason)
 
     def _give_back(self) -> None:
-        """End the executors that leave and own nothing, between two epochs."""
+        """Release draining executors that own nothing; called between two epochs."""
         view = self._conducting.view
         if all(n in view.executors and not owns_nothing(n, view) for n in self._leaving):
             return

@@ -82,17 +82,17 @@ def registered_executors(spark: SparkContext) -> frozenset[str]:
 
 
 def _is_one_process(spark: SparkContext) -> bool:
-    """Return whether there is one process alone, whose cores count as executors."""
+    """Return whether Spark runs in local mode, where each core counts as an executor."""
     jsc: Any = spark._jsc.sc()  # noqa: SLF001  as above
     return bool(jsc.isLocal()) and not (spark.master or "").startswith("local-cluster")
 
 
 def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int) -> None:
-    """Make sure that executors have task slots beside those that resident lanes hold.
+    """Check that executors have task slots besides those of resident lanes.
 
-    Waits for no executor: of those that come later, too small ones are left out.
+    Does not wait for executors; later ones that are too small are not used.
 
-    Raises `InvalidFlowError` if one that is there, or the settings, have too few.
+    Raises `InvalidFlowError` if a live executor, or the settings, have too few.
     """
     if not spare_slots:
         return
@@ -141,8 +141,8 @@ def wait_for(
 ) -> tuple[Executor, ...]:
     """Wait until there are at least `minimum` executors, and return them.
 
-    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds;
-    `InvalidFlowError` if those that have leave too few task slots free.
+    Raises `EpochFailedError` if fewer have registered after `timeout_s` seconds; `InvalidFlowError`
+    if an executor has too few free task slots.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -203,7 +203,7 @@ class ExecutorWatch:
         self,
         # its `executors` are kept up to date: replaced as a whole, so whoever reads it reads one
         # moment
-        cluster: SparkCluster[Any],
+        cluster: SparkCluster,
         *,
         conducting: SharedConductor,  # is told
         lost: LostExecutors,  # is told of each executor that is gone, once the conductor knows
@@ -217,6 +217,7 @@ class ExecutorWatch:
         self._rehearsing: set[str] = set()
         self._rehearsed: set[str] = set()
         self._is_one_process: bool | None = None  # not asked yet
+        self._parallelism: int | None = None  # of the one process, when it was last looked at
         self._stopping = threading.Event()
         self._guard = Guard("watching executors", conducting.background_failed)
         self._thread = threading.Thread(target=self._work, name="godwit-executors", daemon=True)
@@ -270,8 +271,13 @@ class ExecutorWatch:
         spark = self._spark.sparkContext
         if self._is_one_process is None:
             self._is_one_process = _is_one_process(spark)
-        known = self._cluster.executors.keys()
-        if self._is_one_process or registered_executors(spark) != known:
+        if self._is_one_process:  # a look at it is a hundred questions to the JVM
+            parallelism = spark.defaultParallelism
+            joining = self._rehearsing - self._cluster.executors.keys()
+            if parallelism != self._parallelism or joining:
+                self.look()
+                self._parallelism = parallelism
+        elif registered_executors(spark) != self._cluster.executors.keys():
             self.look()
 
     def _work(self) -> None:

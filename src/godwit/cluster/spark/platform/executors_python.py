@@ -99,7 +99,7 @@ def _reason(error: Exception) -> str:
 
 
 def _compare(told: dict[str, Any], executable: str) -> None:
-    """Refuse an executor's Python that differs from the driver's where it matters."""
+    """Raise if an executor's Python lacks Godwit, or has other versions than the driver's."""
     where = f"The executors' Python ({told['executable']})"
     wrong = []
     if told["python"] != tuple(sys.version_info[:2]):

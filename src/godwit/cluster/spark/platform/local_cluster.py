@@ -143,14 +143,13 @@ class LocalCluster:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
-            executors = self._executors()
             # The workers before the master, so that none of them looks for it in vain.
             for daemon in reversed(self._daemons):
                 with suppress(Exception):  # the JVM may be gone, and all of them with it
                     daemon.shutdown()
                     daemon.awaitTermination()
             self._daemons.clear()
-            self._kill(executors)
+            self._kill_executors()  # once no worker is left that would begin another
             if self._temporary:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
 
@@ -381,7 +380,7 @@ class LocalCluster:
         return name
 
     def _registered(self) -> int:
-        """Return how many workers the master knows to be alive."""
+        """Return the number of live workers that are registered with the master."""
         jvm, master = self._jvm, self._daemons[0]
         messages = jvm.org.apache.spark.deploy
         ask = getattr(getattr(messages, _MASTER_STATE), "MODULE$")
@@ -405,11 +404,10 @@ class LocalCluster:
             return []
         return [pid for pid in children_of(jvm) if self._is_ours(arguments_of(pid))]
 
-    def _kill(self, pids: list[int]) -> None:
+    def _kill_executors(self) -> None:
         """Kill the executors that run still, and wait until none does."""
         deadline = time.monotonic() + _GRACE_S
-        # A process that is still an executor of ours is still the same.
-        while left := [pid for pid in pids if self._is_ours(arguments_of(pid))]:
+        while left := self._executors():
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -466,16 +464,18 @@ def _require_java() -> None:
 
 def children_of(pid: int) -> list[int]:
     """List the process ids of a process's children."""
-    try:
-        # Listed by thread: an executor belongs to the thread of the worker that started it.
-        listed = [p.read_text() for p in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:
-        return []
-    return [int(child) for text in listed for child in text.split()]
+    # By each process's own parent: what the kernel lists per thread lacks some while threads end.
+    parent = f"PPid:\t{pid}\n".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):  # it has ended meanwhile
+            if parent in path.read_bytes():  # names that the kernel has cut are no text
+                found.append(int(path.parent.name))
+    return found
 
 
 def arguments_of(pid: int) -> list[bytes]:
-    """Command line of a process; nothing if it is gone."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -483,7 +483,7 @@ def arguments_of(pid: int) -> list[bytes]:
 
 
 def option_in(arguments: list[bytes], name: bytes) -> str:
-    """Value of an option on a command line; empty if it is not there."""
+    """Return the value of an option on a command line; empty if absent."""
     return arguments[arguments.index(name) + 1].decode() if name in arguments[:-1] else ""
 
 
@@ -502,7 +502,7 @@ def standard_error_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Context that delays Ctrl-C, so that no processes are left behind."""
+    """Context that delays Ctrl-C until its end, so that no processes are left running."""
     held: list[int] = []
     try:
         before = signal.signal(signal.SIGINT, lambda number, _frame: held.append(number))

@@ -48,7 +48,7 @@ _INTERRUPTED = (
 
 
 def said(error: BaseException) -> str:
-    """Return what an error says, without stacks of Java's and what Spark put around it."""
+    """Return an error's message without Java stacks and Spark's wrapping."""
     text = str(error)
     text = text[: found.start()] if (found := _STACK.search(text)) else text
     for preamble in _PREAMBLES:
@@ -57,7 +57,7 @@ def said(error: BaseException) -> str:
 
 
 def _ours_in(told: str) -> GodwitError | None:
-    """Error of ours that a Python process of an executor raised, from the text of its traceback."""
+    """Return the `GodwitError` in the text of an executor's Python traceback; ``None`` if none."""
     traceback, found, raised = told.rpartition(_RAISED)
     name, _, message = raised.partition(": ")
     kind = getattr(errors, name, None)
@@ -68,7 +68,7 @@ def _ours_in(told: str) -> GodwitError | None:
 
 
 def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
-    """Return what to tell of an error that is none of ours; ``details`` has all that it says."""
+    """Return an `EpochFailedError` for a foreign error; ``details`` has its full text."""
     told = said(cause)
     if (ours := _ours_in(told)) is not None:
         return ours
@@ -90,11 +90,11 @@ def epoch_failed(flow: str, cause: BaseException) -> GodwitError:
 
 
 def for_spark(error: Exception, flow: str, spark: SparkSession, *, cut_short: bool) -> Exception:
-    """Return what to raise to Spark in place of an error of an epoch: the same in a few lines.
+    """Return an exception with a short message, to be raised to Spark for an epoch's error.
 
-    Once a query was told to stop, Spark searches the whole text of what is raised for an
-    interruption, by a regular expression that recurses once for each character: the Java stacks of
-    an error that Py4J has passed on end its thread with a StackOverflowError.
+    When a query is being stopped, Spark searches the text of an error for an interruption, by a
+    regular expression that recurses once per character: on long texts, such as Java stacks, its
+    thread ends with a StackOverflowError.
     """
     if cut_short:
         keep_stack_out_of_log(spark)

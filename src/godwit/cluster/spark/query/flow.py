@@ -1,13 +1,12 @@
 """A flow as users build it: the logical flow, its sources in a Spark session, and its start.
 
-This module loads no Spark, so that ``import godwit`` does not either; what runs the flow is loaded
-when it is explained or started.
+This module does not import Spark, so that ``import godwit`` does not either; the code that runs the
+flow is imported when it is explained or started.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from godwit.api.flow import LogicalFlow
@@ -25,6 +24,7 @@ from godwit.engine.settings import Lanes
 from godwit.migration.strategy import Policy
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_call
+from godwit.model.markup import show, text_block
 from godwit.model.naming import type_name
 from godwit.plan.explain import explain
 from godwit.plan.grouping import checked_components
@@ -46,15 +46,17 @@ class Flow(LogicalFlow):
     Parameters
     ----------
     name
-        A checkpoint belongs to the flow of one name.
+        Name of the flow. It is stored in the checkpoint: only a flow of the same name can resume
+        it.
     num_key_groups
-        How many key groups every operator's keys fall into, 1 to 32768; fixed at first launch. It
-        bounds how many lanes can work at once, and how finely load can be balanced.
+        Number of key groups that the keys of every operator are divided into, 1 to 32768, as
+        Flink's maximum parallelism; cannot change after the first start. No more lanes than this
+        can work at once, and load is balanced in units of key groups.
 
     Raises
     ------
     InvalidFlowError
-        If the name or the number of key groups will not do.
+        If the name or the number of key groups is not valid.
 
     Examples
     --------
@@ -106,17 +108,20 @@ class Flow(LogicalFlow):
 
     @user_call
     def explain(self) -> None:
-        """Print how the flow would run.
+        """Print the plan: sources, components with their operators and state, and sinks.
+
+        A notebook shows the graph, too.
 
         Raises
         ------
         InvalidFlowError
-            Says what is wrong with the flow, where, and what to do about it.
+            If the flow cannot run; the message names the place and a remedy.
         """
-        sys.stdout.write(explain(self.compiled()) + "\n")
+        text = explain(self.compiled())
+        show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
     def compiled(self) -> CompiledFlow:
-        """Compile with the columns of the sources, which their session knows."""
+        """Compile the flow, with the columns of its sources as their Spark session knows them."""
         if all(map(is_stand_in, self.sources.values())):
             return super().compiled()
         from godwit.cluster.spark.query.runtime import (  # noqa: PLC0415  it loads Spark
@@ -151,48 +156,56 @@ class Flow(LogicalFlow):
         Parameters
         ----------
         checkpoint
-            Directory of the checkpoint: a path, or a URI that both ``pyarrow.fs`` and Spark open.
-            Starting again from it resumes the flow.
+            Directory of the checkpoint: a path, or a URI that both ``pyarrow.fs`` and Spark can
+            open. It is created if absent; if it has epochs of this flow, the flow resumes after the
+            last one.
         session
-            Spark session that a flow over Godwit's own sources runs in; by default the active one,
-            and a new one where there is none (``SparkSession.builder.getOrCreate()``). A flow over
-            DataFrames runs in theirs.
+            Spark session for a flow over Godwit's own sources; by default the active one, or a new
+            one if there is none (``SparkSession.builder.getOrCreate()``). A flow over DataFrames
+            runs in the session of these.
         trigger
-            When epochs run: ``{"availableNow": True}`` or ``{"processingTime": "1 second"}``; by
-            default epochs follow each other at once.
+            Trigger of epochs, as in Spark: ``{"availableNow": True}`` or ``{"processingTime": "1
+            second"}``; by default an epoch starts as soon as the last one has ended. See
+            `gw.Trigger`.
         executors
-            Executors to wait for before the first epoch, for as long as `sizing` says.
+            Number of executors to wait for before the first epoch. The wait ends after
+            `Sizing.executors_timeout_s`.
         name
             Name of the Spark query; by default the flow's.
         control
-            Lets the stream balance and scale itself, as in ``gw.Control(period="10 seconds")``;
-            by default nothing moves unless somebody says so.
+            Enables automatic balancing and scaling, as in ``gw.Control(period="10 seconds")``. By
+            default key groups move only on calls such as ``query.migrate``, or if an executor is
+            lost.
         components
-            Component → names of the operators that are to share it, and with it one assignment and
-            one exchange; operators that are not named are as the checkpoint has them, or each by
-            itself. ``query.components.regroup`` changes it while the query runs.
+            Component → names of the operators that share it, and so share one assignment and one
+            exchange. Operators that are not named keep their component in the checkpoint; new ones
+            get a component each. ``query.components.regroup`` changes it while the query runs.
         policy
-            What happens to key groups of an executor that dies, and more; see `gw.Policy`.
+            Recovery of key groups after the loss of an executor, and settings of all migrations;
+            see `gw.Policy`.
         close_at_end
-            Whether windows that are still open come out, and timers fire, once a bounded input
-            (``availableNow``) has ended, as where no run is to follow. By default they stay open
-            for the next run, as in Spark: rows of theirs would be late in it.
+            ``True``: at the end of a bounded input (``availableNow``) open windows are emitted and
+            event-time timers fire; rows that a later run brings for them are late. By default
+            windows stay open for the next run, as in Spark.
         on_divergence
-            What to do with a sink whose target does not go on from the checkpoint, since one of the
-            two was restored from a backup, or another copy of the query wrote to the target:
-            ``"refuse"`` the start, ``"roll_back"`` the target to the checkpoint's last epoch, or
-            go on as a ``"new_writer"``, whatever the target has. A mapping from a sink's name says
-            it for one sink. The guide to sinks says what each target can do.
+            Action if the epochs in a sink's target differ from those in the checkpoint, as after
+            one of the two was restored from a backup, or another copy of the query wrote to the
+            target. ``"refuse"``: fail the start. ``"roll_back"``: remove from the target the epochs
+            that are not in the checkpoint. ``"new_writer"``: leave the target as it is, and write
+            as a new writer. A mapping of sink name → action sets it per sink. The guide to sinks
+            lists the targets that can be rolled back.
         checkpointing
-            Who may use the checkpoint, and how much of its past stays; see `gw.Checkpointing`.
+            Access to the checkpoint, and number of epochs that it retains; see `gw.Checkpointing`.
         lanes
-            Local stores, snapshots, compression, hot keys; see `gw.Lanes`.
+            Local stores, snapshots, compression, hot keys and resident lanes; see `gw.Lanes`.
         sizing
-            How long executors are waited for, and where key groups begin; see `gw.Sizing`.
+            Time to wait for executors, and the first assignment of key groups; see `gw.Sizing`.
         adaptation
-            What the plan may change by itself; see `gw.Adaptation`. By default nothing does.
+            Automatic changes of the plan, such as fusing operators; see `gw.Adaptation`. By default
+            there are none, except that windows with ``consolidate="measured"`` choose their layout.
         observability
-            Metrics for Prometheus; see `gw.Observability`. By default there are none.
+            Metrics for Prometheus, and a live web page; see `gw.Observability`. By default neither
+            is served.
 
         Returns
         -------
@@ -202,11 +215,15 @@ class Flow(LogicalFlow):
         Raises
         ------
         InvalidFlowError
-            If the flow or an option is wrong; nothing was touched then.
+            If the flow or an option is wrong; the checkpoint and the sinks are untouched then.
         InvalidPlanError
-            If operators of one component could not run together.
+            If operators of one component cannot run together.
         CheckpointError
-            If the checkpoint cannot be used, or belongs to another flow.
+            If the checkpoint cannot be used, belongs to another flow, or is in use by another
+            query.
+        SinkError
+            If the target of a sink cannot be opened, or differs from the checkpoint
+            (`on_divergence`).
         """
         options = Options(
             checkpoint=_path("checkpoint", checkpoint),
@@ -240,7 +257,7 @@ class Flow(LogicalFlow):
 
 
 def _path(option: str, value: Any) -> str:
-    """Return an option as a path, or refuse it."""
+    """Return a path-like option as text; raise `InvalidFlowError` for another type."""
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if isinstance(path, str):

@@ -54,10 +54,10 @@ AnyPlan = Assignment | Mapping[int, str] | Solution | ExecutablePlan
 
 
 def target_of(plan: AnyPlan, places: Assignment) -> tuple[Assignment, tuple[int, ...]]:
-    """Return the assignment that a plan leads to, and the order in which it wants moves made.
+    """Return a plan's target assignment, and the order of moves that it asks for.
 
-    `places` are today's, executors included that own no key group. Refuses what is no plan, is
-    outdated, or is of several components.
+    `places`: the present assignment, with executors that own no key group too. Raises
+    `InvalidPlanError` if `plan` is no plan, is outdated, or is of several components.
     """
     if isinstance(plan, Solution):
         if len(plan.problem.operators) > 1:
@@ -94,7 +94,7 @@ def checked_moves(plan: Any) -> dict[int, str]:
 
 
 def _key_group(number: Any) -> int:
-    """Return the number of a key group, or refuse it."""
+    """Return the number of a key group; raise `InvalidPlanError` if it is no integer."""
     try:
         if isinstance(number, bool):
             raise TypeError  # noqa: TRY301  it would be taken for 0 or 1
@@ -108,7 +108,7 @@ def _key_group(number: Any) -> int:
 
 
 def _executor(number: object, name: object) -> str:
-    """Return the name of an executor, or refuse it."""
+    """Return the name of an executor; raise `InvalidPlanError` if it is no text."""
     if not isinstance(name, str):
         raise InvalidPlanError(
             f"The plan sends key group {number!r} to {name!r}, of type {type_name(name)}.",
@@ -119,7 +119,7 @@ def _executor(number: object, name: object) -> str:
 
 
 def checked_bounds(bounds: Any) -> Bounds:
-    """Return `bounds`, or the default ones for ``None``; refuse anything else."""
+    """Return `bounds`, by default ``Bounds()``; raise `InvalidPlanError` for another type."""
     if bounds is None:
         return Bounds()
     if not isinstance(bounds, Bounds):
@@ -130,22 +130,11 @@ def checked_bounds(bounds: Any) -> Bounds:
     return bounds
 
 
-def checked_strategy(strategy: Any) -> Strategy:
-    """Return the strategy of that name; refuse one that does not exist."""
-    try:
-        return Strategy(strategy)
-    except ValueError:
-        raise InvalidPlanError(
-            f"There is no strategy {strategy!r}.",
-            remedy=f"Use one of {', '.join(s.value for s in Strategy)}.",
-        ) from None
-
-
 End = TypeVar("End")
 
 
 class Pending(ABC, Generic[End]):
-    """A change that was asked for and goes on in the background."""
+    """A requested change that is carried out in the background."""
 
     def __init__(self, id: str, conducting: SharedConductor) -> None:  # noqa: A002  its name in events
         self.id, self._conducting = id, conducting
@@ -159,15 +148,15 @@ class Pending(ABC, Generic[End]):
 
     @abstractmethod
     def _end(self, timeout_s: float | None) -> End | None:
-        """Wait for the end; ``None`` if it has not come in time."""
+        """Wait for the end; return ``None`` after the time-out."""
 
     @property
     def done(self) -> bool:
-        """True once it has ended."""
+        """True once it has ended, with or without success."""
         return self._end(0) is not None
 
     def wait(self, timeout: float | None = None) -> End:
-        """Wait for its end and return how it ended.
+        """Wait until the change has ended, and return how it ended.
 
         Parameters
         ----------
@@ -177,7 +166,7 @@ class Pending(ABC, Generic[End]):
         Raises
         ------
         MigrationError
-            If it has not ended by then, or the query stopped first.
+            If it has not ended within `timeout`, or the query stopped first.
         """
         end = self._end(timeout)
         if end is None:
@@ -189,12 +178,21 @@ class Pending(ABC, Generic[End]):
         return end
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """End it: what has switched stays as it is, and the rest stays where it was."""
+        """Cancel it: key groups that have switched stay there, the others stay where they were."""
         self._conducting.cancel(self.id, reason)
 
 
 class Migration(Pending["EndMigration"]):
-    """A migration that was asked for."""
+    """A requested migration, which goes on in the background; ``wait()`` waits for its end.
+
+    Examples
+    --------
+    >>> migration = query.migrate({7: "2"})  # doctest: +SKIP
+    >>> played = gw.testing.cluster(delays, executors=2)
+    >>> done = played.migrate("by_plane", to="2")
+    >>> done.outcome
+    <MigrationOutcome.FINISHED: 'finished'>
+    """
 
     def __init__(
         self,
@@ -213,7 +211,7 @@ class Migration(Pending["EndMigration"]):
         return f"Migration {self.id} of {self.component!r}"
 
     def _end(self, timeout_s: float | None) -> EndMigration | None:
-        """Wait for the migration's end; ``None`` if it has not come in time."""
+        """Wait for the migration's end; return ``None`` after the time-out."""
         ends = [self._conducting.ended(id_, timeout_s) for id_ in (self.id, *self._others)]
         known = [end for end in ends if end is not None]
         if len(known) < len(ends):
@@ -228,7 +226,7 @@ class Migration(Pending["EndMigration"]):
         )
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """End it: what has switched stays as it is, and the rest stays where it was."""
+        """Cancel it: key groups that have switched stay there, the others stay where they were."""
         super().cancel(reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
@@ -236,7 +234,7 @@ class Migration(Pending["EndMigration"]):
 
 
 class QueryPlacement:
-    """Assignments of a running query, and migrations by hand: ``query.placement``."""
+    """Assignments of a running query, planning, and migrations: ``query.placement``."""
 
     def __init__(
         self,
@@ -258,15 +256,15 @@ class QueryPlacement:
 
     @property
     def assignments(self) -> Mapping[str, Assignment]:
-        """Component → assignment of the next epoch; components upstream come first.
+        """Component → its assignment in the next epoch; upstream components come first.
 
-        Windows that are consolidated apart are one, and are where their rows go.
+        Two-phase windows have one entry: the slot that their rows go to now.
         """
         return shown_assignments(self._conducting.view, self._names.__getitem__)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Components of the engine: of windows that are consolidated apart, each slot is one."""
+        """Internal components, in which each slot of two-phase windows is one."""
         return tuple(self._assigned)
 
     @property
@@ -287,7 +285,7 @@ class QueryPlacement:
 
     @property
     def draining(self) -> frozenset[str]:
-        """Executors that nothing may move onto."""
+        """Names of executors that are being drained: no key group may move there."""
         return self._conducting.view.draining
 
     @user_call
@@ -304,35 +302,35 @@ class QueryPlacement:
         Parameters
         ----------
         plan
-            The assignment to arrive at, or just the moves: key group → executor; or a planner's
+            The target assignment; or only the moves, key group → executor name; or a planner's
             solution (see `problem`), whose order of moves is kept.
         component
-            Whose key groups; may be left out if the flow has only one component.
+            Name of the component; may be left out if the flow has only one.
         strategy
-            ``"live"``: copies are warmed in the background, each key group switches at an epoch
-            boundary once its copy is nearly fresh (paper 1 §3.2). ``"disruptive"``: all switch now
-            and the next epoch waits for the load. ``"stop_the_world"``: no epoch runs until
-            everything is in place. ``"instant"``: no state moves; rows go to empty slots at the
-            destination, and the windows that they are of are merged from both. ``"smooth"``:
-            likewise, but panes that have begun stay where they are. The last two only for windows
-            that are consolidated apart, and ``"instant"`` is their default; that of others is
-            ``"live"``.
+            ``"live"``: state is copied in the background, and each key group switches between two
+            epochs once its copy is nearly up to date (paper 1 §3.2). ``"disruptive"``: all switch
+            now, and the next epoch loads their state first. ``"stop_the_world"``: no epoch runs
+            until all state is copied. ``"instant"``: no state moves; rows go to empty slots at the
+            destination, and windows are merged from both slots. ``"smooth"``: the same, but rows of
+            panes that have begun go to the old place. The last two are only for two-phase windows,
+            for which ``"instant"`` is the default; otherwise it is ``"live"``.
         bounds
-            Limits of a live migration: key groups and bytes in flight at once, and the epochs a
-            copy may lag by when it takes over. Left out, the default ones.
+            Limits of a live migration on key groups and bytes in flight, and on a copy's lag; by
+            default ``gw.Bounds()``.
 
         Returns
         -------
         Migration
-            Returns at once; ``wait()`` on it if need be.
+            The change, which goes on in the background; ``wait()`` waits for its end.
 
         Raises
         ------
         InvalidPlanError
-            If the plan is no plan, is not total, or names something that does not exist.
+            If `plan` is no plan, leaves out key groups, or names one or an executor that does not
+            exist.
         MigrationError
-            If the component is being migrated already (a controller's migration gives way), or
-            cannot be migrated by that strategy, or the query has stopped.
+            If the component is being migrated already (a migration of the controller is cancelled
+            instead), cannot be migrated by that strategy, or the query has stopped.
         """
         self._insist_on_running()
         checked_bounds(bounds)
@@ -373,7 +371,7 @@ class QueryPlacement:
         return found
 
     def _insist_on_running(self) -> None:
-        """Refuse to migrate once the query has stopped."""
+        """Raise `MigrationError` if the query has stopped."""
         if self._conducting.closed:
             raise MigrationError(
                 f"Query {self._query!r} has stopped, so none of its key groups can move.",
@@ -384,7 +382,7 @@ class QueryPlacement:
     def begin_plan(
         self, name: str, plan: AnyPlan, strategy: AnyStrategy | None, bounds: Bounds | None
     ) -> Migration:
-        """Carry out a plan for one component of the engine."""
+        """Begin a migration of one internal component (see `parts`)."""
         return self._begin(name, *target_of(plan, self._places(name)), strategy, bounds)
 
     def _begin(
@@ -395,11 +393,11 @@ class QueryPlacement:
         strategy: AnyStrategy | None,
         bounds: Bounds | None,
     ) -> Migration:
-        """Begin the migration of one component of the engine."""
+        """Begin the migration of one internal component."""
         self._insist_on_running()
         limits = checked_bounds(bounds)
         default = self._conducting.view.components[name].default_strategy
-        chosen = default if strategy is None else checked_strategy(strategy)
+        chosen = default if strategy is None else Strategy(strategy)
         migration = uuid.uuid4().hex[:8]
         sizes = self._state_bytes(name)
         with self._conducting.locked() as conductor:
@@ -421,21 +419,21 @@ class QueryPlacement:
 
     @user_call
     def problem(self, component: str | None = None, *, limits: Limits | None = None) -> Problem:
-        """Ask a planner's question about a component as it runs now, or about all of them.
+        """Return the planning problem of a component as it runs now, or of all components.
 
-        Load is the time that lanes are busy with each key group, which is what the controller
-        plans by: milliseconds an epoch, the mean over the last epochs with input, which are the
-        problem's history too; state is what a new copy has to
-        read. Executors that own nothing yet are in it, those that drain are marked.
+        The load of a key group is the time that lanes are busy with it, in milliseconds per epoch:
+        the mean over the last epochs with input, which are also the problem's history. The
+        controller plans by the same. Its state size is the bytes that a new copy has to read.
+        Executors without key groups are included, and draining ones are marked.
 
         Parameters
         ----------
         component
-            Whose key groups. Left out, those of all components together: key groups are numbered
-            through, component after component, `Problem.operators` are the components, and traffic
-            is what key groups of one send to few of another, in rows an epoch.
+            Name of the component. By default all: key groups are numbered component after
+            component, `Problem.operators` are the components, and traffic is the rows per epoch
+            that a key group sends to few key groups of another component.
         limits
-            What a plan may cost and how even it must be.
+            Limits on the cost and the balance of a plan.
         """
         if component is None and len(self._assigned) > 1:
             labels = self._labels
@@ -492,23 +490,24 @@ class QueryPlacement:
         bandwidth_bytes_per_s: float = 125e6,
         changed_share: float = 0.05,
     ) -> PlanPreview:
-        """Predict what carrying out a plan would do, and where copies would come from.
+        """Predict moves, time and sources of copies for carrying out a plan; changes nothing.
 
         Parameters
         ----------
         plan
-            As `migrate` takes it; a solution may also be of all components (see `problem`).
+            As for `migrate`; a solution may also be of all components (see `problem`).
         component
-            Whose key groups, unless the plan is a solution; may be left out if there is only one.
+            Name of the component; not needed for a solution, or if there is only one.
         bandwidth_bytes_per_s
-            Of ways by which nothing has come yet; of the others what came of late counts.
+            Assumed bandwidth, in bytes per second, of sources of copies for which none was measured
+            yet.
         changed_share
-            Share of the state that changes while it is being copied.
+            Assumed share of the state, in [0, 1], that changes while it is being copied.
 
         Raises
         ------
         InvalidPlanError
-            If the plan is none, is outdated, or is of other components.
+            If `plan` is no plan, is outdated, or is of other components.
         InvalidProblemError
             If the bandwidth is not positive or the share is not in [0, 1].
         """
@@ -521,7 +520,7 @@ class QueryPlacement:
         )
 
     def _solved(self, plan: AnyPlan, component: str | None) -> Solution:
-        """Make a solution of a plan made by hand, for the present problem."""
+        """Return a user's plan as a solution of the present problem."""
         name = self._component(component)
         problem, places = self.problem(name), self._places(name)
         target, _ = target_of(plan, places)
@@ -563,31 +562,31 @@ class QueryPlacement:
         bounds: Bounds | None = None,
         **options: Any,
     ) -> Migration | None:
-        """Plan once on the load there is now, and carry the plan out.
+        """Plan once for the current load, and carry out the plan.
 
         Parameters
         ----------
         planner
             Name of a planner, as in `godwit plan`.
         component, limits
-            As for `problem`.
+            Component and limits of the planning problem, as for `problem`.
         strategy, bounds
             As for `migrate`.
         **options
-            The planner's. `milp` ends its search within 1 % of the mean load of the best there can
-            be; ``gap=0`` has it search on, for its time limit where the problem is large.
+            Options of the planner. For example, `milp` stops within 1 % of the mean load of the
+            optimum; with ``gap=0`` it searches for the optimum, up to its time limit.
 
         Returns
         -------
         Migration or None
-            ``None`` where the planner sees nothing worth moving.
+            The migration; ``None`` if the plan has no moves.
 
         Raises
         ------
         InvalidProblemError
-            If the planner does not exist, or cannot take the problem or an option.
+            If the planner does not exist, cannot solve the problem, or does not have an option.
         InvalidPlanError
-            If no plan within the limits was found.
+            If the planner found no plan within the limits.
         """
         name = self._component(component)  # problem() would ask about all of several
         known = planner_named(planner)
@@ -612,7 +611,7 @@ class QueryPlacement:
         strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
-        """Carry out a solution of the problem of all components (see `problem`).
+        """Carry out a solution of the planning problem of all components (see `problem`).
 
         Parameters
         ----------
@@ -624,12 +623,12 @@ class QueryPlacement:
         Returns
         -------
         tuple of Migration
-            One for each component that moves, in the order of the components.
+            One for each component that has moves, in the order of the components.
 
         Raises
         ------
         InvalidPlanError
-            If the solution is illegal, or of other components.
+            If the solution is infeasible, or of other components.
         """
         labels = self._labels
         parts = executable_plans(solution)
@@ -655,26 +654,26 @@ class QueryPlacement:
         strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
-        """Empty an executor, and let nothing move onto it any more.
+        """Move all key groups away from an executor, and let none move to it from now on.
 
-        If it cannot be planned or begun, things may move there as before.
+        If the moves cannot be planned or begun, the executor is not drained.
 
         Parameters
         ----------
         executor
-            Its name.
+            Name of the executor.
         strategy, bounds
             As for `migrate`.
 
         Returns
         -------
         tuple of Migration
-            One for each component that had key groups there; the executor is empty at their ends.
+            One for each component with key groups there; the executor is empty when all have ended.
 
         Raises
         ------
         InvalidPlanError
-            If there is no such executor, or no other one.
+            If there is no executor of that name, or it is the only one.
         """
         there = sorted({e for name in self._assigned for e in self._places(name).executors})
         if executor not in there or not set(there) - self.draining - {executor}:
@@ -707,7 +706,7 @@ class QueryPlacement:
         return with_newcomers(view.components[component].assignment, view.executors)
 
     def _component(self, component: str | None) -> str:
-        """Name of a component from the name or label that a user gave."""
+        """Return a component's internal name from the name or label that a user gave."""
         labels, shown = self._labels, list(self.assignments)
         if component is None and len(shown) == 1:
             return next(iter(labels))

@@ -1,12 +1,11 @@
-"""A running flow: ``StreamingQuery``'s names, and what is Godwit's own by composition.
+"""A running flow, with the methods of ``StreamingQuery`` and those for placement and scaling.
 
-`Query.placement`, `Query.scaling` and `Query.components` do what concerns them; the verbs of every
-day are on the query too.
+Migrations, scaling and components are in `Query.placement`, `Query.scaling` and `Query.components`;
+the most used of their methods are on the query too.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from godwit.cluster.spark.query.failures import epoch_failed
@@ -21,6 +20,7 @@ from godwit.migration import Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError
 from godwit.model.frames import user_call
+from godwit.model.markup import Link, facts, show, text_block
 from godwit.model.naming import NoSuchCallError, did_you_mean
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from godwit.migration import Bounds
     from godwit.model.events import Event
     from godwit.planning import Limits
-
-__all__ = ["Migration", "Query", "end_terminated", "is_running"]
+    from godwit.web.live_page import PageServer
 
 _ENDING_S = 15.0
 _open: set[Query] = set()
@@ -47,46 +46,50 @@ _open: set[Query] = set()
 
 
 def end_terminated() -> None:
-    """Wait for queries that are ending, perhaps because they have failed, to let go of all."""
+    """Wait until queries of this process that are ending or failed have closed everything."""
     for query in list(_open):
         if query._gate.closed:  # noqa: SLF001  of the class below
             query._ending.finish(_ENDING_S)  # noqa: SLF001
 
 
 def is_running(name: str) -> bool:
-    """Return whether a query of this process has a name."""
+    """Return whether an active query of this process has this name."""
     return any(query.name == name and query.isActive for query in _open)
 
 
 _JOURNAL_S = 2.0
-
-
-_MOVED = {
-    "assignment": "placement.assignments",
-    "problem": "placement.problem",
-    "preview": "placement.preview",
-    "carry_out": "placement.carry_out",
-    "regroup": "components.regroup",
-    "plan_regrouping": "components.plan_regrouping",
+_PARTS = {
+    "placement": QueryPlacement,
+    "scaling": QueryScaling,
+    "components": QueryComponents,
+    "hot_keys": QueryHotKeys,
 }
-"""Former attributes of a query → where they are."""
 
 
 class Query:
     """A running flow.
 
-    The names and habits are those of ``pyspark.sql.streaming.StreamingQuery``.
+    `Flow.start` returns it. Properties and methods of ``pyspark.sql.streaming.StreamingQuery`` have
+    the same names and meaning here.
 
     Attributes
     ----------
     placement
-        Where key groups are, what a planner would do about it, and migrations.
+        Assignments of key groups, plans for them, and migrations.
     scaling
-        The number of executors, changed by hand.
+        Changes of the number of executors on request.
     components
-        Which operators share a component, and regroupings.
+        Operators of each component, and changes of them (regrouping).
     hot_keys
-        Hot keys of joins with ``spread=``, divided among lanes by hand.
+        Hot keys of joins with ``spread=`` and of ``process`` with ``merge=``: divides their rows
+        among lanes on request.
+
+    Examples
+    --------
+    >>> query = flow.start(checkpoint="ck/")  # doctest: +SKIP
+    >>> query.awaitTermination(timeout=60)  # doctest: +SKIP
+    >>> [name for name in dir(gw.Query) if name in ("drain", "migrate", "stop")]
+    ['drain', 'migrate', 'stop']
     """
 
     def __init__(
@@ -98,10 +101,11 @@ class Query:
         driver: EpochDriver,  # calls for the epochs
         dispatcher: EventDispatcher,
         metrics: MetricsServer | None = None,
+        page: PageServer | None = None,
     ) -> None:
         self._flow_name, self._name = flow_name, name
         self._run, self._gate, self._driver = run, run.gate, driver
-        self._dispatcher, self._metrics = dispatcher, metrics
+        self._dispatcher, self._metrics, self._page = dispatcher, metrics, page
         self._ending = Ending(
             gate=run.gate,
             driver=driver,
@@ -133,18 +137,44 @@ class Query:
     def __repr__(self) -> str:
         return f"<Query {self._flow_name!r}: {self.status['message']}>"
 
+    def _repr_html_(self) -> str:
+        """Describe the query as it is now, for notebooks."""
+        status, failure = self.status, self.exception()
+        latest = self._run.progress[-1] if self._run.progress else {}
+        return facts(
+            f"Query {self._name!r} of flow {self._flow_name!r}",
+            [
+                ("status", status["message"]),
+                ("failed", "" if failure is None else failure),
+                ("committed epoch", status["committedEpoch"]),
+                ("rows in it", latest.get("numInputRows")),
+                ("rows a second", f"{latest.get('processedRowsPerSecond', 0.0):,.0f}"),
+                ("executors", ", ".join(status["executors"])),
+                ("operators", ", ".join(self.components.operators)),
+                *(
+                    (f"key groups {what}", status[f"keyGroups{name}"] or "")
+                    for what, name in (
+                        ("on the move", "InFlight"),
+                        ("waiting", "Waiting"),
+                        ("suspended", "Suspended"),
+                    )
+                ),
+                ("live page", Link(self.ui_url or "")),
+                ("metrics", Link(self.metrics_url or "")),
+            ],
+        )
+
     if not TYPE_CHECKING:  # a type checker would take every name for granted
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
                 message = f"A query has no attribute {name!r}"
                 raise AttributeError(message)
-            if name in _MOVED:
-                remedy = f"Use query.{_MOVED[name]}."
-            else:
-                known = [known for known in dir(type(self)) if not known.startswith("_")]
-                parts = ("placement", "scaling", "components")
-                remedy = f"{did_you_mean(name, [*known, *parts])}See dir(query)."
+            of = [part for part, its in _PARTS.items() if hasattr(its, name)]
+            known = [*_PARTS, *(known for known in dir(self) if not known.startswith("_"))]
+            remedy = f"{did_you_mean(name, known)}See dir(query)."
+            if of:
+                remedy = f"Use query.{of[0]}.{name}."
             raise NoSuchCallError(f"A query has no {name!r}.", remedy=remedy, call=name)
 
     # -- StreamingQuery -----------------------------------------------------------------------
@@ -156,22 +186,22 @@ class Query:
 
     @property
     def id(self) -> str:
-        """Identifier of the query, the same over restarts from one checkpoint."""
+        """Identifier of the query, which stays the same over restarts from one checkpoint."""
         return self._driver.id
 
     @property
     def runId(self) -> str:  # noqa: N802  StreamingQuery's name
-        """Identifier of this run."""
+        """Identifier of this run, new at every start."""
         return self._run.run_id
 
     @property
     def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
-        """True while the query runs."""
+        """True until the query has ended and is closed."""
         return not self._ending.finished
 
     @property
     def status(self) -> dict[str, Any]:
-        """Spark's status of the query, with the last committed epoch and what is on the move."""
+        """Status of the query: Spark's fields, last committed epoch, moving key groups."""
         status = self._driver.status()
         view = self._run.view
         status["committedEpoch"] = self._run.log.latest_epoch
@@ -193,16 +223,16 @@ class Query:
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802  StreamingQuery's name
-        """Figures of the last epochs (see `godwit.engine.outcomes.progress_of`).
+        """Progress of the last epochs, oldest first (`godwit.engine.outcomes.progress_of`).
 
-        Those of a micro-batch have ``sources`` too, once Spark has noted its end: offsets, and how
-        far behind the source it was, as Spark knows them.
+        An epoch of a micro-batch also has ``sources`` (offsets and lag, as Spark reports them),
+        once Spark has recorded the end of the micro-batch.
         """
         return self._driver.with_sources(self._run.progress)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
-        """Figures of the last epoch."""
+        """Progress of the last epoch, as in `recentProgress`; ``None`` before the first."""
         latest = self._driver.with_sources(self._run.progress[-1:])
         return latest[0] if latest else None
 
@@ -213,7 +243,12 @@ class Query:
         Parameters
         ----------
         timeout
-            Seconds; then the return value says whether it has stopped.
+            Maximum seconds to wait; ``None``: without limit.
+
+        Returns
+        -------
+        bool or None
+            With a time-out, whether the query has stopped; without, ``None``.
 
         Raises
         ------
@@ -228,9 +263,9 @@ class Query:
 
     @user_call
     def processAllAvailable(self) -> None:  # noqa: N802  StreamingQuery's name
-        """Wait until everything that is available now has been processed and delivered.
+        """Wait until the input that is available now is processed and delivered; for tests.
 
-        No row waits for its key group either when this returns.
+        It also waits for rows whose key group is being recovered. There is no time-out.
 
         Raises
         ------
@@ -249,47 +284,48 @@ class Query:
 
     @user_call
     def stop(self) -> None:
-        """Stop after the epoch that runs now; the checkpoint is ready to be resumed.
+        """Stop the query after the current epoch, and close it; the flow can then be started again.
 
-        An epoch that goes on for more than some seconds is broken off: nothing of it was committed,
-        and it is carried out again when the flow is started again. May be called from anywhere, and
-        more than once; called within an epoch or by a listener it returns at once, and the query
-        stops after it.
+        An epoch that takes more than 5 seconds more is aborted: nothing of it is committed, and it
+        is run again after the next start. May be called from any thread, and repeatedly. Called
+        from within an epoch (such as a `foreach` function) or by a listener, it returns at once,
+        and the query stops afterwards.
 
         Raises
         ------
         StopTimeoutError
-            If the query has not stopped after some seconds, since what it waits for neither ends
-            nor can be interrupted.
+            If the query has not stopped after 15 seconds, since its epoch waits for something that
+            cannot be interrupted. The query stops when that ends.
         EndingError
-            If it has stopped, and a part of it could not be stopped or closed, such as a sink.
+            If the query has stopped, but a part of it, such as a sink, could not be closed.
         """
         self._ending.stop()
 
     def exception(self) -> GodwitError | None:
-        """Return why the query failed; ``None`` if it did not."""
+        """Return the error that the query failed with; ``None`` if it runs or was stopped."""
         failure = self._gate.failure
         if failure is None and not self._gate.cut_short and not self._driver.is_active:
             failure = self._driver.failure()
         return None if failure is None else self._explained(failure)
 
     def _explained(self, error: BaseException) -> GodwitError:
-        """Return Godwit's error behind one of Spark's."""
+        """Return the `GodwitError` that caused an error of Spark; else an `EpochFailedError`."""
         cause = self._gate.failure or error
         if isinstance(cause, GodwitError):
             return cause
         return epoch_failed(self._flow_name, cause)
 
     def _close_run(self, problems: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Close everything and tell the end; returns the problems, with those of closing."""
+        """Close the run and announce its end; return `problems` with those of closing added."""
         problems = [*problems, *self._run.close()]
-        metrics = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
+        ports = [] if self._metrics is None else [("the port of metrics", self._metrics.close)]
+        ports += [] if self._page is None else [("the port of the live page", self._page.close)]
         late = close_all(
             [
                 ("the story of the run", lambda: self._announce_end(problems)),
                 # While the checkpoint is still ours.
                 ("the journal", lambda: self._dispatcher.stop_recording(_JOURNAL_S)),
-                *metrics,
+                *ports,
                 ("the claim on the checkpoint", self._run.release),
             ]
         )
@@ -297,7 +333,7 @@ class Query:
         return problems + late
 
     def _announce_end(self, problems: list[tuple[str, str]]) -> None:
-        """Announce how the query ended, and the problems in closing it."""
+        """Announce the end of the query, and the problems in closing it, as events."""
         failure = self.exception()
         with self._run.conducting.locked() as conductor:
             for what, error in problems:
@@ -308,8 +344,9 @@ class Query:
                 conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
 
     def explain(self) -> None:
-        """Print how the flow runs now: as `Flow.explain`, under today's components."""
-        sys.stdout.write(self.components.explain() + "\n")
+        """Print the plan, as `Flow.explain` does, with the components as they are now."""
+        text = self.components.explain()
+        show(text, text_block(text))
 
     # -- state and executors: the verbs of every day ------------------------------------------
 
@@ -329,7 +366,8 @@ class Query:
     ) -> Migration:
         """Move key groups to other executors while the stream flows.
 
-        See `QueryPlacement.migrate`, which takes the same.
+        Parameters, result and errors are those of ``query.placement.migrate``
+        (`QueryPlacement.migrate`).
         """
         return self.placement.migrate(plan, component=component, strategy=strategy, bounds=bounds)
 
@@ -344,9 +382,10 @@ class Query:
         bounds: Bounds | None = None,
         **options: Any,
     ) -> Migration | None:
-        """Plan once on the load there is now, and carry the plan out.
+        """Plan once for the current load, and carry out the plan.
 
-        See `QueryPlacement.balance`, which takes the same.
+        Parameters, result and errors are those of ``query.placement.balance``
+        (`QueryPlacement.balance`).
         """
         return self.placement.balance(
             planner, component=component, limits=limits, strategy=strategy, bounds=bounds, **options
@@ -360,9 +399,10 @@ class Query:
         strategy: AnyStrategy | None = None,
         bounds: Bounds | None = None,
     ) -> tuple[Migration, ...]:
-        """Empty an executor, and let nothing move onto it any more.
+        """Move all key groups away from an executor, and let none move to it from now on.
 
-        See `QueryPlacement.drain`, which takes the same.
+        Parameters, result and errors are those of ``query.placement.drain``
+        (`QueryPlacement.drain`).
         """
         return self.placement.drain(executor, strategy=strategy, bounds=bounds)
 
@@ -378,7 +418,7 @@ class Query:
     ) -> Scaling:
         """Change the number of executors, while the stream runs.
 
-        See `QueryScaling.scale`, which takes the same.
+        Parameters, result and errors are those of ``query.scaling.scale`` (`QueryScaling.scale`).
         """
         return self.scaling.scale(
             executors, planner=planner, strategy=strategy, bounds=bounds, timeout_s=timeout_s
@@ -388,29 +428,35 @@ class Query:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The last 10,000 events, oldest first, as a value.
+        """Tuple of the last 10,000 events, oldest first.
 
-        May be asked for from any thread at any time, also once the query has ended.
+        Thread-safe, and available after the query has ended too.
         """
         return self._dispatcher.events
 
     @property
     def metrics_url(self) -> str | None:
-        """Address of the metrics for Prometheus; ``None`` where they are not served."""
+        """URL of the metrics for Prometheus; ``None`` if metrics are not served."""
         return None if self._metrics is None else self._metrics.url
+
+    @property
+    def ui_url(self) -> str | None:
+        """URL of the live page, with its token if it needs one; ``None`` if there is no page."""
+        return None if self._page is None else self._page.url_to_open
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
         """Call `listener` with every event from now on, in order.
 
-        Every listener has a thread of its own, so events arrive a little later than they happen,
-        and one that waits holds up nobody else. A listener may do anything, `migrate` and `stop`
-        included; if it raises, that is logged and told by `ListenerFailed`, once for each kind of
-        error, and disturbs nobody. Of one that is 10,000 events behind, the oldest are dropped.
+        Every listener is called on a thread of its own, shortly after the event, so a slow one
+        delays nothing else. It may call any method of the query, also `migrate` and `stop`. An
+        exception in a listener is logged, and announced by the event `ListenerFailed`, once for
+        each kind of error; the query goes on. If a listener is more than 10,000 events behind, the
+        oldest of these are dropped.
         """
         self._dispatcher.add_listener(listener)
 
     def _state_bytes(self, component: str) -> npt.NDArray[np.int64]:
-        """Bytes of state of each key group of a component."""
+        """Return the bytes of state of each key group of a component, by key group."""
         with self._run.conducting.locked() as conductor:
             states = conductor.copies.states(component)
         with self._run.log.lock:

@@ -34,39 +34,45 @@ def read_state(
     *,
     state: str | None = None,
 ) -> DataFrame:
-    """Read the state of one operator.
+    """Read the state of one operator from a checkpoint, as a batch DataFrame.
 
     Parameters
     ----------
     spark
-        The session that is to read it.
+        Spark session that reads it.
     checkpoint
         Directory of the checkpoint, as given to ``Flow.start``.
     operator
         Name of the operator; ``flow.explain()`` lists them.
     epoch
-        A retained epoch; by default the last committed one.
+        Number of a retained epoch; by default the last committed one.
     state
-        Which of its states, of an operator that has named several; ``"timers"`` for its timers.
+        Name of one of the operator's named states (``states=``), or ``"timers"`` for its timers.
 
     Returns
     -------
     DataFrame
-        One row per key: ``key_group``, the key columns, and the state columns. Structured Python
-        state written as msgpack comes as JSON text, with the key's ``timers`` and when it
-        ``expires`` beside it, if it has any. Of an operator over windows, one row per key
-        and pane, with the start of the pane as ``pane``; of one whose windows are consolidated
-        apart, one for each of the two slots that hold anything of them. Of a named state that is a
-        list, one row per key and ``page``, and of a map, one per key and ``item``.
+        One row per key: ``key_group``, the key columns and the state columns. Python state that is
+        encoded as msgpack is shown as JSON text, with columns ``timers`` and ``expires`` if it has
+        timers or a time-to-live. Windows: one row per key and pane, with the pane's start as
+        ``pane``; two-phase windows may have one for each of their two slots. List states: one row
+        per key and ``page``; map states: one per key and ``item``. ``process`` with ``merge=``: one
+        row per key and ``part``, null for a key that is not divided.
 
     Raises
     ------
     CheckpointError
-        If there is no such operator, or the epoch is not retained.
+        If there is no such operator or state, or the epoch is not retained.
     CorruptCheckpointError
-        If a file that is needed is missing or damaged.
+        If a needed file is missing or damaged.
     EpochCollectedError
-        Also when the DataFrame is read later: if a running query has collected the epoch meanwhile.
+        When the DataFrame is evaluated, if a running query has removed the epoch's files meanwhile.
+
+    Examples
+    --------
+    >>> gw.read_state(spark, "ck/", "by_plane").show()  # doctest: +SKIP
+    >>> gw.testing.run(delays, {"flights": ROWS}).state("by_plane").num_rows
+    1
     """
     view = view_state(CheckpointStorage.open(checkpoint), operator, epoch, state)
     number = min(len(view.chains), _CHUNKS)

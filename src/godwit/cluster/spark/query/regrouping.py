@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 
 class PendingRegrouping(Pending["EndRegrouping"]):
-    """A regrouping that was asked for.
+    """A requested regrouping, carried out in the background.
 
-    Cancelled, it leaves the physical plan as it is, and what has moved for it where it is.
+    If it is cancelled, components stay as they are; key groups that have moved for it stay at their
+    new places.
 
     Attributes
     ----------
     plan
-        The levels, exchanges and moves that it takes.
+        Levels and exchanges before and after, and the moves that it needs.
     """
 
     def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: SharedConductor) -> None:
@@ -43,14 +44,14 @@ class PendingRegrouping(Pending["EndRegrouping"]):
         return f"Regrouping {self.id}"
 
     def _end(self, timeout_s: float | None) -> EndRegrouping | None:
-        """Wait for the regrouping's end; ``None`` if it has not come in time."""
+        """Wait for the regrouping's end; return ``None`` after the time-out."""
         return self._conducting.ended_regrouping(self.id, timeout_s)
 
 
 class QueryComponents(Collection[str]):
-    """The components of a running query, and what regroups them: ``query.components``.
+    """Components of a running query, and regroupings: ``query.components``.
 
-    A collection of their names, upstream before downstream.
+    It is a collection of the components' names, upstream before downstream.
     """
 
     def __init__(self, run: SparkRun) -> None:
@@ -70,7 +71,7 @@ class QueryComponents(Collection[str]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the components, upstream before downstream: what `migrate` takes."""
+        """Names of the components, as `migrate` takes them; upstream before downstream."""
         return self._run.names.each(self._run.view.components)
 
     @property
@@ -85,7 +86,7 @@ class QueryComponents(Collection[str]):
         return operators
 
     def explain(self) -> str:
-        """Return how the flow runs now, as `Flow.explain` prints it."""
+        """Return the plan with the present components as text, as `Flow.explain` prints it."""
         return explain(self._run.flow)
 
     @user_call
@@ -100,13 +101,13 @@ class QueryComponents(Collection[str]):
         Returns
         -------
         RegroupingPlan
-            Levels and exchanges before and after, and what would have to move; ``to_text()`` tells
-            it.
+            Levels and exchanges before and after, and the moves needed; ``to_text()`` describes
+            them.
 
         Raises
         ------
         InvalidPlanError
-            If an operator does not exist, or operators of one component could not run together.
+            If an operator does not exist, or operators of one component cannot run together.
         """
         return self._planned(checked_components(components))
 
@@ -114,32 +115,32 @@ class QueryComponents(Collection[str]):
     def regroup(
         self, components: Mapping[str, Sequence[str]], *, bounds: Bounds | None = None
     ) -> PendingRegrouping:
-        """Change which operators share a component, while the stream runs.
+        """Change which operators share a component, while the query runs.
 
-        Operators that are to share one are brought to the same places first, by live migrations;
-        those that are to part stay where they are. Then the plan changes between two epochs.
-        Results do not.
+        Operators that will share a component are first moved to the same places, by live
+        migrations; operators that are separated stay where they are. Then the plan changes between
+        two epochs. Results do not change.
 
         Parameters
         ----------
         components
-            Component → names of its operators. Operators that are not named stay together as they
-            are. Operators in a row, keyed by the same columns, need no exchange between them once
-            they share a component.
+            Component → names of its operators. Operators that are not named keep their component.
+            Consecutive operators with the same key columns need no exchange between them once they
+            share a component.
         bounds
             Limits of the migrations, as for `migrate`.
 
         Returns
         -------
         PendingRegrouping
-            Returns at once; ``wait()`` on it if need be.
+            The change, which goes on in the background; ``wait()`` waits for its end.
 
         Raises
         ------
         InvalidPlanError
-            If an operator does not exist, or operators of one component could not run together.
+            If an operator does not exist, or operators of one component cannot run together.
         MigrationError
-            If another regrouping is under way, or the query has stopped.
+            If another regrouping is in progress, or the query has stopped.
 
         Examples
         --------

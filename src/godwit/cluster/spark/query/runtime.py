@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from godwit.adapt.spreading import spreading_of
 from godwit.adapt.windows import splitting_of
+from godwit.checkpoint.storage import CheckpointStorage
 from godwit.cluster.spark.observe.dispatcher import EventDispatcher
 from godwit.cluster.spark.observe.progress import SparkProgress
 from godwit.cluster.spark.platform.executors_python import insist_on_python
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.engine.recovery import Recovery
     from godwit.plan.compiled import CompiledFlow
+    from godwit.web.live_page import PageServer
 
 _ARROW_ROWS = "200000"
 _WITHDRAW_S = 10.0
@@ -124,6 +127,9 @@ def start(flow: LogicalFlow, options: Options) -> Query:
         if metrics is not None:
             undo.callback(metrics.close)
             dispatcher.keep("metrics", metrics.metrics)
+        page = _page(flow.name, options)
+        if page is not None:
+            undo.callback(page.close)
         run = open_run(compiled, driven.rows_of, options, spark, dispatcher=dispatcher, gate=gate)
         undo.callback(run.release)
         undo.callback(run.close)
@@ -135,6 +141,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
             driver=driven.driver_of(run),
             dispatcher=dispatcher,
             metrics=metrics,
+            page=page,
         )
         undo.pop_all()
     return query
@@ -144,7 +151,7 @@ def start(flow: LogicalFlow, options: Options) -> Query:
 class _Driven:
     """The parts of a query that depend on who calls for epochs."""
 
-    rows_of: Callable[[Recovery, CommitLog], BatchRows[Any]]  # makes what has the source rows
+    rows_of: Callable[[Recovery, CommitLog], BatchRows]  # makes what has the source rows
     driver_of: Callable[[SparkRun], EpochDriver]
 
 
@@ -188,7 +195,7 @@ def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Dr
 def _micro_batches(
     flow: LogicalFlow, compiled: CompiledFlow, options: Options
 ) -> tuple[DataFrame, OffsetLayout]:
-    """Make one streaming DataFrame of those of a flow; say whose offsets Spark keeps of it."""
+    """Return the union of a flow's DataFrames, and the layout of its offsets in Spark's log."""
     check_offset_log(next(iter(flow.sources.values())).sparkSession)
     frames = feed_frames(feeds_of(compiled), flow.sources)
     rows = streaming_dataframe(frames)
@@ -212,10 +219,7 @@ def _by_a_loop(options: Options) -> _Driven:
 
 
 def session_of(flow: LogicalFlow, given: SparkSession | None) -> SparkSession:
-    """Return the session that a flow runs in: that of its DataFrames, `given`, or the active one.
-
-    Raises `InvalidFlowError` if they are not the same, or it is one of Spark Connect.
-    """
+    """Return the session of a flow: that of its DataFrames, `given`, or the active one."""
     own = next((frame.sparkSession for frame in flow.sources.values()), None)
     if given is None:
         session = SparkSession.builder.getOrCreate() if own is None else own
@@ -250,7 +254,7 @@ def _withdraw(spark: SparkSession, name: str, gate: EpochGate) -> None:
 
 
 def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
-    """Open the port for metrics, if one is asked for."""
+    """Open the metrics port; ``None`` if it is not set."""
     if options.observability.metrics_port is None:
         return None
     try:
@@ -264,6 +268,22 @@ def _metrics(flow_name: str, options: Options) -> MetricsServer | None:
         ) from None
     return MetricsServer(
         flow_name, host=options.observability.metrics_host, port=options.observability.metrics_port
+    )
+
+
+def _page(flow_name: str, options: Options) -> PageServer | None:
+    """Open the live page's port; ``None`` if it is not set."""
+    if options.observability.ui_port is None:
+        return None
+    from godwit.web.live_page import PageServer, is_loopback  # noqa: PLC0415  few queries need it
+
+    host = options.observability.ui_host
+    return PageServer(
+        CheckpointStorage.open(options.checkpoint, access=options.checkpointing.access),
+        flow=flow_name,
+        host=host,
+        port=options.observability.ui_port,
+        token="" if is_loopback(host) else secrets.token_urlsafe(24),
     )
 
 
@@ -303,7 +323,7 @@ def _start_spark(
 
 @contextmanager
 def _spark_quiet() -> Iterator[None]:
-    """Keep PySpark from logging, in a hundred lines, the errors that are told in two."""
+    """Context that silences PySpark's long logs of errors that are raised anyway."""
     # Of PySpark's own class, which it expects under these names, whoever asks first.
     logs = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]
     before = [log.disabled for log in logs]
@@ -317,7 +337,7 @@ def _spark_quiet() -> Iterator[None]:
 
 
 def _check_interval(rows: DataFrame, options: Options) -> None:
-    """Refuse a trigger interval that Spark does not take."""
+    """Raise if Spark cannot parse a trigger's interval."""
     interval = (options.trigger or {}).get("processingTime")
     if interval is not None:
         try:
@@ -330,7 +350,7 @@ def _check_interval(rows: DataFrame, options: Options) -> None:
 
 
 def _check_name(spark: SparkSession, name: str) -> None:
-    """Refuse the name of a query that runs in this session."""
+    """Raise if a query of this name runs in the session."""
     if is_running(name) or any(query.name == name for query in spark.streams.active):
         raise InvalidFlowError(
             f"A streaming query named {name!r} is running in this session already.",

@@ -19,7 +19,7 @@ import numpy as np
 
 from godwit.adapt.rebalancing import is_own
 from godwit.cluster.spark.platform.executor_pool import owns_nothing
-from godwit.cluster.spark.query.placement import checked_bounds, checked_strategy
+from godwit.cluster.spark.query.placement import checked_bounds
 from godwit.migration import MigrationOutcome, Strategy
 from godwit.model import events
 from godwit.model.errors import GodwitError, InvalidPlanError, ScalingError
@@ -46,7 +46,7 @@ _ROUNDS = 8
 
 
 class Scaling:
-    """A change of the number of executors, under way whether or not somebody waits for it."""
+    """A requested change of the number of executors, carried out in the background."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class Scaling:
 
     @property
     def done(self) -> bool:
-        """True once it has ended."""
+        """True once it has ended, with or without success."""
         return self._ended.is_set()
 
     @property
     def stage(self) -> str:
-        """Description of what it does now."""
+        """Text that describes its current step."""
         return self._stage
 
     def wait(self, timeout: float | None = None) -> tuple[str, ...]:
-        """Wait for its end and return the names of the executors there are then.
+        """Wait until the scaling has ended, and return the names of the executors then.
 
-        Ctrl-C ends the waiting and not the scaling.
+        Interrupting the wait (Ctrl-C) does not cancel the scaling.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class Scaling:
         Raises
         ------
         ScalingError
-            If it failed, was cancelled, or has not ended by then.
+            If it failed, was cancelled, or has not ended within `timeout`.
         """
         if not self._ended.wait(timeout):
             raise ScalingError(
@@ -116,7 +116,7 @@ class Scaling:
         return self._executors
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """End it: executors that came and key groups that moved stay where they are."""
+        """Cancel it: executors that were added and key groups that have moved stay."""
         self._cancelled = reason
 
     # -- on its own thread --------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Scaling:
             self._ended.set()
 
     def _carry_out(self) -> None:
-        """Ask for executors, move key groups and give executors back until the target is met."""
+        """Request executors, move key groups and release executors until the target is met."""
         missing, rounds = "", 0
         grown = False
         while True:
@@ -169,11 +169,11 @@ class Scaling:
             )
 
     def _there(self) -> tuple[str, ...]:
-        """Executors that are there, without those given back."""
+        """Return the live executors without released ones."""
         return tuple(self._conducting.view.executors.keys() - self._pool.returned)
 
     def _grow(self, short: int) -> str:
-        """Request more executors; return why fewer came than asked for, or an empty text."""
+        """Request more executors; return the reason if fewer arrived, else an empty text."""
         back = sorted(self._drained & {*self._there()})[:short]
         for name in back:
             self._stay(name)
@@ -194,7 +194,7 @@ class Scaling:
         return ""
 
     def _shrink(self, there: Collection[str], staying: Collection[str], rounds: int) -> None:
-        """Empty the executors that are to go, and give back those that are empty."""
+        """Empty the executors to be removed, and release the empty ones."""
         leaving = self._least(list(staying), len(staying) - self.target)
         leaving |= {*there} - {*staying}
         with self._conducting.locked() as conductor:
@@ -230,11 +230,11 @@ class Scaling:
             self._pause()
 
     def _is_short(self) -> bool:
-        """Return whether fewer executors stay than are asked for."""
+        """Return whether fewer executors stay than the target."""
         return len(self._pool.staying) < self.target
 
     def _least(self, names: list[str], count: int) -> set[str]:
-        """Choose the executors with the least state; the newest of those that have as much."""
+        """Choose the executors with the least state; of equal ones the newest."""
         state = dict.fromkeys(names, 0)
         for component in self._placement.parts:
             problem = self._placement.problem(component)
@@ -257,13 +257,13 @@ class Scaling:
         return replace(problem, load=_load_of(problem))
 
     def _emptied(self, problem: Problem) -> Problem:
-        """Return the problem of emptying the executors that leave."""
+        """Return the problem with the executors to be removed marked as draining."""
         # Without the target, what would cost balance could stay for a later plan.
         limits = Limits(target_executors=len(problem.available))
         return replace(problem, load=_load_of(problem), limits=limits)
 
     def _migrate(self, ask: Callable[[Problem], Problem]) -> int:
-        """Plan for every component and have the plans carried out; return how many are left."""
+        """Plan every component and carry out the plans; return how many still have moves left."""
         left = 0
         for component in self._placement.parts:
             self._wait_for_others(component)
@@ -288,7 +288,7 @@ class Scaling:
         return left
 
     def _wait_for_others(self, component: str) -> None:
-        """Wait for what somebody else moves; a controller's migration gives way."""
+        """Wait for another migration of a component; cancel one of the controller."""
         while True:
             under_way = self._conducting.view.components[component].migration
             if under_way is None or is_own(under_way):
@@ -296,7 +296,7 @@ class Scaling:
             self._pause()
 
     def _pause(self) -> None:
-        """Wait a moment for executors to come or migrations to end."""
+        """Pause before the next check of executors and migrations."""
         self._insist_on_going_on()
         self._ended.wait(_LOOK_S)
 
@@ -344,7 +344,7 @@ class Scaling:
 
 
 def _load_of(problem: Problem) -> np.ndarray:
-    """Return what is to be shared out: busy time; until there is any, state; else key groups."""
+    """Return the load to balance: busy time, or before any is measured, state or key groups."""
     for load in (problem.load, problem.state_bytes.reshape(-1, 1)):
         if load.sum() > 0:
             return np.broadcast_to(load, problem.load.shape)
@@ -352,7 +352,7 @@ def _load_of(problem: Problem) -> np.ndarray:
 
 
 class QueryScaling:
-    """The number of executors of a running query, changed by hand: ``query.scaling``."""
+    """Changes of the number of executors of a running query: ``query.scaling``."""
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class QueryScaling:
 
     @property
     def latest(self) -> Scaling | None:
-        """The last scaling that was asked for by hand, if any."""
+        """The last scaling that `scale` began; ``None`` if there was none."""
         return self._latest
 
     @user_call
@@ -385,34 +385,34 @@ class QueryScaling:
         bounds: Bounds | None = None,
         timeout_s: float | None = None,
     ) -> Scaling:
-        """Change the number of executors, while the stream runs.
+        """Change the number of executors while the query runs.
 
-        More: the cluster is asked for them, and once they have come they are given their share.
-        Fewer: those with the least state (draining ones first) are emptied, and given back to the
-        cluster between two epochs.
+        To add executors, they are requested from the cluster manager, and get key groups once they
+        run. To remove some, those with the least state (draining ones first) are emptied, and
+        released between two epochs.
 
         Parameters
         ----------
         executors
-            How many there are to be.
+            Target number of executors.
         planner
-            Name of the planner that says where key groups go, as in `godwit plan`.
+            Name of the planner for the moves of key groups, as in `godwit plan`.
         strategy, bounds
             How key groups move, as for `migrate`.
         timeout_s
-            Seconds that executors which the cluster is asked for are waited for; by default the
-            `executors_timeout_s` that the query was started with.
+            Seconds to wait for requested executors; by default `Sizing.executors_timeout_s` of the
+            query.
 
         Returns
         -------
         Scaling
-            Returns at once; ``wait()`` on it if need be. It goes on if that is interrupted.
+            The change, which goes on in the background; ``wait()`` waits for its end.
 
         Raises
         ------
         ScalingError
-            If the number makes no sense, executors cannot be added or removed here, another
-            scaling is under way, or the query has stopped.
+            If the number is not valid, the cluster manager cannot add or remove executors, another
+            scaling is in progress, or the query has stopped.
         InvalidProblemError
             If the planner does not exist.
         """
@@ -438,7 +438,7 @@ class QueryScaling:
                 f"{self._latest.stage}.",
                 remedy="Wait for its end, or cancel it (query.scaling.latest.cancel()).",
             )
-        chosen, limits = checked_strategy(strategy), checked_bounds(bounds)
+        chosen, limits = Strategy(strategy), checked_bounds(bounds)
         planner_named(planner).load()
         self._pool.insist_on_scaling()
         if self._controller is not None:

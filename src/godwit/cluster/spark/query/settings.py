@@ -12,7 +12,6 @@ from godwit.model.assignment import Assignment
 from godwit.model.errors import InvalidFlowError
 from godwit.model.frames import user_class
 from godwit.model.naming import did_you_mean, insist_on_number, listing, type_name
-from godwit.sinks.continuity import WAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,23 +26,29 @@ if TYPE_CHECKING:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Access to the checkpoint, and the number of epochs that stay readable.
+    """Access to the checkpoint, and the number of epochs whose state it retains.
 
     Attributes
     ----------
     retain_epochs
-        Epochs whose state stays readable by ``gw.read_state(epoch=...)``.
+        Number of newest epochs whose state ``gw.read_state(epoch=...)`` can read.
     access
-        Who may read the checkpoint on a local disk: its owner alone (``"owner"``: 0700, 0600), or
-        whomever the ``"umask"`` lets, as where executors run as another user than the driver.
+        Permissions of a checkpoint on a local disk: ``"owner"`` for its owner alone (0700, 0600),
+        or those of the process's ``"umask"``, for executors that run as another user than the
+        driver.
     single_driver
-        Vouches that no second driver can ever be started on this checkpoint. Needed only on
-        stores where a file cannot be created only if there is none.
+        ``True``: you guarantee that no second driver is ever started on this checkpoint. Needed
+        only on stores without an atomic create-if-absent, where Godwit cannot check it.
 
     Raises
     ------
     InvalidFlowError
-        If a setting makes no sense.
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Checkpointing(retain_epochs=100, access="umask").retain_epochs
+    100
     """
 
     retain_epochs: int = 10
@@ -68,20 +73,26 @@ class Checkpointing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Executors and key groups when a run begins.
+    """Time to wait for executors, and the first assignment of key groups.
 
     Attributes
     ----------
     executors_timeout_s
-        Seconds that executors are waited for, those of ``query.scale`` too.
+        Seconds to wait for executors at the start, and by default in ``query.scale``.
     assignments
-        Component → assignment to begin a new checkpoint with (`Flow.components` has the names);
-        the others are dealt out evenly. A checkpoint that is resumed goes on with its own.
+        Name of a component (see `Flow.components`) → its assignment in a new checkpoint. Key groups
+        of components that are not named are divided evenly. A resumed checkpoint keeps its
+        assignments.
 
     Raises
     ------
     InvalidFlowError
-        If a setting makes no sense.
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Sizing(executors_timeout_s=120.0).executors_timeout_s
+    120.0
     """
 
     executors_timeout_s: float = 60.0
@@ -107,27 +118,36 @@ class Sizing:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """Changes that a running query may make to its own plan, beside placement and size.
+    """Automatic changes of a running query's plan: fusing, window layouts, hot keys.
+
+    `gw.Control` moves key groups and executors; this changes which operators share a component, and
+    how windows and hot keys are divided.
 
     Attributes
     ----------
     fusion
-        Lets operators in a row that send each other many rows come to share a component while the
-        stream runs, and part again, as in ``gw.Fusion()``; operators that are named in
-        ``components=``, or by ``query.components.regroup``, are left alone. By default nobody but
-        you does.
+        Fuses consecutive operators that send each other many rows into one component while the
+        query runs, and separates them again if the rows become few, as in ``gw.Fusion()``.
+        Operators that you named in ``components=`` or in ``query.components.regroup`` are left as
+        they are. By default operators are fused only on request.
     splitting
-        How it is decided where windows with ``consolidate="measured"`` are consolidated, as in
-        ``gw.Splitting(max_latency="500 milliseconds")``; by default as that is by itself.
+        Settings for choosing the layout (one-phase or two-phase) of windows with
+        ``consolidate="measured"``, as in ``gw.Splitting(max_latency="500 milliseconds")``; by
+        default ``gw.Splitting()``.
     spreading
-        Lets rows of hot keys of joins with ``spread=`` be divided among lanes while the stream
-        runs, and gathered again, as in ``gw.Spreading()``. By default nobody but you does, by
-        ``query.hot_keys``.
+        Divides the rows of hot keys among several lanes while the query runs, and brings them back
+        to one lane when they cool, as in ``gw.Spreading()``; for joins with ``spread=`` and
+        ``process`` with ``merge=``. By default only ``query.hot_keys`` does.
 
     Raises
     ------
     InvalidFlowError
-        If one of them is of another kind.
+        If a setting has a wrong type.
+
+    Examples
+    --------
+    >>> gw.Adaptation(fusion=gw.Fusion(), spreading=gw.Spreading()).spreading.epochs
+    8
     """
 
     fusion: Fusion | None = None
@@ -152,39 +172,53 @@ class Adaptation:
 @user_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
-    """Endpoints at which the figures of a running query can be read.
+    """Metrics endpoint and live web page of a running query.
 
     Attributes
     ----------
     metrics_port
-        Port on which Prometheus may read the query's metrics; 0 takes any that is free, and
-        ``query.metrics_url`` says which. Needs ``pip install 'godwit-streams[metrics]'``. By
-        default there is none.
+        Port on which Prometheus can scrape the query's metrics; 0 takes a free port, which
+        ``query.metrics_url`` shows. Needs ``pip install 'godwit-streams[metrics]'``. By default
+        metrics are not served.
     metrics_host
-        Address that the port is opened on: by default only this machine can reach it.
+        Address on which that port listens; by default reachable from this machine only.
+    ui_port
+        Port on which the query's live page is served while it runs; 0 takes a free port, which
+        ``query.ui_url`` shows. By default there is no page.
+    ui_host
+        Address on which `ui_port` listens. If other machines can reach it, the page needs a token,
+        which is part of ``query.ui_url``.
 
     Raises
     ------
     InvalidFlowError
-        If a setting makes no sense.
+        If a setting has a wrong value.
+
+    Examples
+    --------
+    >>> gw.Observability(metrics_port=9091, ui_port=0).metrics_port
+    9091
     """
 
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    ui_port: int | None = None
+    ui_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        port = self.metrics_port
-        if port is not None and not (type(port) is int and 0 <= port < 2**16):
-            raise InvalidFlowError(
-                f"The setting metrics_port of observability is {port!r}.",
-                remedy="Give a port from 1 to 65535, or 0 for any that is free.",
-            )
+        for what, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
+            if port is not None and not (type(port) is int and 0 <= port < 2**16):
+                raise InvalidFlowError(
+                    f"The setting {what} of observability is {port!r}.",
+                    remedy="Give a port from 1 to 65535, or 0 for any that is free.",
+                )
         _insist_on_kind("setting metrics_host of observability", self.metrics_host, str)
+        _insist_on_kind("setting ui_host of observability", self.ui_host, str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of `Flow.start`, checked; that says what each of them means."""
+    """Options of `Flow.start`, checked; documented there."""
 
     checkpoint: str
     session: SparkSession | None = None
@@ -216,6 +250,8 @@ class Options:
                 f"The option name of start is {self.name!r}.",
                 remedy="Give the query a name, or leave it out: then it has the flow's.",
             )
+        from godwit.sinks.continuity import WAYS  # noqa: PLC0415  with all that compares targets
+
         ways = self.on_divergence
         for way in ways.values() if isinstance(ways, Mapping) else (ways,):
             if way not in WAYS:
@@ -258,7 +294,7 @@ _EXAMPLES: Mapping[str, str] = {
 
 
 def _insist_on_kind(what: str, value: object, kind: type) -> None:
-    """Refuse a setting that is not a value of its kind."""
+    """Raise `InvalidFlowError` if a setting is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise InvalidFlowError(
             f"The {what} is of type {type_name(value)}.", remedy=f"Give {_EXAMPLES[kind.__name__]}."
@@ -266,16 +302,22 @@ def _insist_on_kind(what: str, value: object, kind: type) -> None:
 
 
 class Trigger(TypedDict, total=False):
-    """One of the triggers of Spark's micro-batches.
+    """When epochs run, as for Spark's micro-batches; give exactly one of these.
 
     Attributes
     ----------
     availableNow
-        ``True``: as many epochs as there is input for now, then the query ends.
+        ``True``: process the input that is available at the start, in as many epochs as its limits
+        need, then end the query.
     processingTime
-        An epoch every so often, such as ``"1 second"``.
+        Minimum interval between the starts of epochs, such as ``"1 second"``.
     once
-        ``True``: one epoch of all there is, then the query ends.
+        ``True``: process the available input in one epoch, then end the query.
+
+    Examples
+    --------
+    >>> trigger: gw.Trigger = {"processingTime": "1 second"}
+    >>> query = flow.start(checkpoint="ck/", trigger=trigger)  # doctest: +SKIP
     """
 
     availableNow: bool
@@ -289,7 +331,7 @@ _NOT_HERE = {"continuous": "continuous processing", "realTime": "real-time mode"
 
 
 def checked_trigger(trigger: Any) -> Trigger | None:
-    """Return `trigger` if it is one; how long an interval is, is for Spark to read."""
+    """Return `trigger`, or raise `InvalidFlowError`; an interval's text is parsed later."""
     if trigger is None:
         return None
     if isinstance(trigger, str):

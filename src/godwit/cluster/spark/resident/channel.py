@@ -33,7 +33,7 @@ class ChannelError(ConnectionError):
 
 
 def new_secret() -> bytes:
-    """Make the secret of one job: 256 bits."""
+    """Return a new random secret of 256 bits, for one job."""
     return secrets.token_bytes(32)
 
 
@@ -57,7 +57,7 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame. Raises `ChannelError` if the other end is gone or does not read."""
+        """Send a frame. Raises `ChannelError` if the other end has closed or does not read."""
         head = _HEAD.pack(len(frame)) + _tag(self._send_key, self._sent, frame)
         self._sent += 1
         try:
@@ -88,7 +88,7 @@ class Channel:
         return frame
 
     def insist_on_silence(self) -> None:
-        """Make sure that nothing has come. Raises `ChannelError` if it has, or the end is gone."""
+        """Raise `ChannelError` if unexpected data has arrived, or the other end has closed."""
         try:
             self._socket.settimeout(0)
             ahead = self._socket.recv(1, socket.MSG_PEEK)
@@ -99,7 +99,7 @@ class Channel:
         raise ChannelError("it spoke without being asked" if ahead else "it is gone")
 
     def close(self) -> None:
-        """Close the connection; the other end is told."""
+        """Close the connection, which the other end notices."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -166,7 +166,7 @@ def connect(address: tuple[str, int], secret: bytes, lane: int, *, handshake_s: 
 
 
 def _proof(secret: bytes, role: bytes, driver: bytes, lane: bytes, number: bytes) -> bytes:
-    """HMAC that only who knows the secret can make, for one role and one pair of nonces."""
+    """Return the HMAC over role, lane and nonces, which proves knowledge of the secret."""
     return hmac.digest(secret, role + b"\x00" + driver + lane + number, hashlib.sha256)
 
 
@@ -189,7 +189,7 @@ def _prepared(connection: socket.socket) -> socket.socket:
 
 
 def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
-    """Write all of some bytes before a deadline; raise `ChannelError` if that fails."""
+    """Write all bytes before a deadline; raise `ChannelError` if that fails."""
     try:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
         connection.sendall(data)
@@ -198,7 +198,7 @@ def _write(connection: socket.socket, data: bytes, deadline: float) -> None:
 
 
 def _read(connection: socket.socket, size: int, deadline: float | None) -> bytes:
-    """Read so many bytes, by a deadline on the monotonic clock if there is one."""
+    """Read exactly `size` bytes; `deadline`: on the monotonic clock, ``None`` for no limit."""
     data = bytearray(size)
     view, at = memoryview(data), 0
     try:

@@ -19,7 +19,7 @@ _queries = 0  # that have frozen objects
 
 
 def freeze() -> None:
-    """Leave the objects that there are out of searches for cycles, until `unfreeze`."""
+    """Exclude present objects from garbage collection, until `unfreeze`."""
     global _queries
     with _lock:
         if not _queries:

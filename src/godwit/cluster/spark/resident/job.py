@@ -97,11 +97,11 @@ class LaneJob:
         return "ready" if self._ready.is_set() else "starting"
 
     def covers(self, places: Sequence[Place]) -> bool:
-        """Return whether there is a lane for each of these places, where they are now."""
+        """Return whether there is a lane at each of these places."""
         return {*places} <= {*self.places}
 
     def wait_until_ready(self, timeout_s: float) -> bool:
-        """Wait until all lanes are there, or the job has ended; return whether they are."""
+        """Wait until all lanes are connected or the job has ended; return whether they are."""
         deadline = time.monotonic() + timeout_s
         while self.state == "starting" and time.monotonic() < deadline:
             self._ready.wait(0.02)
@@ -112,10 +112,10 @@ class LaneJob:
     def ask(
         self, work: Mapping[int, bytes], given_up: Callable[[], str]
     ) -> Iterator[tuple[int, Answer]]:
-        """Send frames to lanes and yield the answer of each, as it comes.
+        """Send frames to lanes, and yield their answers in order of arrival.
 
-        `given_up` is asked while nothing comes: why nobody waits any longer, or nothing.
-        Raises `LaneLostError`; the job has to be ended then.
+        `given_up`: called while waiting; returns the reason to stop waiting, or an empty value to
+        go on. Raises `LaneLostError`; the job has to be ended then.
         """
         with self._lock:
             channels = {lane: self._channels[lane] for lane in work if lane in self._channels}
@@ -156,7 +156,7 @@ class LaneJob:
     # -- its end ----------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Close all channels, upon which the lanes end; returns at once."""
+        """Close all channels, which ends the lanes; returns at once."""
         with self._lock:
             self._ended.set()
             channels = list(self._channels.values())
@@ -195,7 +195,7 @@ class LaneJob:
             self._failed("Spark's job has ended")
 
     def _gather(self) -> None:
-        """Accept the lanes' connections until all are there, or time is up."""
+        """Accept the lanes' connections until all are connected, or the time-out."""
         deadline = self._began_s + self._patience_s
         try:
             while len(self._channels) < len(self.places) and not self._ended.is_set():
@@ -230,7 +230,7 @@ class LaneJob:
         self._ready.set()
 
     def _take(self, connection: socket.socket) -> None:
-        """Accept one connection, if it is a lane's and the lane is where it was placed."""
+        """Accept one connection, if it is from a lane on its planned executor."""
         channel, lane = accept(
             connection, self._secret, handshake_s=_HANDSHAKE_S, timeout_s=_FRAME_S
         )
@@ -255,7 +255,7 @@ class LaneJob:
             unused.close()
 
     def _failed(self, reason: str) -> None:
-        """End the job for a reason of its own, unless it has been ended."""
+        """End the job because of a failure, unless it has ended."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -272,9 +272,9 @@ _ENCRYPTED = (
 
 
 def insist_on_plain_network(spark: SparkContext) -> None:
-    """Refuse resident lanes where Spark is to encrypt what goes between driver and executors.
+    """Raise if Spark is set to encrypt its network traffic, which resident lanes do not.
 
-    Raises `InvalidFlowError`: their channels are authentic, and not encrypted.
+    Raises `InvalidFlowError`: their channels are authenticated, but not encrypted.
     """
     conf = spark.getConf()
     for setting in _ENCRYPTED:

@@ -85,7 +85,7 @@ class Answer:
 def stay(
     endpoint: Endpoint, number: int, place: Place, flow: Callable[[], LaneFlow]
 ) -> Iterator[bytes]:
-    """Work as lane `number` of a job until the driver lets go; yields nothing."""
+    """Serve as lane `number` of a job until the driver closes the channel; yields nothing."""
     # Before the lane says that it is there. Arrow looks for pandas when it first makes an array.
     lane_flow, _ = flow(), pa.array([0])
     try:
@@ -104,7 +104,7 @@ def stay(
 
 
 def serve(channel: Channel, flow: LaneFlow) -> None:
-    """Answer work in the order in which it comes; raises `ChannelError` once nobody sends any."""
+    """Process work in order of arrival; raises `ChannelError` once the channel is closed."""
     known: tuple[int, EpochInstruction] | None = None
     for done in count(1):
         work: Work = pickle.loads(channel.receive())  # noqa: S301  our own driver's
@@ -120,7 +120,7 @@ def serve(channel: Channel, flow: LaneFlow) -> None:
 
 
 def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer:
-    """Run one lane's part of an epoch; return its report, or its refusal."""
+    """Run one lane's part of an epoch; return its report, or a refusal (as of large output)."""
 
     def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
         return Answer(
@@ -145,7 +145,7 @@ def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer
 def _drained(
     lane: Generator[Blob, None, LaneReport], bytes_at_most: int
 ) -> tuple[list[Blob], LaneReport | None]:
-    """Run a lane to its end, unless it sends more than so many bytes: then there is no report."""
+    """Run a lane to its end; without a report if it sends more than `bytes_at_most` bytes."""
     blobs: list[Blob] = []
     sent = 0
     while True:

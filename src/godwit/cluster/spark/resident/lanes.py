@@ -32,6 +32,7 @@ from godwit.cluster.spark.resident.job import LaneJob, LaneLostError
 from godwit.cluster.spark.resident.lane_task import Work
 from godwit.engine.cluster import AttemptLostError
 from godwit.engine.lane.instruction_parts import InstructionParts
+from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import due_at
 from godwit.model import events
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.job import Tasks
     from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport, Place
+    from godwit.engine.lane.messages import EpochInstruction, Place
 
 _SMALL_IN_A_ROW = 2
 _RESTS_AFTER_REFUSAL = 10  # epochs
@@ -83,7 +84,7 @@ class ResidentLanes:
 
     @property
     def lanes(self) -> int:
-        """Lanes that are there now, ready for work."""
+        """Number of lanes that are ready for work."""
         job = self._job
         return len(job.places) if job is not None and job.state == "ready" else 0
 
@@ -135,7 +136,7 @@ class ResidentLanes:
         self.end("an epoch has many rows")
 
     def _job_for(self, instruction: EpochInstruction) -> LaneJob | None:
-        """Return the lanes if they are ready for this attempt; start them where they are due."""
+        """Return the job if its lanes are ready for this attempt; else start one if due."""
         if instruction.epoch == self._lost_epoch or self._small < _SMALL_IN_A_ROW:
             return None
         job = self._job
@@ -154,7 +155,7 @@ class ResidentLanes:
         instruction: EpochInstruction,
         arrived: Mapping[int, Sequence[bytes]],
     ) -> list[LaneReport] | None:
-        """Work all levels; returns nothing if a lane has refused."""
+        """Run all levels; return ``None`` if a lane has refused."""
         attempt, parts = next(self._attempts), InstructionParts.of(instruction)
         places = instruction.places
         lanes = [job.lane_of[place.executor, place.lane] for place in places]
@@ -186,7 +187,7 @@ class ResidentLanes:
                 for at, payload in answer.blobs:
                     later[at].append(payload)
                 if answer.report:
-                    reports.append(pickle.loads(answer.report))  # noqa: S301  our own lanes'
+                    reports.append(LaneReport.loads(answer.report))
             if refused:
                 return None
             boxes = later
@@ -217,7 +218,7 @@ class ResidentLanes:
             return None
 
     def _forget(self, job: LaneJob) -> bool:
-        """Drop a job that is over; return whether it was the current one."""
+        """Drop a job that has ended; return whether it was the current one."""
         with self._lock:
             mine = job is self._job
             if mine:
@@ -236,7 +237,7 @@ class ResidentLanes:
             )
 
     def _has_failed(self, job: LaneJob, reason: str) -> None:
-        """Pause after a job that has ended by itself; called by the job's thread."""
+        """Pause after a job that has failed; called by the job's thread."""
         if self._forget(job):
             self._pause(reason)
 
@@ -258,7 +259,7 @@ class ResidentLanes:
         self._announce(events.ResidentLanesFailed, reason=reason, pause_s=pause_s)
 
     def end(self, reason: str) -> None:
-        """End the job, if there is one, and wait until Spark has ended it too."""
+        """End the job, if any, and wait until Spark's job has ended."""
         with self._lock:
             job, self._job = self._job, None
         if job is None:
@@ -268,7 +269,7 @@ class ResidentLanes:
         self._announce(events.ResidentLanesEnded, reason=told)
 
     def close(self) -> None:
-        """End the job for good."""
+        """End the job, and start no other."""
         with self._lock:
             self._closed = True
         self.end("the query ends")

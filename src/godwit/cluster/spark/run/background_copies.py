@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import inheritable_thread_target
 
@@ -45,7 +45,7 @@ class BackgroundCopies:
 
     def __init__(
         self,
-        cluster: SparkCluster[Any],  # where orders come from, and where executors are
+        cluster: SparkCluster,  # where orders come from, and where executors are
         *,
         conducting: SharedConductor,  # told what came of them
         instructor: Instructor,  # knows what brings a copy forward
@@ -111,7 +111,7 @@ class BackgroundCopies:
             conductor.warmed(order, replace(warmed, duration_ms=spent_ms))
 
     def _warmed(self, order: StartWarming) -> Warmed:
-        """Warm the copies; say what is there now, and how far it reaches in all its states."""
+        """Make the copies; return their versions, and the epochs up to which they are complete."""
         if order.executor not in self._cluster.executors:
             raise MigrationError(f"Executor {order.executor} is gone.")
 
@@ -170,7 +170,7 @@ class BackgroundCopies:
             yield begun
 
     def _drop(self, order: DropCopies) -> None:
-        """Delete the copies of an order; a failure leaves files behind, nothing worse."""
+        """Delete the copies of an order; a failure only leaves files on the disk."""
         if order.executor not in self._cluster.executors:
             return
         for state in order.states:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -16,6 +17,7 @@ from godwit.checkpoint.blocks import decode_batch, read_block
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.cluster import AttemptLostError
+from godwit.engine.lane.source_side import insist_on_same_rows
 from godwit.model.errors import GodwitError
 
 if TYPE_CHECKING:
@@ -35,51 +37,58 @@ if TYPE_CHECKING:
     from godwit.engine.outputs import OpenSinks
     from godwit.migration import DropCopies, StartWarming
 
-RowsT = TypeVar("RowsT")
-_RowsT_contra = TypeVar("_RowsT_contra", contravariant=True)
-
 _HELD_PAUSE_S = 0.2
 _CANCELLED = "as part of cancellation of all jobs"
 """What Spark says of jobs that Ctrl-C has cancelled: PySpark cancels those of the application."""
 
 
-class BatchRows(Protocol[_RowsT_contra]):
-    """Source rows of a run's batches: of Spark's micro-batches, or of sources of Godwit's own."""
+class BatchRows(ABC):
+    """Source rows of a run's batches: of Spark's micro-batches, of Godwit's own sources, or both.
+
+    What is not abstract concerns micro-batches alone.
+    """
+
+    # True if something beside the commit record says which rows a batch has: see `secure`
+    has_log = False
+    stage: SourceStage
+    """Stage of the source rows on executors; part of their program."""
 
     @property
     def latest(self) -> Any:
         """The RDD of the JVM that was last read, if any: new executors rehearse with it."""
+        return None
 
-    # True if something beside the commit record says which rows a batch has: see `secure`
-    has_log: bool
-
-    @property
-    def stage(self) -> SourceStage:
-        """Stage of the source rows on executors; part of their program."""
-
+    @abstractmethod
     def open(self) -> None:
-        """Insist that the rows go on from what the checkpoint has."""
+        """Open the sources; raise if they cannot go on from the checkpoint's positions."""
 
-    def read(self, batch: SourceBatch[_RowsT_contra], instruction: EpochInstruction) -> EpochRows:
+    @abstractmethod
+    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Return a batch's rows, for the epoch's source stage."""
 
-    def check(self, batch: SourceBatch[_RowsT_contra], reports: Sequence[LaneReport]) -> None:
-        """Refuse an epoch whose lanes have other rows of a batch each, as their reports tell."""
+    def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
+        """Refuse an epoch whose lanes got different rows from repeated reads of a split.
 
-    def secure(self, ref: BatchRef) -> None:
-        """Make durable what else says which rows a batch has. Called beside the stages."""
+        A micro-batch needs no check: Spark reads the same rows again, by its log.
+        """
+        insist_on_same_rows(reports, batch.splits)
+
+    def secure(self, ref: BatchRef) -> None:  # noqa: B027  most have nothing else
+        """Make Spark's log of the batch durable. Called while the stages run."""
 
     def of_frames(self, rows: int) -> int | None:
-        """Count the last batch's rows that came by a micro-batch; ``None`` if it had none."""
+        """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
+        del rows
+        return None
 
-    def expect(self, rows: int) -> None:
-        """Expect the next micro-batch to have about as many rows as the last one had."""
+    def expect(self, rows: int) -> None:  # noqa: B027  as above
+        """Set the expected size of the next micro-batch: that of the last one."""
 
-    def close(self) -> None:
-        """Close what `open` has opened."""
+    def close(self) -> None:  # noqa: B027  as above
+        """Close what `open` opened; may be repeated."""
 
 
-class SparkCluster(Generic[RowsT]):
+class SparkCluster:
     """Runs epochs as Spark jobs."""
 
     def __init__(
@@ -88,7 +97,7 @@ class SparkCluster(Generic[RowsT]):
         executors: Sequence[Executor],
         *,
         program: Shipped[Program],  # what executors need of the flow
-        source: BatchRows[RowsT],  # the rows of batches, as jobs take them
+        source: BatchRows,  # the rows of batches, as jobs take them
         sinks: OpenSinks,
         lost: LostExecutors,  # cancels the jobs of an epoch that has lost an executor
         gate: EpochGate,  # says when the query is to stop
@@ -104,7 +113,7 @@ class SparkCluster(Generic[RowsT]):
         """Lanes that stay; given once they can announce what becomes of them."""
 
     def run_stages(
-        self, instruction: EpochInstruction, batch: SourceBatch[RowsT] | None
+        self, instruction: EpochInstruction, batch: SourceBatch[DataFrame] | None
     ) -> list[LaneReport]:
         """Run an epoch's stages as Spark jobs, or its lanes on resident lanes.
 
@@ -141,7 +150,7 @@ class SparkCluster(Generic[RowsT]):
         return reports
 
     def end_resident(self, reason: str) -> None:
-        """End the resident lanes, if there are some."""
+        """End the resident lanes, if any."""
         if self.resident is not None:
             self.resident.end(reason)
 
@@ -170,7 +179,7 @@ class SparkCluster(Generic[RowsT]):
         return self.sinks.records()
 
     def wait_while_held(self) -> bool:
-        """Wait a moment while epochs are held; raises once the query's gate closes."""
+        """Wait briefly while epochs are held; raise `GateClosedError` once the query stops."""
         self._gate.pause(_HELD_PAUSE_S)
         return True
 
@@ -207,7 +216,7 @@ class LostExecutors:
 
     @contextmanager
     def break_off(self, executors: Iterable[str], there: Container[str]) -> Iterator[None]:
-        """Run an epoch's stages inside, until one of these executors is lost.
+        """Context for an epoch's stages; cancels their jobs if one of `executors` is lost.
 
         Raises `ConnectionError` if one of them is not `there`: it was lost since the epoch's plan.
         """

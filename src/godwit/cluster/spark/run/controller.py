@@ -16,13 +16,13 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from godwit.adapt import Controller, Topology
+from godwit.adapt import Controller
+from godwit.adapt.interfaces import topology_of
 from godwit.adapt.memory import ControllerMemory
 from godwit.adapt.rebalancing import is_own
 from godwit.checkpoint.journal import recollect
 from godwit.cluster.spark.observe.progress import PendingFiles
 from godwit.model import events
-from godwit.plan.compiled import UpstreamInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,31 +42,13 @@ _MEMORY = "controller"
 """Kind of the journal's entries of what a controller remembers."""
 
 
-def topology_of(flow: CompiledFlow, trigger_s: float = 0.0) -> Topology:
-    """Topology of a flow for the controller: components of one level run together."""
-    of_operator = {o.name: c.name for c in flow.components for o in c.operators}
-    pairs = {
-        (of_operator[stream.upstream], of_operator[stream.operator])
-        for stream in flow.inputs
-        if isinstance(stream, UpstreamInput)
-    }
-    levels = sorted({component.level for component in flow.components})
-    return Topology(
-        stages=tuple(
-            tuple(c.name for c in flow.components if c.level == level) for level in levels
-        ),
-        downstream=tuple(sorted(pairs)),
-        trigger_s=trigger_s,
-    )
-
-
 def past_decisions(storage: CheckpointStorage) -> list[events.Event]:
-    """Events that the journal of a checkpoint has kept, oldest first."""
+    """Return the events in a checkpoint's journal, oldest first."""
     return recollect(storage, _JOURNAL_ENTRIES, "event", events.event_from_dict)
 
 
 def last_memory(storage: CheckpointStorage) -> ControllerMemory | None:
-    """State that the last controller of a checkpoint left, if the journal has it."""
+    """Return the last controller's state from the journal; ``None`` if it has none."""
     memories = recollect(storage, _JOURNAL_ENTRIES, _MEMORY, ControllerMemory.from_dict)
     return memories[-1] if memories else None
 
@@ -135,10 +117,7 @@ class ControllerThread:
         return self._clock.now_s()
 
     def begun(self, rows: int, backlog_rows: int) -> None:
-        """Hand over that an epoch of so many rows begins; sources have `backlog_rows` beside them.
-
-        Returns at once.
-        """
+        """Queue the begin of an epoch of `rows` rows, with `backlog_rows` more in the sources."""
         at_s = self._clock.now_s()
         self._tasks.put(lambda: self._controller.begun(rows, backlog_rows, at_s))
 
@@ -148,7 +127,7 @@ class ControllerThread:
         batch: BatchRef | None = None,  # the epoch's micro-batch
         rows: int = 0,  # that this has
     ) -> None:
-        """Queue what an epoch did for the controller; returns at once."""
+        """Queue an epoch's outcome for the controller; returns at once."""
         self._tasks.put(lambda: self._controller.observe(self._with_backlog(epoch, batch, rows)))
 
     def delivered(self, latency: LatencyHistogram) -> None:
@@ -158,7 +137,7 @@ class ControllerThread:
     def _with_backlog(
         self, epoch: EpochObserved, batch: BatchRef | None, rows: int
     ) -> EpochObserved:
-        """Add what sources hold back, as they tell and as lies in their directories."""
+        """Add the sources' backlog: as they report it, or by files in their directories."""
         told = self.backlog_rows()
         pending = None if batch is None else self._pending.rows_after(batch, rows)
         if pending is not None:
@@ -172,18 +151,18 @@ class ControllerThread:
 
     @staticmethod
     def give_way(conductor: Conductor, component: str) -> None:
-        """End what the controller moves of a component: somebody wants something else by hand."""
+        """Cancel the controller's migration of a component in favour of a manual one."""
         view = conductor.view.components.get(component)
         if view is not None and view.migration is not None and is_own(view.migration):
             conductor.cancel(view.migration, "somebody asked for another migration")
 
     def regrouped(self, flow: CompiledFlow) -> None:
-        """Tell the controller that the components have changed."""
+        """Queue the notice that the components have changed."""
         topology = topology_of(flow, self._trigger_s)
         self._tasks.put(lambda: self._controller.regroup(topology))
 
     def scaled_by_hand(self) -> None:
-        """Tell the controller that the number of executors was set by hand."""
+        """Queue the notice that the number of executors was changed manually."""
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
@@ -199,7 +178,7 @@ class ControllerThread:
             self._guarded(self._note_memory)
 
     def _note_memory(self) -> None:
-        """Write down now and then what the next run goes on from."""
+        """Write the controller's memory to the journal, at most every 5 seconds."""
         now_s = self._clock.now_s()
         if self._note is None or now_s - self._noted_s < _NOTED_EVERY_S:
             return
@@ -207,7 +186,7 @@ class ControllerThread:
         self._note(_MEMORY, lambda: values)
 
     def _take(self) -> bool:
-        """Pass on all that was handed over, waiting for the first; whether to go on."""
+        """Process all queued notices, waiting for the first; return ``False`` at the end."""
         wait = True
         with suppress(Empty):
             while True:
@@ -219,7 +198,7 @@ class ControllerThread:
         return True
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step; an error becomes an event, and the stream goes on."""
+        """Run a step; an error is announced as an event, and the stream goes on."""
         try:
             step()
         except Exception as error:  # noqa: BLE001  told of; the stream goes on

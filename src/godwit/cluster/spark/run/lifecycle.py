@@ -8,7 +8,8 @@ Epochs are called for by Spark's micro-batch engine where rows come as DataFrame
 The invariants of the end: there is one, on a thread of its own, whoever asks for it and however
 often (`Ending`).  It closes the gate, waits for the epoch that is being carried out, and only then
 closes everything, each part whatever becomes of the others; so no checkpoint is let go of while an
-epoch commits or delivers.  An epoch's own thread and a listener never wait for the end.
+epoch commits or delivers.  The threads of an epoch and of its delivery, and a listener, never wait
+for the end.
 """
 
 from __future__ import annotations
@@ -42,43 +43,43 @@ class EpochDriver(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """True while rows may still be offered."""
+        """True while epochs may still be started."""
 
     def failure(self) -> BaseException | None:
-        """Return why no rows are offered any more, if that is an error of no epoch."""
+        """Return the error that ended the driver outside of any epoch; ``None`` if none."""
 
     def status(self) -> dict[str, Any]:
         """Return ``message``, ``isDataAvailable`` and ``isTriggerActive``, as Spark's status."""
 
     def begin(self, ending: Ending) -> None:
-        """Call for epochs from now on; once no more are to come, the query is to end."""
+        """Start to run epochs; call `ending` once the input has ended."""
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the query has ended, failed or not; return whether it has."""
 
     def process_all_available(self) -> None:
-        """Wait until the rows that are there now are processed, and nothing waits, or it failed."""
+        """Wait until available rows are processed and none wait, or the query has failed."""
 
     def stop(self) -> None:
-        """Offer no more rows. Called once no epoch begins any more; waits for what goes on."""
+        """Stop reading rows, and wait for work in progress. Called once no epoch can begin."""
 
     def sources(self) -> dict[str, Any] | None:
         """Lag of the sources behind their ends, as plain values; ``None`` before it is known."""
 
     def rows_held_back(self) -> int | None:
-        """Count the rows that the sources hold back; ``None`` where that is not known."""
+        """Return the sources' backlog in rows; ``None`` if unknown."""
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add to epochs' figures those of their sources, where they are known."""
+        """Return the progress of epochs with the figures of their sources added, where known."""
 
 
 def is_bounded(trigger: Mapping[str, object] | None) -> bool:
-    """Return whether a query ends with what is available now."""
+    """Return whether a trigger ends the query with the available input."""
     return bool(trigger) and not {"availableNow", "once"}.isdisjoint(trigger or ())
 
 
 class LoopThread:
-    """A thread of ours that calls for epochs, until no more are to come; then the query ends."""
+    """Thread that runs a loop of epochs, and ends the query when the loop ends."""
 
     def __init__(
         self,
@@ -112,11 +113,11 @@ class LoopThread:
 
     @property
     def is_mine(self) -> bool:
-        """True if it is this thread that asks."""
+        """True if the calling thread is this one."""
         return threading.current_thread() is self._thread
 
     def _work(self) -> None:
-        """Run the loop, close its sources, end the query; the body of the thread."""
+        """Body of the thread: run the loop, close its sources, end the query."""
         try:
             self._run.use_this_thread()
             self._loop()
@@ -135,7 +136,7 @@ _LISTENERS_S = 5.0
 
 
 class Ending:
-    """Ends a query once, whoever asks and however often."""
+    """Ends a query exactly once, however often and from whatever thread it is called."""
 
     def __init__(
         self,
@@ -161,15 +162,15 @@ class Ending:
         return self._finished
 
     def stop(self) -> None:
-        """End the query after the epoch that runs now, or in the middle of a long one.
+        """End the query after the current epoch, which is aborted if it takes long.
 
         Raises `StopTimeoutError` if something in the epoch neither ends nor can be interrupted,
         `EndingError` if the query has stopped and a part of it could not be stopped or closed.
         """
         if not self.finish(_GRACE_S + _DRIVER_S):
             raise StopTimeoutError(
-                "The query was told to stop, but an epoch is still being carried out after "
-                f"{_GRACE_S + _DRIVER_S:.0f} s.",
+                "The query was told to stop, but an epoch is still being carried out or delivered "
+                f"after {_GRACE_S + _DRIVER_S:.0f} s.",
                 remedy="No further epoch begins, and the query stops once this one is over; a "
                 "sink that waits for this call would wait for ever.",
             )
@@ -183,9 +184,10 @@ class Ending:
             )
 
     def finish(self, timeout_s: float | None = None) -> bool:
-        """End the query, and wait until everything is closed; return whether it is.
+        """End the query, and wait until it is closed; return ``False`` after the time-out.
 
-        An epoch's own thread, or a listener, does not wait: it will be closed without them.
+        The thread of an epoch or of its delivery, or a listener, does not wait: it will be closed
+        without them.
         """
         self._gate.close()
         with self._beginning:

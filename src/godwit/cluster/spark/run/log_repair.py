@@ -51,10 +51,9 @@ _CRC_HEAD = b"crc\0"
 def plan_log_repair(
     storage: CheckpointStorage, records: Sequence[CommitRecord]
 ) -> tuple[RepairStep, ...]:
-    """Find what in Spark's log disagrees with the committed records, and what would mend it.
+    """Compare Spark's log with the committed records; return the steps of a repair.
 
-    storage: The checkpoint.
-    records: Its committed records that are still there, in order of epochs.
+    storage: The checkpoint. records: Its retained commit records, in order of epochs.
     """
     batches = [batch for record in records if (batch := record.last_batch) is not None]
     if any(not batch.of_spark for batch in batches):
@@ -116,7 +115,7 @@ class _LogPlan:
         return tuple(self.steps)
 
     def _lacks(self, path: str) -> bool:
-        """Return whether a file is torn, or one of the sources' that it counts on is missing."""
+        """Return whether an entry is incomplete, or a source's entry that it needs is missing."""
         current = self._read(path)
         if current is None or not path.startswith(f"{SPARK}/offsets/"):
             return current is None
@@ -125,11 +124,11 @@ class _LogPlan:
 
     @property
     def interval(self) -> int:
-        """Number of entries of a source's log that Spark merges, as far as is known."""
+        """Interval at which Spark compacts a source's log, as far as is known."""
         return DEFAULT_INTERVAL if self.layout is None else self.layout.interval
 
     def _take_back(self, planned: Sequence[str], listed: Mapping[str, int]) -> None:
-        """Forget what was planned above the last committed micro-batch."""
+        """Plan to set aside entries after the last committed micro-batch."""
         problem = (
             "It stands above the last committed micro-batch, and something of Spark's log up to "
             "there or above it was lost: its rows are planned anew."
@@ -193,7 +192,7 @@ class _LogPlan:
         return counted
 
     def _check_history(self, directory: str, last: int) -> None:
-        """Check what Spark reads at a start of entries that earlier epochs count on."""
+        """Check entries of earlier epochs that Spark reads at a start."""
         names = {path.rpartition("/")[2]: path for path in self._numbered(directory).values()}
         known = {step.path for step in self.steps}
         for name in files_read(names, last, self.interval):
@@ -215,14 +214,14 @@ class _LogPlan:
             self._put_back(path, None, b"\n".join([b"v1", *lines]))
 
     def _lines_of(self, directory: str, entry: int) -> list[bytes] | None:
-        """Lines of one entry of a source's log, as far as a record carries them."""
+        """Return the lines of one entry of a source's log, if a record has them."""
         name = f"{directory}/{entry}"
         contents = (_sources(batch).get(name) for batch in self.batches.values())
         content = next((content for content in contents if content is not None), None)
         return None if content is None else content.splitlines()[1:]
 
     def _check_source(self, name: str, lines: list[bytes]) -> None:
-        """Check one entry of a source's log; its file may sum up earlier entries."""
+        """Check one entry of a source's log, whose file may be a compaction."""
         directory, _, number = name.rpartition("/")
         entry = int(number)
         log = self._numbered(directory)
@@ -249,7 +248,7 @@ class _LogPlan:
         self._put_back(path, current, b"\n".join([b"v1", *whole]))
 
     def _before(self, directory: str, entry: int) -> list[bytes] | None:
-        """Lines of all entries before one, from the last file that sums them up."""
+        """Return the lines of all entries before one, from the last compaction on."""
         log = self._numbered(directory)
         merged = [n for n, path in log.items() if path.endswith(".compact") and n < entry]
         lines: list[bytes] = []
@@ -262,7 +261,7 @@ class _LogPlan:
         return lines
 
     def _sources_above(self) -> dict[str, int]:
-        """Path of entries that no committed micro-batch counts on → the last one that one does."""
+        """Return path of an entry that no commit needs → number of the log's last needed one."""
         return {
             path: last
             for directory, last in self._counted().items()
@@ -271,7 +270,7 @@ class _LogPlan:
         }
 
     def _numbered(self, directory: str) -> dict[int, str]:
-        """Paths of the entries of one of Spark's logs, by their number."""
+        """Return number → path of the entries of one of Spark's logs."""
         return entries_in(self.storage, directory)
 
     def _read(self, path: str) -> bytes | None:
@@ -285,7 +284,7 @@ class _LogPlan:
         return data
 
     def _matches_checksum(self, path: str, data: bytes) -> bool:
-        """Return whether Hadoop would read a file that has a checksum beside it."""
+        """Return whether a file matches its Hadoop checksum file, if there is one."""
         directory, _, name = path.rpartition("/")
         try:
             beside = self.storage.read(f"{directory}/.{name}.crc").to_pybytes()
@@ -339,7 +338,7 @@ def _json(line: bytes) -> Any:
 
 
 def _sources(batch: BatchRef) -> dict[str, bytes]:
-    """Entries of sources' logs, as far as they are known to be of the source that they name."""
+    """Return path → contents of sources' log entries that a batch's record has."""
     if batch.lines or len(offsets_in(batch.offsets)) == 1:
         return batch.sources
     # Formerly the number of a line was taken for that of a source, which holds of the first.

@@ -54,11 +54,11 @@ class MicroBatchLooks:
         self._last: tuple[int, int] | None = None  # its number, and when Spark looked for it
 
     def committed(self, rows: int) -> None:
-        """Record that the last micro-batch looked at is committed, and its number of rows."""
+        """Record the commit of the last micro-batch, and its number of rows."""
         self._committed_us, self._rows = self._now_us(), rows
 
     def look(self, batch: BatchRef, query: StreamingQuery | None) -> SourceLook:
-        """Arrival times of a micro-batch's rows, as far as Spark and its sources know them."""
+        """Return the arrival times of a micro-batch's rows, as far as they are known."""
         at_us, arrived_us = self._now_us(), {}
         with suppress(ValueError, KeyError, TypeError, IndexError):  # in a form of another version
             at_us = 1000 * int(json.loads(batch.offsets.splitlines()[1])["batchTimestampMs"])
@@ -88,9 +88,9 @@ class MicroBatchLooks:
     def _held_back(
         self, query: StreamingQuery, number: int, at_us: int
     ) -> dict[str, list[tuple[int, float]]]:
-        """Source → rows that it had for the last micro-batch and held back, and when.
+        """Return source → its backlog at the last micro-batch, and the time of that.
 
-        In rows after the maps, as far as the last micro-batch tells how many offsets make one.
+        In rows after maps, by the ratio of offsets to rows in the last micro-batch.
         """
         progress = query.lastProgress
         if progress is None or progress["batchId"] != number:

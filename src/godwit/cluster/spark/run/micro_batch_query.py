@@ -25,6 +25,7 @@ import msgspec
 
 from godwit.checkpoint.spark_log import update_layout
 from godwit.cluster.spark.observe.progress import rows_held_back, sources_of, with_sources
+from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_looks import MicroBatchLooks
 from godwit.cluster.spark.run.micro_batches import MicroBatches, give_id, remove_leftovers
@@ -34,7 +35,7 @@ from godwit.cluster.spark.stages.stages import EpochRows
 from godwit.engine.cluster import SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -46,12 +47,14 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.engine.cluster import SourceLook
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
 
 
-class MicroBatchRows:
-    """Rows of Spark's micro-batches, and the log that says which they are (`BatchRows`)."""
+class MicroBatchRows(BatchRows):
+    """Rows of Spark's micro-batches, and the log that says which they are."""
+
+    has_log = True
 
     def __init__(
         self,
@@ -68,8 +71,7 @@ class MicroBatchRows:
         schema = arrow_schema(rows)
         self._rows = SourceRows(schema)
         feeds = tuple(replace(feed, maps=()) for feed in feeds_of(recovery.flow))
-        self.stage = FrameStage(feeds=feeds, schema=schema)
-        self.has_log = True
+        self.stage: FrameStage = FrameStage(feeds=feeds, schema=schema)
 
     @property
     def latest(self) -> Any:
@@ -77,7 +79,7 @@ class MicroBatchRows:
         return self._rows.latest
 
     def open(self) -> None:
-        """Check Spark's offset log against the checkpoint, and lay it out as this plan needs it."""
+        """Check Spark's offset log against the checkpoint, and reorder it for this plan."""
         log = self._log
         self._batches.check_last(None if log.latest is None else log.latest.last_batch)
         update_layout(log.storage, self._offsets, committed=log.latest is not None)
@@ -94,7 +96,7 @@ class MicroBatchRows:
         return SourceBatch(ref=ref, rows=rows, look=self.look(ref, rows.sparkSession))
 
     def look(self, ref: BatchRef, spark: SparkSession) -> SourceLook:
-        """Arrival times of a micro-batch's rows, as far as known; call it on Spark's thread."""
+        """Return the known arrival times of a micro-batch's rows; call it on Spark's thread."""
         return self._looks.look(ref, query_of(spark))
 
     def identify(self, number: int, last: BatchRef | None) -> BatchRef | None:
@@ -111,15 +113,9 @@ class MicroBatchRows:
     def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Read a micro-batch's rows: few to the driver, many as an RDD of the JVM."""
         del instruction
-        return self.read_rows(batch.rows, batch.ref.number)
-
-    def read_rows(self, rows: DataFrame, number: int) -> EpochRows:
-        """Read the rows of a micro-batch: few of them to the driver, else as an RDD of the JVM."""
-        read = self._rows.read(rows, number)
+        assert batch.rows is not None, "Spark calls for epochs with rows of DataFrames"
+        read = self._rows.read(batch.rows, batch.ref.number)
         return EpochRows(here=read) if isinstance(read, list) else EpochRows(rdd=read)
-
-    def check(self, batch: SourceBatch[DataFrame], reports: Sequence[LaneReport]) -> None:
-        """Do nothing: Spark reads the same rows for the same micro-batch, by its own log."""
 
     def secure(self, ref: BatchRef) -> None:
         """Force Spark's own log entries of a micro-batch to the disk."""
@@ -130,12 +126,9 @@ class MicroBatchRows:
         return rows
 
     def expect(self, rows: int) -> None:
-        """Expect about `rows` rows in the next micro-batch, as there were in this committed one."""
+        """Set the expected rows of the next micro-batch to those of this committed one."""
         self._rows.expect(rows)
         self._looks.committed(rows)
-
-    def close(self) -> None:
-        """Do nothing: Spark's query that reads the rows is stopped at the end of ours."""
 
 
 class MicroBatchQuery:
@@ -205,7 +198,7 @@ class MicroBatchQuery:
         return self._quiet.join(_left(began, timeout_s))
 
     def process_all_available(self) -> None:
-        """Wait until all rows that are there now are processed, or the query has failed."""
+        """Wait until all available rows are processed, or the query has failed."""
         if is_bounded(self._trigger):  # Spark's own would hide whether the input has ended
             self.spark_query.awaitTermination()
         else:
@@ -230,7 +223,7 @@ class MicroBatchQuery:
 
 
 def query_of(spark: SparkSession) -> StreamingQuery | None:
-    """Return the streaming query whose micro-batch this thread runs, if it can be told."""
+    """Return the streaming query whose micro-batch this thread runs; ``None`` if unknown."""
     try:
         query_id = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         return spark.streams.get(query_id) if query_id else None
@@ -239,7 +232,7 @@ def query_of(spark: SparkSession) -> StreamingQuery | None:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Return whether the streaming query whose micro-batch this thread runs was told to stop."""
+    """Return whether the query whose micro-batch this thread runs is being stopped."""
     query = query_of(spark)
     try:
         return query is not None and not query.isActive
@@ -248,7 +241,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 
 def _left(began_s: float, timeout_s: float | None) -> float | None:
-    """Seconds left of a time-out; ``None`` without one."""
+    """Return the seconds left of a time-out; ``None`` without one."""
     return None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
 
 
@@ -271,7 +264,7 @@ class SparkStream:
 
     @property
     def is_active(self) -> bool:
-        """True while micro-batches may still be offered."""
+        """True while Spark's query is active."""
         return self._query.isActive
 
     @property
@@ -298,7 +291,7 @@ class SparkStream:
             return False
 
     def is_stopped(self) -> bool:
-        """Return whether the query was stopped, and did not end by itself."""
+        """Return whether Spark's query was stopped from outside."""
         return not self.is_active and not self.input_has_ended()
 
     def is_quiet(self) -> bool:
@@ -328,12 +321,12 @@ class QuietEpochs:
         self._thread.start()
 
     def wait_until_nothing_waits(self) -> None:
-        """Return once nothing is to be done without rows, or the query has failed or is to stop."""
+        """Wait until no epoch without input is due, or the query fails or stops."""
         while self._can_run() and self._is_busy():
             time.sleep(_LOOK_S)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until the query has ended altogether; says whether it has."""
+        """Wait until the query has ended; return whether it has."""
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -347,7 +340,7 @@ class QuietEpochs:
         return self._gate.failure is None and not self._gate.closed and self._thread.is_alive()
 
     def _work(self) -> None:
-        """Run epochs without input while they are due; the body of a thread."""
+        """Body of the thread: run epochs without input while they are due."""
         try:
             self._run.use_this_thread()
             self._watch()
@@ -356,7 +349,7 @@ class QuietEpochs:
         self._ending.finish()
 
     def _watch(self) -> None:
-        """Run epochs without input when they are due and Spark is quiet, until the query ends."""
+        """Run due epochs without input while Spark has no micro-batch, until the query ends."""
         quiet = 0
         while self._goes_on():
             due = self._run.due
@@ -373,7 +366,7 @@ class QuietEpochs:
                 self._gate.wait_for_close(_LOOK_S)
 
     def _goes_on(self) -> bool:
-        """Return whether to go on: neither closed nor failed, and Spark's query or work is left."""
+        """Return whether to go on: not closed or failed, and Spark's query or work remains."""
         if self._gate.closed or self._gate.failure is not None:
             return False
         if time.monotonic() - self._looked_s < _LOOK_AT_SPARK_S:
@@ -388,7 +381,7 @@ class QuietEpochs:
         return self._run.pending
 
     def _tick(self) -> None:
-        """Tell the migration protocol that time has passed, so that it retries what fell silent."""
+        """Advance the migration protocol's clock, so that it retries orders without an answer."""
         if time.monotonic() - self._ticked_s >= _TICK_S:
             self._ticked_s = time.monotonic()
             self._run.let_time_pass()

@@ -80,7 +80,7 @@ class MicroBatches:
         return None
 
     def check_last(self, last: BatchRef | None) -> None:
-        """Refuse a checkpoint whose last rows did not come from Spark.
+        """Refuse a checkpoint whose last batch is not from Spark.
 
         Raises `CheckpointMismatchError` if `godwit.testing` committed the last micro-batch.
         """
@@ -168,7 +168,7 @@ class MicroBatches:
         return dict(zip(self._lines, offsets_in(entry), strict=True))
 
     def _is_former(self, last: BatchRef) -> bool:
-        """Return whether a record's digest is of lines, as formerly, some of which are alike."""
+        """Return whether a record's digest is of the former form, over lines."""
         return not last.lines and len(self._lines) > len(set(self._lines))
 
     def _is_same(self, last: BatchRef) -> bool:
@@ -177,7 +177,7 @@ class MicroBatches:
         return entry is not None and set(offsets_in(entry)) == set(offsets_in(last.offsets))
 
     def _files(self, source: int, entry: int) -> Iterator[bytes]:
-        """Lines of one entry of a file source's log, which may have been merged with others."""
+        """Yield the lines of one entry of a file source's log, also from a compaction."""
         for name in (f"{entry}{merged}" for merged in _NAMES):
             data = read_entry(self._storage, f"sources/{source}/{name}")
             for line in (data or b"").splitlines()[1:]:
@@ -216,7 +216,7 @@ _LEFT_OVER = re.compile(r"\.{1,2}\d+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\
 
 @contextmanager
 def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
-    """Let queries started inside write their logs by Hadoop's FileSystem on a local disk.
+    """Context in which started queries write logs on a local disk without starting processes.
 
     What the user has set stays.
     """
@@ -231,14 +231,14 @@ def quick_local_logs(spark: SparkSession, uri: str) -> Iterator[None]:
 
 
 def give_id(storage: CheckpointStorage, query_id: str) -> None:
-    """Give Spark's query the id of the checkpoint, if it has none yet."""
+    """Write the checkpoint's query id for Spark, unless Spark has one."""
     path = "spark/metadata"
     if query_id and all(entry.path != path for entry in storage.list("spark")):
         storage.write_atomic(path, json.dumps({"id": str(uuid.UUID(query_id))}).encode())
 
 
 def remove_leftovers(storage: CheckpointStorage) -> None:
-    """Remove what a process that died while it wrote an entry of Spark's log has left beside it.
+    """Remove temporary files that a crash left in the directories of Spark's log.
 
     Spark does not begin its first micro-batch in a directory that has any file in it.
     """

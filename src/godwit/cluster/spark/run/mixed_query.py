@@ -106,9 +106,15 @@ class MixedQuery:
             self._over.wait(_LOOK_S)
 
     def stop(self) -> None:
-        """Stop Spark's query and the loop of own sources, and wait for the epoch that runs."""
+        """Stop Spark's query, and wait until the loop that reads Godwit's own sources has ended.
+
+        The loop's own thread does not wait. Raises `StopTimeoutError` if the loop goes on.
+        """
         self.spark_query.stop()
-        if self._thread.is_mine or self._over.wait(2 * _STOP_S):
+        if self._thread.is_mine:
+            return
+        self._gate.wait_until_idle()
+        if self._over.wait(2 * _STOP_S):
             return
         raise StopTimeoutError(
             "The thread that reads Godwit's own sources has not ended.",
@@ -145,7 +151,7 @@ class MixedQuery:
     # -- the thread -------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Close the own sources; report it if one does not answer in time."""
+        """Close Godwit's own sources; report one that does not answer within 10 s."""
         if not self._epochs.thread.end(self._epochs.positions.close, _STOP_S):
             self._run.conducting.background_failed(
                 "closing the sources", f"a source has not answered for {_STOP_S:.0f} s"
@@ -165,7 +171,7 @@ class MixedQuery:
             self._quiet = self._quiet + 1 if self._stream_ended or self._stream.is_quiet() else 0
             if self._quiet >= _QUIET_LOOKS and (self._read() or self._without_rows()):
                 continue
-            if self._stream_ended and self._own_ended:
+            if self._stream_ended and self._own_ended and self._quiet >= _QUIET_LOOKS:
                 if not self._input_ended:
                     self._input_ended = True
                     self._run.end_input()
@@ -185,14 +191,14 @@ class MixedQuery:
         return False
 
     def _read(self) -> bool:
-        """Run an epoch of own rows if trigger and sources allow one; return whether it ran."""
+        """Run an epoch over own sources if due and they have rows; return whether it ran."""
         # With a trigger of one epoch, the rows of a micro-batch are to be in it too.
         waits = self._once and not self._stream_ended
         if self._own_ended or waits or self._pace.left_s > 0:
-            return False
+            return self._go_round(due=False)
         if self._once and self._epochs.read_own:
             self._own_ended = True
-            return False
+            return self._go_round(due=False)
         began_s = time.monotonic()
         self._has_own = self._epochs.has_own()
         self._pace.looked(began_s, has_rows=self._has_own)
@@ -203,9 +209,20 @@ class MixedQuery:
             self._epochs.with_own(self._is_stopped)
         return True
 
+    def _go_round(self, *, due: bool) -> bool:
+        """Run an epoch over rows waiting in loops, if any; return whether it ran."""
+        with suppress(GateClosedError):
+            return self._epochs.go_round(self._is_stopped, due=due)
+        return False
+
     def _without_rows(self) -> bool:
-        """Run an epoch without input if one is due, else pass time; return whether it ran."""
+        """Run an epoch without source rows if one is due; return whether it ran.
+
+        It reads rows waiting in loops, even if these pause.
+        """
         if self._run.due:
+            if self._go_round(due=True):
+                return True
             with suppress(GateClosedError):
                 self._run.without_input(self._is_stopped)
             return True
@@ -215,15 +232,15 @@ class MixedQuery:
         return False
 
     def _is_stopped(self) -> bool:
-        """Return whether Spark's query was stopped by others, and did not end by itself."""
+        """Return whether Spark's query was stopped from outside."""
         return not self._stream_ended and self._stream.is_stopped()
 
     def _pause_s(self) -> float:
-        """Seconds until something is to be looked at again."""
+        """Return the seconds until the next check."""
         return _LOOK_S if self._own_ended else min(max(self._pace.left_s, 0.001), _LOOK_S)
 
     def _insist_on_lease(self) -> None:
-        """Raise if another query has taken the checkpoint's lease; asked now and then."""
+        """Raise if another query has taken the lease; checked every half second."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._run.insist_on_lease()

@@ -19,24 +19,23 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import msgspec
 
+from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import is_bounded
 from godwit.cluster.spark.run.micro_batch_query import MicroBatchRows
 from godwit.cluster.spark.run.source_figures import SourceProgress
-from godwit.cluster.spark.run.source_loop import OwnRows, num_tasks
+from godwit.cluster.spark.run.source_loop import OwnRows, feedback_paused, num_tasks
 from godwit.cluster.spark.run.threads import DaemonPool, GateClosedError
 from godwit.cluster.spark.stages.mixed_rows import MixedStage
 from godwit.cluster.spark.stages.split_rows import planned_tasks
-from godwit.engine.cluster import SourceBatch
-from godwit.engine.lane.source_side import insist_on_same_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -46,10 +45,9 @@ if TYPE_CHECKING:
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.run.threads import EpochGate
     from godwit.cluster.spark.stages.stages import EpochRows
-    from godwit.engine.cluster import SourceLook
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.cluster import SourceBatch, SourceLook
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
-    from godwit.engine.source_positions import PlannedRows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,16 +56,10 @@ _LOOK_S: Final = 0.05
 _KEPT: Final = 1000  # epochs that are known, as many as `SparkRun.progress` has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedBatch:
-    """Source rows of one epoch."""
+class MixedRows(BatchRows):
+    """Rows of micro-batches and of own sources."""
 
-    frames: DataFrame | None  # rows of a micro-batch; None: the epoch has none
-    planned: PlannedRows  # rows of own sources, perhaps none
-
-
-class MixedRows:
-    """Rows of micro-batches and of own sources (`BatchRows`)."""
+    has_log = True
 
     def __init__(
         self,
@@ -81,35 +73,30 @@ class MixedRows:
         self.frames = MicroBatchRows(recovery, log, rows=rows, offsets=offsets, trigger=trigger)
         self.own = OwnRows(recovery, log)
         self.stage = MixedStage(frames=self.frames.stage, splits=self.own.stage)
-        self.has_log = True
         # With a trigger of one epoch, that epoch reads all there is: nothing is to be held back.
         self._ends = is_bounded(trigger) and "once" not in (trigger or {})
-        self._now: MixedBatch | None = None  # that was read last
+        self._now: SourceBatch[DataFrame] | None = None  # that was read last
         self._secured = -1  # micro-batch whose entries of Spark's log are durable
 
     @property
     def latest(self) -> Any:
-        """RDD of the JVM that was last read; new executors rehearse with it."""
+        """JVM RDD of the last micro-batch, which new executors read for their rehearsal."""
         return self.frames.latest
 
     def open(self) -> None:
-        """Open both kinds of sources; a bounded query ends with what own sources have now."""
+        """Open both kinds of sources; a bounded query fixes the end of own sources now."""
         self.frames.open()
         self.own.open()
         if self._ends:
             self.own.positions.end_with_what_is_there()
 
-    def read(self, batch: SourceBatch[MixedBatch], instruction: EpochInstruction) -> EpochRows:
-        """Read a batch: the micro-batch's rows, if there is one, and the splits of own sources."""
-        self._now = rows = batch.rows
-        own = planned_tasks(rows.planned, len(instruction.places))
-        if rows.frames is None:
+    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
+        """Read a batch: rows of the micro-batch, if any, and splits of own sources."""
+        self._now = batch
+        own = planned_tasks(batch, len(instruction.places))
+        if batch.rows is None:
             return own
-        return self.frames.read_rows(rows.frames, batch.ref.number).with_others(own)
-
-    def check(self, batch: SourceBatch[MixedBatch], reports: Sequence[LaneReport]) -> None:
-        """Refuse lanes whose reports differ on the rows of a split, which tasks may read twice."""
-        insist_on_same_rows(reports, batch.rows.planned.splits)
+        return self.frames.read(batch, instruction).with_others(own)
 
     def secure(self, ref: BatchRef) -> None:
         """Force Spark's own log entries to the disk, once for each micro-batch."""
@@ -118,11 +105,11 @@ class MixedRows:
             self._secured = ref.number
 
     def of_frames(self, rows: int) -> int | None:
-        """Count the last batch's rows that came by a micro-batch; ``None`` if it had none."""
+        """Return the number of the last batch's rows from a micro-batch; ``None`` without one."""
         batch = self._now
-        if batch is None or batch.frames is None:
+        if batch is None or batch.rows is None:
             return None
-        return max(0, rows - (batch.planned.rows or 0))
+        return max(0, rows - (batch.split_rows or 0))
 
     def expect(self, rows: int) -> None:
         """Expect about `rows` rows in the next micro-batch; splits count their own."""
@@ -140,7 +127,7 @@ class SourceThread:
         self._gate, self._pool = gate, DaemonPool(1, "godwit-sources")
 
     def ask(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function there and return what it returns, or raise what it raises.
+        """Call a function on the thread; return its result or raise its error.
 
         Raises `GateClosedError` if the query is to stop meanwhile.
         """
@@ -156,7 +143,7 @@ class SourceThread:
         self._pool.submit(function, *args, **kwargs)
 
     def end(self, function: Callable[[], object], timeout_s: float) -> bool:
-        """Call a last function there; say whether it has ended in time."""
+        """Call a last function on the thread; return whether it ended within the time-out."""
         future = self._pool.submit(function)
         self._pool.close(cancel=False)
         return bool(wait([future], timeout_s).done)
@@ -178,16 +165,17 @@ class MixedEpochs:
         self.thread = SourceThread(run.gate)
         self.figures = SourceProgress(self.positions)
         # the last epoch that was offered, until own sources are told that it is committed
-        self._offered: tuple[int, SourceBatch[MixedBatch]] | None = None
-        self._peeked: tuple[int, PlannedRows] | None = None  # planned after an epoch
+        self._offered: tuple[int, SourceBatch[DataFrame]] | None = None
+        self._peeked: tuple[int, SourceBatch[DataFrame]] | None = None  # planned after an epoch
         self._without_frames: deque[int] = deque(maxlen=_KEPT)
         self.read_own = False  # an epoch of this run has read own sources, or they had nothing
         rows.own.on_failure = run.conducting.background_failed
+        rows.own.on_pause = partial(feedback_paused, run)
 
     def with_frames(
         self, rows: DataFrame, number: int, stopped: Callable[[], bool]
     ) -> dict[str, float]:
-        """Run one epoch of a micro-batch and of what own sources have; return its durations."""
+        """Run an epoch over a micro-batch and own sources; return phase → milliseconds."""
         offer = partial(self._offer_frames, rows, number)
         return self._carried_out(offer, stopped, broken_off=stopped)
 
@@ -202,36 +190,64 @@ class MixedEpochs:
         return planned is not None
 
     def with_own(self, stopped: Callable[[], bool]) -> None:
-        """Run an epoch of what own sources have, unless it has been read meanwhile."""
+        """Run an epoch over own sources, unless an epoch has read their rows meanwhile."""
         self._carried_out(self._offer_own, stopped)
 
     def has_frames(self, epoch: int) -> bool:
         """Return whether an epoch with input had rows of DataFrames, as far as is known."""
         return epoch not in self._without_frames
 
-    def _plan(self) -> PlannedRows | None:
-        """Ask own sources for their next rows, on their thread; ``None`` if there are none."""
+    def _plan(self) -> SourceBatch[DataFrame] | None:
+        """Plan the next batch of own sources, on their thread; ``None`` without rows."""
         return self.thread.ask(self._planned, num_tasks(self._run))
 
-    def _planned(self, parallelism: int) -> PlannedRows | None:
-        """Plan what own sources have after the last commit; on their thread."""
+    def _planned(self, parallelism: int) -> SourceBatch[DataFrame] | None:
+        """Plan the rows of own sources after the last commit; runs on their thread."""
         self._note_commit()
         return self.positions.plan(parallelism, everything=self._once)
 
-    def _standing(self) -> PlannedRows:
-        """Plan to read nothing; on the thread of own sources."""
+    def _standing(self) -> SourceBatch[DataFrame]:
+        """Plan a batch of only rows waiting in loops; runs on the own sources' thread."""
         self._note_commit()
-        return self.positions.standing()
+        return self.positions.standing(num_tasks(self._run))
+
+    def _next_round(self, *, due: bool) -> SourceBatch[DataFrame] | None:
+        """Plan a round of rows waiting in loops; runs on the own sources' thread."""
+        self._note_commit()
+        return self.positions.next_round(num_tasks(self._run), due=due)
+
+    def go_round(self, stopped: Callable[[], bool], *, due: bool) -> bool:
+        """Run an epoch over rows waiting in loops, if any; return whether it ran.
+
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
+        if self.thread.ask(self._next_round, due=due) is None:
+            return False
+        self._carried_out(partial(self._offer_round, due=due), stopped)
+        return True
+
+    def _offer_round(self, last: BatchRef | None, *, due: bool) -> SourceBatch[DataFrame] | None:
+        """Plan an epoch of loops alone; ``None`` if a micro-batch has taken them meanwhile."""
+        planned = self.thread.ask(self._next_round, due=due)
+        return None if planned is None else self._alone(planned, last)
+
+    def _alone(
+        self, planned: SourceBatch[DataFrame], last: BatchRef | None
+    ) -> SourceBatch[DataFrame]:
+        """Make a batch of own rows alone, which repeats the micro-batch of the last record."""
+        ref = planned.ref if last is None or not last.of_spark else last
+        return _batch(ref, None, planned, self._look(planned))
 
     def _note_commit(self) -> None:
         """Report the last epoch offered to own sources, once it is committed."""
         if self._offered is not None and self._run.log.latest_epoch >= self._offered[0]:
-            self.positions.committed(self._offered[1].ref)
+            batch = self._offered[1]
+            self.positions.committed(batch.ref, others=batch.rows is not None)
             self._offered = None
 
     def _offer_frames(
         self, rows: DataFrame, number: int, last: BatchRef | None
-    ) -> SourceBatch[MixedBatch] | None:
+    ) -> SourceBatch[DataFrame] | None:
         """Plan the epoch of a micro-batch; ``None`` if that is committed already."""
         ref = self._rows.frames.identify(number, last)
         if ref is None:
@@ -242,33 +258,30 @@ class MixedEpochs:
         frames, own = self._rows.frames.look(ref, rows.sparkSession), self._look(planned)
         return _batch(ref, rows, planned, own.with_others(frames))
 
-    def _offer_own(self, last: BatchRef | None) -> SourceBatch[MixedBatch] | None:
+    def _offer_own(self, last: BatchRef | None) -> SourceBatch[DataFrame] | None:
         """Plan an epoch of own rows; ``None`` if a micro-batch has taken them meanwhile."""
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] == self._run.log.latest_epoch:
-            planned: PlannedRows | None = peeked[1]
+            planned: SourceBatch[DataFrame] | None = peeked[1]
         else:
             planned = self._plan()
-        if planned is None:
-            return None
-        ref = planned.ref if last is None or not last.of_spark else last
-        return _batch(ref, None, planned, self._look(planned))
+        return None if planned is None else self._alone(planned, last)
 
-    def _look(self, planned: PlannedRows) -> SourceLook:
+    def _look(self, planned: SourceBatch[DataFrame]) -> SourceLook:
         """Arrival times of planned own rows, for the latency of their epoch."""
         return self.figures.look(planned, time.time_ns() // 1000)
 
     def _carried_out(
         self,
-        offer: Callable[[BatchRef | None], SourceBatch[MixedBatch] | None],
+        offer: Callable[[BatchRef | None], SourceBatch[DataFrame] | None],
         stopped: Callable[[], bool],
         **broken_off: Callable[[], bool],
     ) -> dict[str, float]:
         """Run an epoch, and record its figures on the thread of own sources."""
         began_s, run = time.monotonic(), self._run
-        epochs: list[tuple[int, SourceBatch[MixedBatch]]] = []
+        epochs: list[tuple[int, SourceBatch[DataFrame]]] = []
 
-        def offered(last: BatchRef | None) -> SourceBatch[MixedBatch] | None:
+        def offered(last: BatchRef | None) -> SourceBatch[DataFrame] | None:
             batch = offer(last)
             if batch is not None:
                 self._offered = (run.log.latest_epoch + 1, batch)
@@ -278,21 +291,23 @@ class MixedEpochs:
         took_ms = run.with_input(offered, stopped, **broken_off)
         for epoch, batch in epochs:
             self.read_own = True
-            if batch.rows.frames is None:
+            if batch.rows is None:
                 self._without_frames.append(epoch)
-            self.thread.tell(self._note, epoch, batch.rows.planned, began_s, time.monotonic())
+            self.thread.tell(self._note, epoch, batch, began_s, time.monotonic())
         return took_ms
 
-    def _note(self, epoch: int, planned: PlannedRows, began_s: float, ended_s: float) -> None:
+    def _note(
+        self, epoch: int, batch: SourceBatch[DataFrame], began_s: float, ended_s: float
+    ) -> None:
         """Keep figures of an epoch; on the thread of own sources."""
         self._note_commit()
-        self.figures.note(epoch, planned, began_s, ended_s)
+        self.figures.note(epoch, batch, began_s, ended_s)
 
 
 def _batch(
-    ref: BatchRef, frames: DataFrame | None, planned: PlannedRows, look: SourceLook
-) -> SourceBatch[MixedBatch]:
-    """Make the batch of an epoch, whose record says where both kinds of sources stand after it."""
+    ref: BatchRef, frames: DataFrame | None, planned: SourceBatch[DataFrame], look: SourceLook
+) -> SourceBatch[DataFrame]:
+    """Build the batch of an epoch, with the progress of both kinds of sources."""
     after = planned.ref
     ref = msgspec.structs.replace(ref, positions=after.positions, identities=after.identities)
-    return SourceBatch(ref=ref, rows=MixedBatch(frames=frames, planned=planned), look=look)
+    return replace(planned, ref=ref, rows=frames, look=look)

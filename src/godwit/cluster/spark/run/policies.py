@@ -55,7 +55,7 @@ def planned_regrouping(
 
 
 def regrouping_of(plan: RegroupingPlan, bounds: Bounds, reason: str = "") -> Regrouping:
-    """Make of a plan what the conductor is asked for."""
+    """Build the conductor's request from a regrouping plan."""
     return Regrouping(
         id=f"regroup-{uuid.uuid4().hex[:8]}",
         stages=plan.stages,
@@ -80,7 +80,8 @@ class OperatorPolicies:
         conducting: SharedConductor,
         log: CommitLog,
         meters: Mapping[str, PaneMeter],  # operator → the way that its windows go
-        spreading: Mapping[str, SpreadOrders] | None = None,  # join → how its hot keys are spread
+        # operator → how its hot keys are spread
+        spreading: Mapping[str, SpreadOrders] | None = None,
         stated: Iterable[str] = (),  # operators that the options of the start name
         respect_s: float = RESPECT_S,
         past: Iterable[Event] = (),
@@ -153,7 +154,7 @@ class OperatorPolicies:
             self._loop.step(now_s)
 
     def spread_by_hand(self, change: SpreadKeyOver) -> bool:
-        """Change the grid of a join's key by hand; ``False`` if it cannot be changed now."""
+        """Change the grid of a key by hand; ``False`` if it cannot be changed now."""
         with self._lock:
             if not self._spread(change, "asked for", {}):
                 return False
@@ -162,7 +163,7 @@ class OperatorPolicies:
             return True
 
     def _spread(self, change: SpreadKeyOver, reason: str, numbers: Mapping[str, float]) -> bool:
-        """Order other parts for a key of a join, and announce it."""
+        """Order a change of a key's parts, and announce it."""
         orders = self._spreading[change.operator]
         if not orders.order(change.hash, change.key, change.grid):
             return False
@@ -191,7 +192,7 @@ class OperatorPolicies:
         return float(sum(part.state_bytes for part in self._plan.moving))
 
     def act(self, proposal: Proposal) -> bool:
-        """Begin a change, and announce it; false where it cannot be made now."""
+        """Begin a change and announce it; return ``False`` if it is not possible now."""
         change = proposal.change
         if isinstance(change, ChooseWindowState):
             self._meters[change.operator].duplicated = change.duplicated

@@ -11,14 +11,15 @@ import threading
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
 from godwit.adapt.policy import RESPECT_S
+from godwit.adapt.run_record import RunRecord
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
-from godwit.adapt.stream_record import STREAM, StreamRecorder
 from godwit.adapt.windows import ExchangeCosts, SharePanes, SplitOrCombine, splitting_of
 from godwit.checkpoint.collection import collect
 from godwit.checkpoint.journal import JournalWriter, recollect
@@ -40,7 +41,6 @@ from godwit.cluster.spark.run.controller import (
     ControllerThread,
     last_memory,
     past_decisions,
-    topology_of,
 )
 from godwit.cluster.spark.run.policies import OperatorPolicies
 from godwit.cluster.spark.run.source_loop import known_interval_s
@@ -95,7 +95,7 @@ class SparkRun:
     def __init__(
         self,
         epochs: FlowEpochs[Any],
-        cluster: SparkCluster[Any],
+        cluster: SparkCluster,
         conducting: SharedConductor,
         *,
         pool: SparkExecutorPool,
@@ -108,9 +108,11 @@ class SparkRun:
         lease: CheckpointLease,
         spark: SparkSession,
         trigger_s: float = 0.0,  # least time between the beginnings of epochs with input
+        # see `EpochLoop`
+        delivering: Callable[[Callable[[], None]], Callable[[], object]] | None = None,
     ) -> None:
         self.epochs, self.cluster, self.conducting = epochs, cluster, conducting
-        self.loop = EpochLoop(epochs, conducting, self)
+        self.loop = EpochLoop(epochs, conducting, self, beside=delivering)
         self.pool, self.controller, self.policies = pool, controller, policies
         self._note, self._beside = note, beside
         self._closing, self._lease, self._spark, self.gate = closing, lease, spark, gate
@@ -120,8 +122,7 @@ class SparkRun:
         self._collected = epochs.log.latest_epoch, time.monotonic() - _COLLECT_EVERY_S
         self._progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
         self._noting = threading.Lock()
-        self._recorder, self._trigger_s = StreamRecorder(), trigger_s
-        self._topology = self.flow, topology_of(self.flow, trigger_s)
+        self._record = RunRecord(note, trigger_s=trigger_s)
 
     @property
     def run_id(self) -> str:
@@ -135,7 +136,7 @@ class SparkRun:
 
     @property
     def spreading(self) -> Mapping[str, SpreadOrders]:
-        """Join whose hot keys may be spread → how they are."""
+        """Operator whose hot keys may be divided → its orders."""
         return self.epochs.times.spreading
 
     @property
@@ -160,10 +161,12 @@ class SparkRun:
         return self.conducting.view
 
     def close(self) -> list[tuple[str, str]]:
-        """Stop what goes on beside the epochs, and close the sinks; the checkpoint stays claimed.
+        """Stop background work and close the sinks; the lease on the checkpoint is kept.
 
-        Returns what could not be closed, and why.
+        Returns the parts that could not be closed, with their errors.
         """
+        with suppress(Exception):  # the query has failed by it
+            self.loop.finish_delivery()
         return close_all(self._closing)
 
     def release(self) -> None:
@@ -177,7 +180,7 @@ class SparkRun:
     # -- epochs -----------------------------------------------------------------------------------
 
     def input_begun(self, rows: int, held_back: int) -> None:
-        """Let the controller know of an epoch that begins, and of what sources have besides."""
+        """Report the begin of an epoch, and the sources' backlog, to the controller."""
         if self.controller is not None:
             self.controller.begun(rows, held_back)
 
@@ -192,10 +195,9 @@ class SparkRun:
     ) -> dict[str, float]:
         """Run the epoch of a batch of source rows, which may be offered again after a crash.
 
-        `stopped` says whether the query was told to stop by others. Raises if the epoch was not
-        carried out.
+        `stopped`: returns whether Spark's query is being stopped. Raises if the epoch failed.
 
-        Returns phase → milliseconds; empty if it had been carried out before.
+        Returns phase → milliseconds; empty if the batch was committed before.
         """
         with self.gate.epoch(stopped, broken_off=broken_off):
             batch = offered(self.epochs.last_batch)
@@ -208,10 +210,9 @@ class SparkRun:
         return {phase: ms for phase, ms in latest[0]["durationMs"].items() if phase != "epoch"}
 
     def without_input(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Run an epoch without input, unless nothing is due any more.
+        """Run an epoch without input, if one is still due.
 
-        `stopped` is asked while the epoch is held.  Raises `GateClosedError` if the query is to
-        stop.
+        `stopped`: called while the epoch is held. Raises `GateClosedError` if the query stops.
         """
         # An error is one of the epoch: Spark's stop breaks off no job of this thread.
         with self.gate.epoch(stopped):
@@ -225,7 +226,7 @@ class SparkRun:
 
     @property
     def pending(self) -> bool:
-        """True if it has, or will have once nothing stands in its way."""
+        """True if epochs without input are due, or will be once nothing holds them."""
         return self.epochs.is_pending(self.view)
 
     def end_input(self) -> None:
@@ -233,7 +234,7 @@ class SparkRun:
         self.epochs.end_input()
 
     def let_time_pass(self) -> None:
-        """Tell the conductor that time passes without epochs, so that it retries lost messages."""
+        """Advance the conductor's clock without an epoch, so that it retries lost orders."""
         with self.conducting.locked() as conductor:
             conductor.let_time_pass()
 
@@ -264,17 +265,11 @@ class SparkRun:
         )
         if self.controller is not None:
             self.controller.observe(observed, None if of_frames is None else batch, of_frames or 0)
-        if self.flow is not self._topology[0]:
-            self._topology = self.flow, topology_of(self.flow, self._trigger_s)
-            self._recorder.forget()
-        self._recorder.observe(observed, self._topology[1], time.time())
+        self._record.committed(self.flow, observed, time.time())
         self.policies.observe(outcome, self.flow, plans)
         with self.conducting.locked() as conductor:
             load = conductor.recent_load.due_summary()
-        if load is not None:
-            self._note("load", load.to_dict)
-            if (stream := self._recorder.summary(self._topology[1])) is not None:
-                self._note(STREAM, stream.to_dict)
+        self._record.loads(load)
 
     def delivered(
         self, outcome: EpochOutcome, stopwatch: Stopwatch, latencies: Mapping[str, SourceLatency]
@@ -321,7 +316,7 @@ _REMEMBERED = 500
 def open_run(
     flow: CompiledFlow,
     # makes what has the source rows, from what the checkpoint says of them
-    rows_of: Callable[[Recovery, CommitLog], BatchRows[Any]],
+    rows_of: Callable[[Recovery, CommitLog], BatchRows],
     options: Options,  # as the user gave them
     spark: SparkSession,  # the session
     *,
@@ -329,7 +324,7 @@ def open_run(
     dispatcher: EventDispatcher,
     gate: EpochGate,  # says when the query is to stop
 ) -> SparkRun:
-    """Claim the checkpoint, open the sinks, wait for executors, recover what it holds."""
+    """Take the checkpoint's lease, open the sinks, wait for executors, and recover the state."""
     if options.lanes.resident:
         insist_on_spare_slots(spark.sparkContext, options.executors, _spare_slots(options))
         insist_on_plain_network(spark.sparkContext)
@@ -366,8 +361,8 @@ def open_run(
 
 _CLOSED: Final = (
     *("controller", "resident lanes", "garbage collection", "executor pool", "executor watch"),
-    *("background copies", "work beside the epochs", "conductor", "sinks", "source rows"),
-    "program of the executors",
+    *("background copies", "work beside the epochs", "conductor", "deliveries", "sinks"),
+    *("source rows", "program of the executors"),
 )
 """Parts of a run in the order in which they are closed, at its end and after a start that fails."""
 
@@ -380,14 +375,14 @@ def _in_order(
 
 
 def _spare_slots(options: Options) -> int:
-    """Task slots of each executor that no lane that stays may take."""
+    """Return the task slots per executor that resident lanes leave free."""
     return int(options.lanes.resident)
 
 
 def _opened(
     recovery: Recovery,
     log: CommitLog,
-    source: BatchRows[Any],
+    source: BatchRows,
     options: Options,
     spark: SparkSession,
     *,
@@ -425,20 +420,10 @@ def _opened(
         before_return=partial(cluster.end_resident, "executors are given back"),
     )
     closing["executor pool"] = pool.close
-    controller = None
-    if options.control is not None:
-        controller = ControllerThread(
-            options.control,
-            flow,
-            conducting=conducting,
-            pool=pool,
-            state_bytes=started.state_bytes,
-            past=past,
-            memory=last_memory(log.storage),
-            note=dispatcher.note,
-            trigger_s=known_interval_s(options.trigger),
-        )
-        closing["controller"] = controller.close
+    controller = _controller(
+        started, flow, log, options,
+        conducting=conducting, pool=pool, past=past, note=dispatcher.note, closing=closing,
+    )  # fmt: skip
     epochs = FlowEpochs(
         recovery,
         log,
@@ -449,21 +434,15 @@ def _opened(
         close_at_end=options.close_at_end,
         on_regroup=(lambda _: None) if controller is None else controller.regrouped,
     )
-    closing["executor watch"] = ExecutorWatch(
-        cluster,
-        conducting=conducting,
-        lost=cluster.lost,
-        pool=pool,
-        spark=spark,
-        spare_slots=_spare_slots(options),
-    ).close
-    closing["background copies"] = BackgroundCopies(
-        cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
-    ).close
+    _look_after_executors(
+        epochs, cluster,
+        conducting=conducting, pool=pool, options=options, spark=spark, closing=closing,
+    )  # fmt: skip
     return SparkRun(
         epochs,
         cluster,
         conducting,
+        delivering=_delivering(cluster, gate, closing),
         pool=pool,
         controller=controller,
         policies=_policies(options, epochs, conducting, past),
@@ -477,17 +456,83 @@ def _opened(
     )
 
 
+def _controller(
+    started: RunStarted,
+    flow: CompiledFlow,
+    log: CommitLog,
+    options: Options,
+    *,
+    conducting: SharedConductor,
+    pool: SparkExecutorPool,
+    past: list[events.Event],
+    note: Callable[[str, Callable[[], Mapping[str, Any]]], None],
+    closing: dict[str, Callable[[], object]],
+) -> ControllerThread | None:
+    """Start the controller; ``None`` if it is not set."""
+    if options.control is None:
+        return None
+    controller = ControllerThread(
+        options.control,
+        flow,
+        conducting=conducting,
+        pool=pool,
+        state_bytes=started.state_bytes,
+        past=past,
+        memory=last_memory(log.storage),
+        note=note,
+        trigger_s=known_interval_s(options.trigger),
+    )
+    closing["controller"] = controller.close
+    return controller
+
+
+def _look_after_executors(
+    epochs: FlowEpochs[Any],
+    cluster: SparkCluster,
+    *,
+    conducting: SharedConductor,
+    pool: SparkExecutorPool,
+    options: Options,
+    spark: SparkSession,
+    closing: dict[str, Callable[[], object]],
+) -> None:
+    """Start the threads that watch executors and make copies in the background."""
+    closing["executor watch"] = ExecutorWatch(
+        cluster,
+        conducting=conducting,
+        lost=cluster.lost,
+        pool=pool,
+        spark=spark,
+        spare_slots=_spare_slots(options),
+    ).close
+    closing["background copies"] = BackgroundCopies(
+        cluster, conducting=conducting, instructor=epochs.instructor, spark=spark
+    ).close
+
+
+def _delivering(
+    cluster: SparkCluster, gate: EpochGate, closing: dict[str, Callable[[], object]]
+) -> Callable[[Callable[[], None]], Callable[[], object]] | None:
+    """Return a function that starts a concurrent delivery; ``None`` if sinks do not allow it."""
+    # Where a micro-batch's epoch has ended, Spark takes it for delivered.
+    if cluster.source.has_log or not cluster.sinks.deliver_concurrently:
+        return None
+    thread = DaemonPool(1, "godwit-delivery")
+    closing["deliveries"] = thread.close
+    return lambda deliver: thread.submit(gate.delivering(deliver)).result
+
+
 def _open_cluster(
     recovery: Recovery,
     log: CommitLog,
-    source: BatchRows[Any],
+    source: BatchRows,
     options: Options,
     spark: SparkSession,
     *,
     run_id: str,
     gate: EpochGate,
     closing: dict[str, Callable[[], object]],
-) -> SparkCluster[Any]:
+) -> SparkCluster:
     """Open the sinks, ship the program, and wait for executors."""
     flow, context = recovery.flow, spark.sparkContext
     sinks = OpenSinks(
@@ -523,7 +568,7 @@ def _open_cluster(
 
 
 def _resident_lanes(
-    cluster: SparkCluster[Any], conducting: SharedConductor, run_id: str, flow: str
+    cluster: SparkCluster, conducting: SharedConductor, run_id: str, flow: str
 ) -> ResidentLanes:
     """Return lanes that stay between epochs, as tasks of long jobs."""
     return ResidentLanes(
@@ -547,7 +592,7 @@ def _conductor(
     policy: Policy,
     ports: ConductorPorts,
 ) -> Conductor:
-    """Begin the run with a conductor: announce it, and deliver the last epoch once more."""
+    """Create the conductor, announce the run, and deliver the last epoch again."""
     flow, resumed = recovery.flow, log.latest_epoch >= 0
     load = recollect(log.storage, _REMEMBERED, "load", LoadSummary.from_dict)
     conductor = Conductor(
@@ -567,7 +612,7 @@ def _conductor(
 
 
 def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> list[events.Event]:
-    """Return what the controller and policies decided in earlier runs, if there are any now."""
+    """Return decisions of earlier runs from the journal; empty without controller and policies."""
     adapts = (
         options.control
         or options.adaptation.fusion
@@ -580,7 +625,7 @@ def _past_decisions(flow: CompiledFlow, log: CommitLog, options: Options) -> lis
 def _policies(
     options: Options, epochs: FlowEpochs[Any], conducting: SharedConductor, past: list[events.Event]
 ) -> OperatorPolicies:
-    """Policies that look at operators: those that are switched on."""
+    """Return the enabled policies on operators."""
     flow, times = epochs.flow, epochs.times
     splitting = splitting_of(flow, options.adaptation.splitting)
     spreading = spreading_of(flow, options.adaptation.spreading)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from godwit.engine.cluster import SourceLook
 
 if TYPE_CHECKING:
-    from godwit.engine.source_positions import PlannedRows, SourcePositions
+    from godwit.engine.cluster import SourceBatch
+    from godwit.engine.source_positions import SourcePositions
     from godwit.sources.source import Lag
 
 _LAG_SHARE: Final = 20
@@ -18,11 +19,11 @@ _LAG_SHARE: Final = 20
 _LAG_PAUSE_S: Final = 0.05
 _KEPT: Final = 1000
 """Epochs whose figures of sources are kept, as many as `SparkRun.progress` has."""
-_TOLD: Final = ("description", "inputRowsPerSecond", "processedRowsPerSecond")
+_TOLD: Final = ("name", "description", "inputRowsPerSecond", "processedRowsPerSecond")
 
 
 def now_us() -> int:
-    """Return Unix time in microseconds, by which arrivals are told."""
+    """Return the Unix time in microseconds, the clock of arrivals."""
     return time.time_ns() // 1000
 
 
@@ -44,16 +45,16 @@ class SourceProgress:
         self._kept: deque[tuple[int, list[dict[str, Any]], float]] = deque(maxlen=_KEPT)
         self._noted_s = self._lag_s = time.monotonic()
 
-    def note(self, number: int, rows: PlannedRows, began_s: float, ended_s: float) -> None:
+    def note(self, number: int, batch: SourceBatch[Any], began_s: float, ended_s: float) -> None:
         """Keep figures of the sources of an epoch, under a number of the caller's."""
         since_s, self._noted_s = max(ended_s - self._noted_s, 1e-9), ended_s
         self._lags_us = None
         self.measure_lag()
-        before = self._positions.described(rows.begins)
-        after = self._positions.described(rows.ref.positions)
+        before = self._positions.described(batch.begins)
+        after = self._positions.described(batch.ref.positions)
         figures: list[dict[str, Any]] = []
         for name, source in self._positions.sources.items():
-            count = rows.rows_of(name)
+            count = batch.rows_of(name)
             figures.append(
                 {
                     "name": name,
@@ -72,7 +73,7 @@ class SourceProgress:
             self._kept.append((number, figures, (ended_s - began_s) * 1e3))
 
     def measure_lag(self) -> None:
-        """Ask the sources how far behind the query is, unless that was done of late."""
+        """Measure the sources' lag, unless it was measured recently."""
         now_s = time.monotonic()
         if now_s < self._lag_s:
             return
@@ -81,12 +82,12 @@ class SourceProgress:
         ended_s = time.monotonic()
         self._lag_s = ended_s + max(_LAG_SHARE * (ended_s - now_s), _LAG_PAUSE_S)
 
-    def held_back_beside(self, planned: PlannedRows) -> int | None:
-        """Count the rows that sources have beside those of a batch; ``None`` if that is not known.
+    def held_back_beside(self, planned: SourceBatch[Any]) -> int | None:
+        """Return the sources' backlog in rows, without those of a batch; ``None`` if unknown.
 
-        It is known where their lag was measured since the last epoch.
+        It is known if the lag was measured since the last epoch.
         """
-        had, rows = self.rows_held_back(), planned.rows
+        had, rows = self.rows_held_back(), planned.split_rows
         if self._lags_us is None or had is None or rows is None:
             return None
         return max(had - rows, 0)
@@ -95,8 +96,8 @@ class SourceProgress:
         """Record that the sources have no rows now."""
         self._nothing_us = now_us()
 
-    def look(self, planned: PlannedRows, asked_us: int) -> SourceLook:
-        """Arrival times of a batch's rows, from when its sources were asked before."""
+    def look(self, planned: SourceBatch[Any], asked_us: int) -> SourceLook:
+        """Return the arrival times of a batch's rows, by the times at which sources were polled."""
         at_us, names = self._lags_us, self._positions.sources
         return SourceLook(
             at_us=asked_us,
@@ -130,7 +131,7 @@ class SourceProgress:
         ]
 
     def rows_held_back(self) -> int | None:
-        """Count the rows that sources have and no epoch has read; ``None`` if none tells."""
+        """Return the sources' backlog in rows; ``None`` if no source reports it."""
         known = [lag.rows for lag in self._lags.values() if lag.rows is not None]
         return sum(known) if known else None
 

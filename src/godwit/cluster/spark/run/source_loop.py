@@ -19,31 +19,35 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
+from godwit.cluster.spark.run.cluster import BatchRows
 from godwit.cluster.spark.run.lifecycle import LoopThread, is_bounded
 from godwit.cluster.spark.run.source_figures import SourceProgress, now_us
 from godwit.cluster.spark.run.threads import close_all
 from godwit.cluster.spark.stages import pickling
 from godwit.cluster.spark.stages.split_rows import SplitStage, planned_tasks
-from godwit.engine.cluster import SourceBatch
-from godwit.engine.lane.source_side import SourceSide, insist_on_same_rows
+from godwit.engine.lane.source_side import SourceSide
 from godwit.engine.row_limit import RowLimit
 from godwit.engine.source_positions import SourcePositions
+from godwit.model import events
 from godwit.model.durations import read_duration
 from godwit.model.errors import InvalidFlowError, StopTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame
 
     from godwit.checkpoint.commit_log import CommitLog
-    from godwit.checkpoint.records import BatchRef
     from godwit.cluster.spark.run.run import SparkRun
     from godwit.cluster.spark.stages.stages import EpochRows
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.cluster import SourceBatch
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.recovery import Recovery
-    from godwit.engine.source_positions import PlannedRows
 
 _LOOK_S: Final = 0.05
 """Nobody who asks or stops the loop waits for much longer than this, but for an epoch under way."""
@@ -63,9 +67,9 @@ _STOP_S: Final = 10.0
 
 
 def interval_s(trigger: Mapping[str, object] | None) -> float:
-    """Return how far apart epochs with input begin: 0 where they follow each other at once.
+    """Return the trigger's interval in seconds; 0 without one.
 
-    Raises `InvalidFlowError` if the interval of a trigger is none.
+    Raises `InvalidFlowError` if a trigger's interval is no length of time.
     """
     text = (trigger or {}).get("processingTime")
     if text is None:
@@ -90,11 +94,8 @@ _MAX_TOLD: Final = 100
 _logger = logging.getLogger("godwit")
 
 
-class OwnRows:
-    """Rows of Godwit's own sources, and their positions (`BatchRows`)."""
-
-    latest: Any = None  # no RDD of the JVM holds them
-    has_log = False
+class OwnRows(BatchRows):
+    """Rows of Godwit's own sources, and their positions; the commit record is the only log."""
 
     # takes what failed, and the error, where the query goes on all the same; the log, until
     # somebody who has events puts something else in its place
@@ -102,15 +103,27 @@ class OwnRows:
         lambda what, error: _logger.warning("%s failed with %s", what, error)
     )
 
+    # takes the name of a loop that pauses, its rounds, and the rows that wait in it; as above
+    on_pause: Callable[[str, int, int], None] = staticmethod(
+        lambda loop, rounds, rows: _logger.warning(
+            "The loop %s pauses after %d rounds; %d rows wait in it", loop, rounds, rows
+        )
+    )
+
     def __init__(self, recovery: Recovery, log: CommitLog) -> None:
-        del log  # the recovery has the positions
         sources = recovery.flow.own_sources
-        self.positions = SourcePositions(sources, recovery.sources, on_failure=self._failed)
+        self.positions = SourcePositions(
+            sources,
+            recovery.sources,
+            on_failure=self._failed,
+            log=log,
+            on_pause=self._paused,
+        )
         self._told: set[tuple[str, str]] = set()
         # Reading is done by copies that were never opened, here as on executors.
         copies = pickle.loads(pickling.dumps(dict(sources)))  # noqa: S301  our own
         side = SourceSide.of(recovery.flow).of_own_sources()
-        self.stage = SplitStage(side=side, sources=copies)
+        self.stage: SplitStage = SplitStage(side=side, sources=copies)
 
     def _failed(self, what: str, error: str) -> None:
         """Report a source's failure, each one once."""
@@ -118,26 +131,17 @@ class OwnRows:
             self._told.add((what, error))
             self.on_failure(what, error)
 
+    def _paused(self, loop: str, rounds: int, rows: int) -> None:
+        """Report that a loop pauses."""
+        self.on_pause(loop, rounds, rows)
+
     def open(self) -> None:
         """Open the sources at the positions of the last commit record."""
         self.positions.open()
 
-    def read(self, batch: SourceBatch[PlannedRows], instruction: EpochInstruction) -> EpochRows:
+    def read(self, batch: SourceBatch[DataFrame], instruction: EpochInstruction) -> EpochRows:
         """Assign the batch's splits to the driver, or to tasks that read them."""
-        return planned_tasks(batch.rows, len(instruction.places))
-
-    def check(self, batch: SourceBatch[PlannedRows], reports: Sequence[LaneReport]) -> None:
-        """Refuse lanes whose reports differ on the rows of a split, which tasks may read twice."""
-        insist_on_same_rows(reports, batch.rows.splits)
-
-    def secure(self, ref: BatchRef) -> None:
-        """Do nothing: the commit record is the only log of what a batch has."""
-
-    def of_frames(self, rows: int) -> None:
-        """Return ``None``: no row is a micro-batch's."""
-
-    def expect(self, rows: int) -> None:
-        """Do nothing: splits know how many rows they have."""
+        return planned_tasks(batch, len(instruction.places))
 
     def close(self) -> None:
         """Close the sources; may be repeated."""
@@ -154,11 +158,11 @@ class ReadPace:
 
     @property
     def left_s(self) -> float:
-        """Seconds until sources are to be asked again."""
+        """Return the seconds until sources are to be polled again."""
         return max(self._trigger_s, self._look_s) - time.monotonic()
 
     def looked(self, began_s: float, *, has_rows: bool) -> None:
-        """Record that the sources were asked for rows, at `began_s`."""
+        """Record a poll of the sources that began at `began_s`, and whether they had rows."""
         self._look_s = looked_s = time.monotonic()
         if self.interval_s:
             # Epochs begin at multiples, and those that are missed are not made up for.
@@ -171,7 +175,7 @@ class ReadPace:
             self._look_s += min(pause_s, _LONGEST_PAUSE_S)
 
     def pause_s(self, cpu_s: float) -> float:
-        """Seconds to pause after a look at everything that took so much CPU time."""
+        """Return the pause after a check of everything that took `cpu_s` of CPU time."""
         pause_s = min(max(self.left_s, 0.001), _LOOK_S)
         if time.monotonic() - self._rows_s > _RESTS_AFTER_S:
             pause_s = max(pause_s, min(_REST_SHARE * cpu_s, _LONGEST_REST_S))
@@ -201,7 +205,7 @@ class Waiters:
         return bool(self._waiting)
 
     def wait(self, over: threading.Event) -> None:
-        """Wait until the rows that there are now are processed, or everything is over."""
+        """Wait until the available rows are processed, or the query has ended."""
         waiter = _Waiter()
         with self._lock:
             self._waiting.append(waiter)
@@ -210,7 +214,7 @@ class Waiters:
                 return
 
     def look_up(self) -> None:
-        """Set up to which positions those wait who have just asked."""
+        """Set the target positions of new waiters to the sources' present ends."""
         with self._lock:
             new = [waiter for waiter in self._waiting if waiter.ends is None]
         if new:
@@ -218,19 +222,25 @@ class Waiters:
             for waiter in new:
                 waiter.ends = ends
 
-    def answer(self) -> None:
-        """Release those who wait for rows that are processed by now."""
+    def answer(self, deliver: Callable[[], object] = lambda: None) -> None:
+        """Release those who wait for rows that are committed by now, after `deliver`."""
         with self._lock:
             waiting = list(self._waiting)
         for waiter in waiting:
             if waiter.ends is not None and self._positions.reached(waiter.ends):
+                deliver()
                 with self._lock:
                     self._waiting.remove(waiter)
                 waiter.done.set()
 
 
+def feedback_paused(run: SparkRun, loop: str, rounds: int, rows: int) -> None:
+    """Announce that a loop pauses."""
+    run.conducting.announce(events.FeedbackPaused, loop=loop, rounds=rounds, rows=rows)
+
+
 def num_tasks(run: SparkRun) -> int:
-    """Count the tasks that can run at once, about."""
+    """Return the approximate number of tasks that can run concurrently."""
     return max(1, sum(e.lanes for e in run.cluster.executors.values()))
 
 
@@ -250,6 +260,7 @@ class SourceLoop:
     ) -> None:
         self._run, self._gate, self._positions = run, run.gate, rows.positions
         rows.on_failure = run.conducting.background_failed
+        rows.on_pause = partial(feedback_paused, run)
         self._trigger, self._pace = trigger, ReadPace(trigger)
         self._limit = RowLimit(math.inf if longest_s is None else longest_s)
         self._waiters, self._figures = Waiters(self._positions), SourceProgress(self._positions)
@@ -296,8 +307,14 @@ class SourceLoop:
             self._waiters.wait(self._over)
 
     def stop(self) -> None:
-        """End the loop, and wait for the epoch that runs."""
-        if self._thread.is_mine or self._over.wait(_STOP_S):
+        """End the loop, and wait for the current epoch and delivery; on its own thread do nothing.
+
+        Raises `StopTimeoutError` if a source does not answer in time.
+        """
+        if self._thread.is_mine:
+            return
+        self._gate.wait_until_idle()  # however long a sink takes, that is none of the sources'
+        if self._over.wait(_STOP_S):
             return
         raise StopTimeoutError(
             f"A source has not answered for {_STOP_S:.0f} s.",
@@ -311,19 +328,21 @@ class SourceLoop:
         return None if number is None else {"batchId": number, "sources": self._figures.sources()}
 
     def rows_held_back(self) -> int | None:
-        """Count the rows in the sources that were not read when they were last asked."""
+        """Return the sources' backlog in rows, as of the last poll."""
         return self._figures.rows_held_back()
 
     def with_sources(self, progress: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add the figures of their sources to epochs' progress.
 
-        ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on.
+        ``durationMs`` gets ``triggerExecution``, as Spark has it: from asking the sources on, to
+        the commit at least.
         """
         noted = self._figures.noted()
         filled = []
         for made in progress:
             figures, took_ms = noted.get(made["batchId"], ([], 0.0))
             if figures:
+                took_ms = max(took_ms, made["durationMs"]["epoch"])
                 durations = {**made["durationMs"], "triggerExecution": round(took_ms, 1)}
                 filled.append({**made, "sources": figures, "durationMs": durations})
             else:
@@ -339,6 +358,13 @@ class SourceLoop:
         self._has_rows = False
 
     def _loop(self) -> None:
+        """Run epochs until the input ends or the query stops, and finish the last delivery."""
+        try:
+            self._run_epochs()
+        finally:
+            self._run.loop.finish_delivery()
+
+    def _run_epochs(self) -> None:
         """Run epochs with and without input until the input ends or the query is stopped."""
         if is_bounded(self._trigger):
             self._positions.end_with_what_is_there()
@@ -347,9 +373,10 @@ class SourceLoop:
             self._insist_on_lease()
             self._waiters.look_up()
             if self._waiters and not self._run.pending:
-                self._waiters.answer()
+                self._waiters.answer(self._run.loop.finish_delivery)
             if self._read() or self._without_rows():
                 continue
+            self._run.loop.finish_delivery()  # no epoch is at hand that it could run beside
             if self._input_ended and not self._run.pending:
                 return
             self._figures.measure_lag()
@@ -357,9 +384,12 @@ class SourceLoop:
             self._gate.wait_for_close(_LOOK_S if self._input_ended else pause_s)
 
     def _read(self) -> bool:
-        """Run an epoch with rows if trigger and sources allow one; return whether it ran."""
+        """Run an epoch if the trigger is due and sources have rows; return whether it ran.
+
+        Rows waiting in loops are read at once, whatever the trigger.
+        """
         if self._input_ended or self._pace.left_s > 0:
-            return False
+            return self._go_round(due=False)
         began_s = time.monotonic()
         once = self._trigger is not None and "once" in self._trigger
         asked_us = now_us()
@@ -375,24 +405,43 @@ class SourceLoop:
             return False
         self._message = "Processing new data"
         if (held_back := self._figures.held_back_beside(planned)) is not None:
-            self._run.input_begun(planned.rows or 0, held_back)
-        look = self._figures.look(planned, asked_us)
-        batch = SourceBatch(ref=planned.ref, rows=planned, look=look)
-        self._run.with_input(lambda _last: batch)
-        ended_s = time.monotonic()
-        self._limit.note(planned.rows, ended_s - began_s)
-        self._positions.committed(planned.ref)
-        self._figures.note(planned.ref.number, planned, began_s, ended_s)
+            self._run.input_begun(planned.split_rows or 0, held_back)
+        self._epoch(planned, asked_us, began_s)
         if once:
             self._end_input()
         if self._pace.interval_s:
             self._message = "Waiting for next trigger"
         return True
 
+    def _go_round(self, *, due: bool) -> bool:
+        """Run an epoch over rows waiting in loops, if any; return whether it ran.
+
+        `due`: an epoch is due anyway, so it runs even if the loops pause.
+        """
+        began_s, asked_us = time.monotonic(), now_us()
+        planned = self._positions.next_round(num_tasks(self._run), due=due)
+        if planned is None:
+            return False
+        self._epoch(planned, asked_us, began_s)
+        return True
+
+    def _epoch(self, planned: SourceBatch[Any], asked_us: int, began_s: float) -> None:
+        """Run an epoch with rows, and call `Source.committed` after its commit."""
+        batch = replace(planned, look=self._figures.look(planned, asked_us))
+        self._run.with_input(lambda _last: batch)
+        ended_s = time.monotonic()
+        self._limit.note(planned.split_rows, ended_s - began_s)
+        self._positions.committed(planned.ref)
+        self._figures.note(planned.ref.number, planned, began_s, ended_s)
+
     def _without_rows(self) -> bool:
-        """Run an epoch without input if one is due, else pass time; return whether it ran."""
+        """Run an epoch without source rows if one is due; return whether it ran.
+
+        It reads rows waiting in loops, even if these pause.
+        """
         if self._run.due:
-            self._run.without_input()
+            if not self._go_round(due=True):
+                self._run.without_input()
             return True
         if self._run.view.awaits and time.monotonic() >= self._tick_s:
             self._tick_s = time.monotonic() + _TICK_S
@@ -405,7 +454,7 @@ class SourceLoop:
         self._run.end_input()
 
     def _insist_on_lease(self) -> None:
-        """Raise if another query has taken the checkpoint's lease; asked now and then."""
+        """Raise if another query has taken the lease; checked every half second."""
         if time.monotonic() >= self._lease_s:
             self._lease_s = time.monotonic() + _LEASE_S
             self._run.insist_on_lease()

@@ -6,7 +6,8 @@ exits, so a process whose work is done may stay for minutes.
 
 The invariants: whatever a step of such a thread raises is told, as a warning in the log and as an
 event, once for each kind of error, and the thread goes on with its next step; no thread keeps the
-process from exiting; and one thread at a time carries out an epoch.
+process from exiting; and one thread at a time carries out an epoch, while another may deliver the
+one before.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _logger = logging.getLogger("godwit")
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's kind and text in one line; of one that cannot be told, its kind."""
+    """Return an error's type and text in one line; only its type if the text fails."""
     try:
         return error_line(error)
     except Exception:  # noqa: BLE001  an error of the user's may raise where it is told
@@ -110,9 +111,9 @@ class DaemonPool:
         return future
 
     def close(self, *, cancel: bool = True) -> None:
-        """Accept no more calls and cancel those that wait; nobody waits for what runs.
+        """Accept no more calls and cancel queued ones; running calls are not waited for.
 
-        cancel: ``False``: those that wait are carried out all the same.
+        cancel: ``False``: queued calls are still run.
         """
         with self._changed:
             self._closed = True
@@ -123,7 +124,7 @@ class DaemonPool:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        """Run submitted calls one after the other; the body of a thread."""
+        """Body of a thread: run submitted calls one after the other."""
         while (call := self._next()) is not None:
             future, function = call
             if not future.set_running_or_notify_cancel():
@@ -137,7 +138,7 @@ class DaemonPool:
             del call, future, function  # what they hold is not kept until the next call
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """Wait for the next call; ``None`` once the pool is closed."""
+        """Wait for the next call; ``None`` once the pool is closed and no call is queued."""
         with self._changed:
             self._idle += 1
             try:
@@ -148,9 +149,9 @@ class DaemonPool:
 
 
 def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[str, str]]:
-    """Close parts one after the other, each whatever becomes of the others.
+    """Close parts one after the other; an error in one does not stop the rest.
 
-    Returns: What could not be closed, and the error in one line.
+    Returns: Parts that could not be closed, each with its error in one line.
     """
     problems = []
     for what, close in parts:
@@ -165,9 +166,9 @@ def close_all(parts: Iterable[tuple[str, Callable[[], object]]]) -> list[tuple[s
 
 
 def _comes_of_cancelled_jobs(error: BaseException) -> bool:
-    """Return whether an epoch that is being broken off ended by that, and by no error of its own.
+    """Return whether an error was caused by cancelling the epoch's Spark jobs.
 
-    Breaking it off cancels jobs of Spark's, which Py4J tells.
+    Aborting an epoch cancels its jobs, which Py4J reports as an error.
     """
     if not isinstance(error, GodwitError):
         return True
@@ -193,6 +194,8 @@ class EpochGate:
         self._closed = False
         self._interrupted = False
         self._inside: int | None = None
+        self._deliveries = 0  # that other threads carry out, or are to
+        self._delivering: int | None = None
         self._stopped: Callable[[], bool] = lambda: False
         self.failure: BaseException | None = None  # of an epoch; one that was cut short has none
         # an epoch was turned away, or ended in the middle, because the query is to stop
@@ -215,11 +218,11 @@ class EpochGate:
 
     @property
     def is_mine(self) -> bool:
-        """True if the epoch that is carried out is carried out by the thread that asks."""
-        return self._inside == threading.get_ident()
+        """True if the calling thread runs or delivers an epoch."""
+        return threading.get_ident() in {self._inside, self._delivering}
 
     def is_stopped(self) -> bool:
-        """Ask whether the query of the epoch that is carried out was stopped in another way."""
+        """Return whether the query of the current epoch was stopped through Spark."""
         return self._stopped()
 
     @contextmanager
@@ -229,11 +232,11 @@ class EpochGate:
         *,
         broken_off: Callable[[], bool] = lambda: False,  # in the middle, in another way than here
     ) -> Iterator[None]:
-        """Run an epoch inside, after the one that runs; an error raised inside fails the query.
+        """Context for running an epoch, one at a time; an error inside fails the query.
 
-        `stopped` is asked while the epoch cannot begin yet (see `pause`).
+        `stopped`: called while the epoch cannot begin yet (see `pause`).
 
-        Raises `GateClosedError` if the gate is closed, or closes while others are before this one.
+        Raises `GateClosedError` if the gate is closed, or closes while waiting for other epochs.
         """
         try:
             with self.between_epochs(stopped):
@@ -272,22 +275,41 @@ class EpochGate:
                 self._inside = None
                 self._changed.notify_all()
 
-    def pause(self, seconds: float) -> None:
-        """Wait a moment within an epoch that cannot begin yet.
+    def delivering(self, deliver: Callable[[], None]) -> Callable[[], None]:
+        """Return a delivery to be carried out, once, by another thread; it is under way from now.
 
-        Raises `GateClosedError` if the gate closes meanwhile, or the query is stopped in another
-        way.
+        It is no reason for an epoch to wait, but one for the query's end.
+        """
+        with self._changed:
+            self._deliveries += 1
+
+        def carry_out() -> None:
+            self._delivering = threading.get_ident()
+            try:
+                deliver()
+            finally:
+                with self._changed:
+                    self._deliveries -= 1
+                    self._delivering = None
+                    self._changed.notify_all()
+
+        return carry_out
+
+    def pause(self, seconds: float) -> None:
+        """Wait for `seconds` within an epoch that cannot begin yet.
+
+        Raises `GateClosedError` if the gate closes meanwhile, or Spark's query is stopped.
         """
         if self.wait_for_close(seconds) or self._stopped():
             raise GateClosedError
 
     def wait_for_close(self, seconds: float) -> bool:
-        """Wait until the gate closes, for some seconds at most; says whether it has."""
+        """Wait up to `seconds` until the gate closes; return whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed, seconds)
 
     def close(self) -> None:
-        """Let no further epoch begin."""
+        """Close the gate: no further epoch begins."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -298,6 +320,8 @@ class EpochGate:
             self._interrupted = not self._changed.wait_for(lambda: self._inside is None, patience_s)
 
     def wait_until_idle(self, timeout_s: float | None = None) -> bool:
-        """Wait until no epoch is being carried out; says whether none is."""
+        """Wait until no epoch runs or is delivered; return whether none is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._inside is None, timeout_s)
+            return self._changed.wait_for(
+                lambda: self._inside is None and not self._deliveries, timeout_s
+            )

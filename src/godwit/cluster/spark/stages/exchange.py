@@ -113,7 +113,7 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
 
 
 def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
-    """Run a job over an RDD of the JVM, of byte arrays, and bring them here."""
+    """Run a job over a JVM RDD of byte arrays, and return them."""
     with _load_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES) as arrived:
         return list(arrived)
 

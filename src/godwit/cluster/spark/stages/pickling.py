@@ -191,7 +191,7 @@ _DEPTH = 5
 
 
 def check_picklable(flow: LogicalFlow) -> None:
-    """Refuse a flow with a function that cannot be sent to executors.
+    """Raise if a function of the flow cannot be pickled for the executors.
 
     The error names the operator, the function, and the variable that cannot be pickled.
     """
@@ -247,7 +247,7 @@ def _maps(node: StreamNode) -> Iterator[tuple[str, Any, dict[str, str]]]:
 
 
 def _check(value: Any, where: str, context: dict[str, str]) -> None:
-    """Refuse a value that cannot be pickled, naming the part that cannot."""
+    """Raise if a value cannot be pickled; the error names the part that cannot."""
     error = _pickling_error(value)
     if error is None:
         return
@@ -289,7 +289,7 @@ def _pickling_error(value: Any) -> Exception | None:
 
 
 def _culprit(value: Any, depth: int) -> tuple[tuple[str, ...], Any]:
-    """Names that lead from `value` to what cannot be pickled in it, and that thing."""
+    """Return the unpicklable part of `value`, with the names that lead to it."""
     if depth:
         for name, part in _referred_to(value):
             if _pickling_error(part) is not None:

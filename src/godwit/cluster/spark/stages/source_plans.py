@@ -130,10 +130,9 @@ _TWO_STREAMS = _Refusal(
 
 
 def check_plan(dataframe: DataFrame, where: str, **context: str) -> None:
-    """Refuse a streaming DataFrame that needs more than the rows of one epoch.
+    """Refuse a streaming DataFrame that needs state in Spark.
 
-    `where` says in the error whose DataFrame it is, such as ``"Source 'flights'"``; `context` has
-    facts for it.
+    `where`: subject of the error, such as ``"Source 'flights'"``; `context`: its fields.
     """
     plan = _analysed(dataframe)
     for node in _nodes(plan):
@@ -240,7 +239,7 @@ _HOW: Final = re.compile(
 
 
 def check_offset_log(spark: SparkSession) -> None:
-    """Refuse a session that lets Spark write its offset log in another format."""
+    """Refuse a session whose settings change the format of Spark's offset log."""
     for setting, value in _ORDINARY.items():
         found = spark.conf.get(setting, value)
         if found != value:
@@ -297,7 +296,7 @@ def _interval(spark: SparkSession) -> int:
 
 
 def _distinct(streams: Sequence[Any]) -> list[Any]:
-    """Streams without those that equal an earlier one."""
+    """Return streams without duplicates."""
     found: list[Any] = []
     for stream in streams:
         if _place(stream, found) is None:
@@ -306,7 +305,7 @@ def _distinct(streams: Sequence[Any]) -> list[Any]:
 
 
 def _place(stream: Any, streams: Sequence[Any]) -> int | None:
-    """Index of a stream among others; ``None`` if it is not there."""
+    """Return the index of a stream among others; ``None`` if absent."""
     return next((at for at, other in enumerate(streams) if other.equals(stream)), None)
 
 

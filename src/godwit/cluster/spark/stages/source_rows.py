@@ -68,7 +68,7 @@ def slots_of(feed: Feed) -> dict[str, str]:
 def feed_frames(
     feeds: tuple[Feed, ...], sources: Mapping[str, DataFrame]
 ) -> list[tuple[str, DataFrame]]:
-    """DataFrame of each feed, with its source: rows in slots, tagged if there are several."""
+    """Return the DataFrame of each feed, with its source; tagged by number if several."""
     types: dict[str, pa.DataType] = {}
     for feed in feeds:
         types.update(zip(slots_of(feed).values(), feed.schema.types, strict=True))
@@ -88,7 +88,7 @@ def feed_frames(
 
 
 def streaming_dataframe(frames: Sequence[tuple[str, DataFrame]]) -> DataFrame:
-    """Make of all feeds one streaming DataFrame."""
+    """Return the union of all feeds as one streaming DataFrame."""
     return reduce(DataFrame.unionAll, (frame for _, frame in frames))
 
 
@@ -181,7 +181,7 @@ class SourceRows:
         )
 
     def expect(self, rows: int) -> None:
-        """Expect the next epoch to have about as many rows as the last one had."""
+        """Set the expected rows of the next epoch: those of the last one."""
         self._rows_expected = rows
 
     def read(self, rows: DataFrame, number: int) -> Any:
@@ -195,7 +195,7 @@ class SourceRows:
         return self.latest
 
     def few(self, rows: DataFrame, number: int) -> list[bytes] | None:
-        """Bring the rows of a micro-batch here if few are expected; ``None`` if there are more."""
+        """Fetch a micro-batch's rows to the driver if few are expected; ``None`` if it has more."""
         if not self.few_expected:
             return None
         batches = self.limited(rows, number, self._rows_at_most + 1)
@@ -210,7 +210,7 @@ class SourceRows:
         return None if num_rows > self._rows_at_most else batches
 
     def limited(self, rows: DataFrame, number: int, limit: int) -> list[bytes] | None:
-        """Bring at most `limit` rows of each partition here; ``None`` if the plan is not found."""
+        """Fetch up to `limit` rows per partition to the driver; ``None`` if it is not possible."""
         frame = rows._jdf  # noqa: SLF001  no public way gives bytes
         spark = rows.sparkSession.sparkContext
         plan = _plan_of(frame, number, spark)

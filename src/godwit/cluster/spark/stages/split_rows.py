@@ -25,11 +25,11 @@ from godwit.engine.lane.source_side import ship_splits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from godwit.engine.cluster import SourceBatch
     from godwit.engine.lane.lane import LaneFlow
     from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.source_side import NumberedSplit, SourceSide
     from godwit.engine.lane.wire import Blob
-    from godwit.engine.source_positions import PlannedRows
     from godwit.sources.source import Source, Split
 
 ROWS_HERE: Final = 10_000
@@ -56,21 +56,22 @@ class SplitStage:
         yield from ship_splits(self.side, routes, self.sources, items, places=places)
 
 
-def planned_tasks(rows: PlannedRows, cores: int) -> EpochRows:
+def planned_tasks(batch: SourceBatch[Any], cores: int) -> EpochRows:
     """Choose who reads an epoch's splits: the driver if rows are few, else tasks."""
-    if not rows.splits or (
-        rows.rows is not None
-        and rows.size_bytes is not None
-        and rows.rows <= ROWS_HERE
-        and rows.size_bytes <= BYTES_HERE
+    rows, size_bytes = batch.split_rows, batch.split_bytes
+    if (
+        rows is not None
+        and size_bytes is not None
+        and rows <= ROWS_HERE
+        and size_bytes <= BYTES_HERE
     ):
-        return EpochRows(here=rows.splits)
+        return EpochRows(here=batch.splits)
     # What a source puts into its splits may be of the main script.
-    return EpochRows(tasks=tuple(pickling.dumps(task) for task in dealt(rows.splits, cores)))
+    return EpochRows(tasks=tuple(pickling.dumps(task) for task in dealt(batch.splits, cores)))
 
 
 def dealt(splits: Sequence[NumberedSplit], cores: int) -> list[tuple[NumberedSplit, ...]]:
-    """Deal splits out to tasks: one each, unless there are many more than cores."""
+    """Distribute splits over tasks: one each, unless there are many more than cores."""
     if len(splits) <= _TASKS_A_CORE * cores:
         return [(split,) for split in splits]
     # The longest first, each to the task that has least.
@@ -84,7 +85,7 @@ def dealt(splits: Sequence[NumberedSplit], cores: int) -> list[tuple[NumberedSpl
 
 
 def _size(split: Split) -> int:
-    """Return what to compare splits of an epoch by, in about bytes."""
+    """Return the approximate bytes of a split, for comparing splits."""
     if split.size_bytes is not None:
         return split.size_bytes
     return 64 * (split.rows or 0)

@@ -33,6 +33,7 @@ from godwit.cluster.spark.stages.exchange import (
 )
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import run_lane
+from godwit.engine.lane.messages import LaneReport
 from godwit.engine.lane.wire import due_at
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.lanes import ResidentLanes
     from godwit.engine.lane.lane import LaneFlow
-    from godwit.engine.lane.messages import EpochInstruction, LaneReport
+    from godwit.engine.lane.messages import EpochInstruction
     from godwit.engine.lane.wire import Blob
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def report_parcel(report: bytes) -> bytes:
 
 
 def parted(parcels: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Part what an exchange brought into payloads of rows, and reports."""
+    """Separate received parcels into payloads of rows, and reports."""
     rows: list[bytes] = []
     reports: list[bytes] = []
     for parcel in parcels:
@@ -96,7 +97,7 @@ class Shipped(Generic[T]):
         self.here = here  # the value, on the driver; ``None`` elsewhere
 
     def get(self) -> T:
-        """Return the value in a task; nobody may change it.  One of each kind is remembered."""
+        """Return the value in a task, cached per type; it must not be changed."""
         known = _unpacked.get(self._kind)
         if known is None or known[0] != self._key:
             _unpacked.pop(self._kind, None)
@@ -109,7 +110,7 @@ class Shipped(Generic[T]):
         return value
 
     def destroy(self) -> None:
-        """Remove what was broadcast from the executors."""
+        """Remove the broadcast value from the executors."""
         if not isinstance(self._data, bytes):
             self._data.destroy()
 
@@ -123,7 +124,7 @@ def ship_program(program: Program, run_id: str, spark: SparkContext) -> Shipped[
 
 
 def lanes_of(program: Shipped[Program]) -> LaneFlow:
-    """Return what lanes need of a program, on an executor."""
+    """Return the part of a program that lanes need, on an executor."""
     return program.get().lanes
 
 
@@ -152,7 +153,7 @@ class EpochRows:
 
     @property
     def is_here(self) -> bool:
-        """True if the driver reads all of them, so that there is no source stage."""
+        """True if the driver has all rows, so that no source stage is needed."""
         return self.rdd is None and not self.tasks
 
     def with_others(self, others: EpochRows) -> EpochRows:
@@ -189,7 +190,7 @@ def run_stages(
 ) -> list[LaneReport]:
     """Run the stages of one epoch and return the lanes' reports.
 
-    Lanes that stay, if there are some, work an epoch whose rows are here, or that has none.
+    Resident lanes, if any, run an epoch whose rows are on the driver, or without rows.
     """
     arrived: dict[int, list[bytes]] = {}
     if source is not None and source.is_here:  # the source side and its exchange, done here
@@ -261,12 +262,12 @@ def _run_jobs(
         packed = fetch(
             python_rdd(at_places(_run_last_level(program, orders, levels)), spark), spark
         )
-    return [pickle.loads(report) for report in packed]  # noqa: S301  our own executors'
+    return [LaneReport.loads(report) for report in packed]
 
 
 @contextmanager
 def _named(name: str, spark: SparkContext) -> Iterator[None]:
-    """Show what runs inside under a name in Spark's UI."""
+    """Context in which jobs have this name in Spark's UI."""
     site = SCCallSiteSync(spark)  # type: ignore[no-untyped-call]
     site._call_site = f"godwit: {name}"  # noqa: SLF001  PySpark would put our frame there
     with site:
@@ -302,7 +303,7 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
 
 
 def _ended(lane: Generator[Blob, None, LaneReport]) -> LaneReport:
-    """Run a lane that has nobody to send rows to."""
+    """Run a lane of the last level, which sends no rows."""
     try:
         next(lane)
     except StopIteration as end:

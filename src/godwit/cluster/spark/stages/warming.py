@@ -63,7 +63,7 @@ def warm_copies(
     committed: int,
     spark: SparkContext,
 ) -> dict[int, int]:
-    """Bring copies forward and return key group → version; blocks until it is done.
+    """Bring copies on an executor up to date; return key group → version. Blocks.
 
     Raises `MigrationError` if Spark ran the job on another executor, or the job failed.
     """
@@ -97,10 +97,10 @@ def fetch_copies(
     key_groups: Sequence[int],
     spark: SparkContext,
 ) -> dict[int, int]:
-    """Fetch copies from another executor; return key group → version once they are there.
+    """Copy key groups from another executor; return key group → version. Blocks.
 
-    Raises `MigrationError` if not all came that was asked for, or Spark ran a part of the job on
-    another executor.
+    Raises `MigrationError` if copies are missing, or Spark ran a part of the job on another
+    executor.
     """
 
     def send(_index: int) -> Iterator[Blob]:

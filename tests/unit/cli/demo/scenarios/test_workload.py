@@ -61,10 +61,10 @@ def test_hot_keys_are_of_one_executor_and_jump_to_another(tmp_path: Path) -> Non
     assert len(set(busiest)) == scenario.jumps
 
 
-def test_the_rate_rises_in_the_middle_third_only(tmp_path: Path) -> None:
-    files = write_files(SCENARIOS["surge"], tmp_path, seconds=9, seed=1)
-    rates = [sum(c for at_s, _, c in files if s <= at_s < s + 3) / 3 for s in (0, 3, 6)]
-    assert rates == [600, 2400, 600]
+def test_the_rate_rises_in_the_middle_half_only(tmp_path: Path) -> None:
+    files = write_files(SCENARIOS["surge"], tmp_path, seconds=12, seed=1)
+    rates = [sum(c for at_s, _, c in files if s <= at_s < s + 3) / 3 for s in (0, 3, 6, 9)]
+    assert rates == [600, 2400, 2400, 600]
 
 
 def test_the_function_counts_and_is_slow_where_it_is_told(

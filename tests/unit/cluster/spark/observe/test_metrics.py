@@ -17,7 +17,6 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from godwit.cluster.spark.observe import metrics
 from godwit.cluster.spark.observe.metrics import METRICS, Metrics, MetricsServer
 from godwit.cluster.spark.query.settings import Observability
 from godwit.model import events
@@ -238,9 +237,10 @@ def test_only_this_machine_can_reach_it_by_default() -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 2**16, True, "9090", 1.5])
-def test_a_port_that_is_none_is_refused(port: Any) -> None:
-    with pytest.raises(InvalidFlowError, match="metrics_port"):
-        Observability(metrics_port=port)
+@pytest.mark.parametrize("setting", ["metrics_port", "ui_port"])
+def test_a_port_that_is_none_is_refused(setting: str, port: Any) -> None:
+    with pytest.raises(InvalidFlowError, match=setting):
+        Observability(**{setting: port})
 
 
 def test_a_reader_that_talks_nonsense_or_nothing_keeps_no_other_from_reading(
@@ -266,18 +266,16 @@ def test_however_many_readers_say_nothing_one_that_reads_is_served(server: Metri
         while threading.active_count() > before + 8 and time.monotonic() < until_s:
             time.sleep(0.01)
         assert threading.active_count() <= before + 8
-        assert len(server._server._since_s) <= 8
+        assert len(server._server._server._since_s) <= 8
         assert silent[0].recv(1) == b""  # it has made room
     finally:
         for connection in silent:
             connection.close()
 
 
-def test_a_reader_that_says_a_byte_now_and_then_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics, "_MAX_SECONDS", 0.1)
+def test_a_reader_that_says_a_byte_now_and_then_is_given_up() -> None:
     with MetricsServer("a", host="127.0.0.1", port=0) as server:
+        server._server._server._max_s = 0.1
         port = int(server.url.split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as slow:
             slow.sendall(b"G")

@@ -180,6 +180,42 @@ def test_details_are_asked_for_only_if_others_are_registered_than_are_known(
     assert len(looks) == 1
 
 
+def test_the_cores_of_one_process_are_looked_at_only_when_their_number_changes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
+    context: Any = cluster.watch._spark.sparkContext
+    context.defaultParallelism = 1
+    cluster.error = ConnectionError("no answer")
+    with pytest.raises(ConnectionError):
+        cluster.watch._look_if_changed()
+    cluster.error = None
+    cluster.watch._look_if_changed()  # again, as it has seen nothing yet
+    assert cluster.executors.keys() == {"1"}
+    cluster.there[:] = ["2"]
+    cluster.watch._look_if_changed()
+    assert cluster.executors.keys() == {"1"}
+    context.defaultParallelism = 2
+    cluster.watch._look_if_changed()
+    assert cluster.executors.keys() == {"2"}
+
+
+def test_cores_that_one_process_gets_count_once_they_have_rehearsed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_watch, "_is_one_process", lambda _: True)
+    context: Any = cluster.watch._spark.sparkContext
+    context.defaultParallelism = 1
+    cluster.watch._look_if_changed()
+    cluster.there.append("2")
+    context.defaultParallelism = 2
+    cluster.watch._look_if_changed()
+    assert cluster.executors.keys() == {"1"}
+    cluster.rehearsed()
+    cluster.watch._look_if_changed()
+    assert cluster.executors.keys() == {"1", "2"}
+
+
 def test_names_of_registered_executors_come_as_one_text() -> None:
     def names(text: str) -> frozenset[str]:
         ids = SimpleNamespace(mkString=lambda _between: text)

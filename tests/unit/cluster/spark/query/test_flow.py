@@ -40,14 +40,6 @@ def test_start_takes_every_option_with_its_default() -> None:
         ({"checkpoint": None}, "option checkpoint of start is of type NoneType"),
         ({"checkpoint": b"ck"}, "option checkpoint of start is of type bytes"),
         ({"checkpoint": "ck", "executors": 0}, r"executors of start is 0\. Give at least"),
-        (
-            {"checkpoint": "ck", "retain_epochs": 3},
-            r"retain_epochs' any more\. retain_epochs= is checkpointing=gw\.Checkpointing\(",
-        ),
-        (
-            {"checkpoint": "ck", "compression": "zstd", "assignments": {}},
-            r"lanes=gw\.Lanes\(compression=\.\.\.\) now; assignments= is sizing=gw\.Sizing",
-        ),
         ({"checkpoint": "ck", "trigger": "1 second"}, r'trigger=\{"processingTime": "1 second"\}'),
     ],
 )

@@ -11,7 +11,7 @@ from godwit.cluster.spark.query.query import Query
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("assignment", r"no 'assignment'\. Use query\.placement\.assignments\."),
+        ("assignments", r"no 'assignments'\. Use query\.placement\.assignments\."),
         ("problem", r"Use query\.placement\.problem\."),
         ("preview", r"Use query\.placement\.preview\."),
         ("carry_out", r"Use query\.placement\.carry_out\."),

@@ -53,6 +53,7 @@ def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, object], text
         (Sizing, {"assignments": {"t": {0: "1"}}}, r"assignments\['t'\] of sizing is of type dict"),
         (Sizing, {"assignments": [1]}, "assignments of sizing is of type list. Give component"),
         (Observability, {"metrics_host": None}, "metrics_host of observability is of type None"),
+        (Observability, {"ui_host": None}, "ui_host of observability is of type None"),
         (Adaptation, {"fusion": True}, "fusion of adaptation is of type bool. Give a gw.Fusion"),
         (Adaptation, {"splitting": 1}, "is of type int. Give a gw.Splitting"),
         (Lanes, {"local_dir": 3}, "local_dir of lanes is of type int. Give a directory"),

@@ -21,7 +21,7 @@ from godwit.cluster.spark.resident.job import LaneJob
 from godwit.cluster.spark.resident.lane_task import Answer, Endpoint, Hello, Work
 from godwit.cluster.spark.resident.lanes import ResidentLanes
 from godwit.engine.cluster import AttemptLostError
-from godwit.engine.lane.messages import Place
+from godwit.engine.lane.messages import LaneReport, Place
 from godwit.model import events
 
 if TYPE_CHECKING:
@@ -75,9 +75,12 @@ class Threads:
 
     def _task(self, number: int, place: Place) -> None:
         assert self.endpoint is not None
-        channel = connect(self.endpoint.address, self.endpoint.secret, number, handshake_s=5)
-        channel.send(pickle.dumps(Hello(executor=self.executor_of(place), pid=number)))
         try:
+            channel = connect(self.endpoint.address, self.endpoint.secret, number, handshake_s=5)
+        except ChannelError:
+            return  # another lane has ended them all meanwhile
+        try:
+            channel.send(pickle.dumps(Hello(executor=self.executor_of(place), pid=number)))
             while True:
                 work = pickle.loads(channel.receive())
                 channel.send(pickle.dumps(self.answers(number, work)))
@@ -89,13 +92,19 @@ class Threads:
         self.released.set()
 
 
+def reported(work: Work) -> LaneReport:
+    """Report the payloads that came to a lane, as hexadecimal text in place of its executor."""
+    payloads = " ".join(payload.hex() for payload in work.payloads)
+    return LaneReport(level=work.level, place=work.place, executor=payloads)
+
+
 def answer(work: Work, **values: Any) -> Answer:
     known: dict[str, Any] = {
         "attempt": work.attempt,
         "level": work.level,
         "place": work.place,
         "blobs": [],
-        "report": pickle.dumps((work.place, work.level, work.payloads)),
+        "report": reported(work).dumps(),
     }
     return Answer(**{**known, **values})
 
@@ -177,7 +186,9 @@ def test_rows_reach_the_lanes_of_the_level_that_they_are_for() -> None:
     with story(Threads(answers=passes_on)) as s:
         s.epoch(0)
         reports = s.epoch(1, levels=2)
-        assert sorted(reports) == [
+        assert sorted(
+            (r.place, r.level, [bytes.fromhex(of) for of in r.executor.split()]) for r in reports
+        ) == [
             (0, 1, [row(1)]),
             (0, 2, [row(2) + b"\x01"]),
             (1, 1, [row(1)]),

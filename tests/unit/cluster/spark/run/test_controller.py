@@ -15,6 +15,7 @@ from tests.oracles.controlled import Part, World
 from tests.support.controls import control_of
 
 from godwit.adapt import EpochObserved
+from godwit.adapt.interfaces import topology_of
 from godwit.checkpoint.journal import JournalWriter
 from godwit.checkpoint.records import BatchRef
 from godwit.checkpoint.storage import CheckpointStorage
@@ -22,7 +23,6 @@ from godwit.cluster.spark.run.controller import (
     ControllerThread,
     last_memory,
     past_decisions,
-    topology_of,
 )
 from godwit.engine.loop import SharedConductor
 from godwit.migration import EpochOutcome, MigrationRequested

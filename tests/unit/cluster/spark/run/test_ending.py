@@ -15,7 +15,7 @@ from godwit.model import events
 from godwit.model.errors import EndingError, StopTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PATIENCE_S = 30.0
 
@@ -101,6 +101,43 @@ def test_nothing_is_closed_while_an_epoch_without_input_delivers(story: Story) -
     assert story.ending.finished
     assert story.closed == [[]]
     assert story.cancelled == 1
+
+
+def deliver_beside(gate: EpochGate, deliver: Callable[[], None]) -> threading.Thread:
+    """Deliver an epoch on a thread of its own, as a loop does beside the next one."""
+    thread = threading.Thread(target=gate.delivering(deliver), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_sink_that_stops_its_query_does_not_wait_for_itself(story: Story) -> None:
+    stopped = threading.Event()
+
+    def deliver() -> None:
+        story.ending.stop()  # else it raises, since the query cannot end before
+        stopped.set()
+
+    thread = deliver_beside(story.gate, deliver)
+    thread.join(PATIENCE_S)
+    assert stopped.is_set()
+    assert story.ending.finish(PATIENCE_S)
+    assert story.closed == [[]]
+
+
+def test_nothing_is_closed_while_an_epoch_is_delivered_beside_the_next(story: Story) -> None:
+    go_on = threading.Event()
+
+    def deliver() -> None:
+        assert go_on.wait(PATIENCE_S)
+
+    thread = deliver_beside(story.gate, deliver)
+    with pytest.raises(StopTimeoutError, match="carried out or delivered"):
+        story.ending.stop()
+    assert story.closed == []
+    go_on.set()
+    thread.join(PATIENCE_S)
+    story.ending.stop()
+    assert story.closed == [[]]
 
 
 def test_a_query_whose_input_failed_is_closed_only_once_its_epoch_is_over(story: Story) -> None:

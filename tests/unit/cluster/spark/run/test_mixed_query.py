@@ -12,7 +12,7 @@ import godwit as gw
 from godwit.checkpoint.records import BatchRef
 from godwit.cluster.spark.run import mixed_query, source_loop
 from godwit.cluster.spark.run.mixed_query import MixedQuery
-from godwit.cluster.spark.run.mixed_rows import MixedBatch, MixedEpochs
+from godwit.cluster.spark.run.mixed_rows import MixedEpochs
 from godwit.cluster.spark.run.threads import EpochGate
 from godwit.engine.cluster import SourceLook
 from godwit.engine.source_positions import RecordedSources, SourcePositions
@@ -50,7 +50,7 @@ class Run:
 
     def with_input(
         self,
-        offered: Callable[[BatchRef | None], SourceBatch[MixedBatch] | None],
+        offered: Callable[[BatchRef | None], SourceBatch[Any] | None],
         _stopped: Callable[[], bool],
         **_broken_off: Callable[[], bool],
     ) -> dict[str, float]:
@@ -58,9 +58,9 @@ class Run:
             batch = offered(self.epochs.last_batch)
             if batch is not None:
                 self.on_epoch()
-                frames: Any = batch.rows.frames
+                frames: Any = batch.rows
                 number = None if frames is None else frames.number
-                self.read.append((number, batch.rows.planned.rows))
+                self.read.append((number, batch.split_rows))
                 self.epochs.last_batch = batch.ref
                 self.log.latest_epoch += 1
         self.batches += 1

@@ -38,6 +38,7 @@ class Run:
         self.conducting = SimpleNamespace(background_failed=lambda *told: self.told.append(told))
         self.cluster = SimpleNamespace(executors={"1": SimpleNamespace(lanes=2)})
         self.log = SimpleNamespace(identity=SimpleNamespace(query_id="0" * 32))
+        self.loop = SimpleNamespace(finish_delivery=lambda: None)
         self.due = self.pending = self.input_ended = False
         self.epochs: list[Any] = []  # rows of each epoch; None: without input
         self.begun: list[tuple[int, int]] = []  # rows of an epoch, and what is held back
@@ -55,7 +56,7 @@ class Run:
     def with_input(self, offered: Callable[[None], SourceBatch[Any]]) -> None:
         with self.gate.epoch():
             self.on_epoch()
-            self.epochs.append(offered(None).rows.rows)
+            self.epochs.append(offered(None).split_rows)
 
     def input_begun(self, rows: int, held_back: int) -> None:
         self.begun.append((rows, held_back))
@@ -250,6 +251,25 @@ def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending() -> 
     source.go_on.set()
     assert loop.wait(PATIENCE_S)
     loop.stop()
+
+
+def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source() -> None:
+    story, go_on = Story(), threading.Event()
+    gate = story.run.gate
+    delivery = threading.Thread(target=gate.delivering(lambda: _wait(go_on)), daemon=True)
+    delivery.start()
+    story.run.loop.finish_delivery = lambda: _wait(go_on)
+    loop = story.begin()
+    gate.close()
+    threading.Timer(3 * source_loop._STOP_S, go_on.set).start()
+    loop.stop()
+    assert go_on.is_set()
+    assert loop.wait(PATIENCE_S)
+    delivery.join(PATIENCE_S)
+
+
+def _wait(for_: threading.Event) -> None:
+    assert for_.wait(PATIENCE_S)
 
 
 def test_an_epoch_that_fails_ends_the_query_and_its_rows_are_not_counted_as_read(

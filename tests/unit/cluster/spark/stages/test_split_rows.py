@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from godwit.checkpoint.records import POSITIONS, BatchRef
 from godwit.cluster.spark.stages.split_rows import BYTES_HERE, ROWS_HERE, dealt, planned_tasks
 from godwit.cluster.spark.stages.stages import EpochRows
+from godwit.engine.cluster import SourceBatch
 from godwit.engine.lane.source_side import NumberedSplit
-from godwit.engine.source_positions import PlannedRows
 from godwit.sources import Split
 
 
@@ -28,8 +29,8 @@ def numbered(sizes: list[int | None], rows: int | None = 1) -> tuple[NumberedSpl
     )
 
 
-def planned(splits: tuple[NumberedSplit, ...]) -> PlannedRows:
-    return PlannedRows(ref=BatchRef(number=0, digest=POSITIONS), begins={}, splits=splits)
+def planned(splits: tuple[NumberedSplit, ...]) -> SourceBatch[Any]:
+    return SourceBatch(ref=BatchRef(number=0, digest=POSITIONS), splits=splits)
 
 
 @given(

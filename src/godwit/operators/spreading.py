@@ -1,19 +1,28 @@
-"""Hot keys of a join, spread over several lanes by a grid of parts.
+"""Hot keys of an operator, spread over several lanes by a grid of parts.
 
 All rows of a key go to one lane, which one hot key can fill.  So a key may have a *grid* of parts,
-each with a key group, and hence a lane, of its own.  A row of the left takes one row of the grid,
+each with a key group, and hence a lane, of its own.  An operator says that its keys may be spread
+(`KeyedOperator.max_parts`), deals its rows out (`KeyedOperator.arrange`), and says what becomes of
+the parts that a key leaves; which keys are spread stands in the instruction and in the commit
+record, and a part is a column that is hashed, so nobody else knows.
+
+*Where states can be merged* (`godwit.operators.merged`) the grid has one column, rows are divided
+among its rows, and the states of parts that a key leaves are merged at once.
+
+*Of a join* a row of the left takes one row of the grid,
 by a hash of its values, and goes to every part in it; a row of the right takes one column.  Row and
 column cross in exactly one part, so each pair meets exactly once.  With one column the left is
 divided among the parts and the right copied to all (fragment and replicate), which suits a hot side
 beside a small one; a square copies both, and each less.
 
-*A grid is changed without moving state.*  From some epoch on rows are kept in a new grid, of other
-parts.  What the former grid holds stays where it is until the watermark has passed all that it can
-meet; meanwhile new rows go there too, as *probes*: they meet what is kept there, and are not kept.
+*The grid of a join is changed without moving state.*  From some epoch on rows are kept in a new
+grid, of other parts.  What the former grid holds stays where it is until the watermark has passed
+all that it can meet; meanwhile new rows go there too, as *probes*: they meet what is kept there,
+and are not kept.
 
-Invariant: of two rows that match, the first is kept in one grid; the other one goes to that grid
-too, to be kept or as a probe, and elsewhere the first is not.  So the two meet in one part, once,
-whatever epochs, lanes and wait buffers they pass, since a part sees its rows in order.
+Invariant of joins: of two rows that match, the first is kept in one grid; the other one goes to
+that grid too, to be kept or as a probe, and elsewhere the first is not.  So the two meet in one
+part, once, whatever epochs, lanes and wait buffers they pass, since a part sees its rows in order.
 
 Source: the fragment-and-replicate join (Epstein, Stonebraker, Wong, 1978) and its grid, the join
 matrix (Stamos, Young, 1993; Okcan, Riedewald, "1-Bucket-Theta", 2011), applied to hot keys alone;
@@ -31,14 +40,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from godwit.checkpoint.records import SpreadGrid, SpreadKey
+from godwit.columns.arrays import mask_of
 from godwit.columns.hashing import canonical_keys, hash_int32, hash_keys, is_hashable
 from godwit.model.key_groups import key_groups_of
-from godwit.model.key_work import JoinWork, KeyWork, summed
+from godwit.model.key_work import KeyWork, OperatorWork, summed
 from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from godwit.columns.groups import Groups
+    from godwit.model.key_groups import KeyGroupLoad
 
 PART: Final = f"{RESERVED_PREFIX}_part"
 """Column that says which part of its key a row goes to; hashed like a key column."""
@@ -62,7 +75,7 @@ class Grid:
         assert self.rows * self.columns == len(set(self.parts)) == len(self.parts)
 
     def targets(self, side: int, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the parts that rows of a side go to: shape ``(rows, copies)``.
+        """Return the parts that rows of a side are sent to, shape ``(rows, copies)``.
 
         `values`: shape ``(rows,)``: hash of each row, by which it is divided.
         """
@@ -85,13 +98,13 @@ class HotKey:
 
     @property
     def grid(self) -> Grid:
-        """The grid that rows are kept in."""
+        """Grid in which new rows are kept."""
         return self.grids[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spreads:
-    """Keys of one join that are spread, in one epoch; picklable."""
+    """Keys of one operator that are spread, in one epoch; picklable."""
 
     # hash of the key columns → the key; keys of one hash are spread together
     keys: Mapping[int, HotKey] = field(default_factory=dict)
@@ -127,7 +140,7 @@ class Spreads:
         )
 
     def grid_of(self, key_hash: int) -> Grid:
-        """Return the grid that rows of a key are kept in."""
+        """Return the grid in which new rows of a key are kept."""
         known = self.keys.get(key_hash)
         return WHOLE if known is None else known.grid
 
@@ -137,9 +150,9 @@ class Spreads:
         return known is not None and len(known.grids) > 1
 
     def become(self, key_hash: int, key: str, grid: Grid, over: int) -> Spreads:
-        """Return the keys after one has got another grid; as they were if it cannot get it yet.
+        """Return the keys with another grid for one; unchanged if it cannot change yet.
 
-        `over`: watermark that has passed all that rows of until now can meet.
+        `over`: watermark that is past all rows that earlier rows of the key can match.
         """
         now = self.grid_of(key_hash)
         if self.changing(key_hash) or set(now.parts) & set(grid.parts):
@@ -148,7 +161,7 @@ class Spreads:
         return Spreads(keys={**self.keys, key_hash: changed})
 
     def as_of(self, closed: int) -> Spreads:
-        """Forget grids whose rows can meet no others, and keys that are whole again."""
+        """Drop grids whose rows can match no further rows, and keys that are undivided again."""
         keys = {}
         for key_hash, of in self.keys.items():
             grids = (*(g for g in of.grids[:-1] if g.over > closed), of.grid)
@@ -156,16 +169,37 @@ class Spreads:
                 keys[key_hash] = replace(of, grids=grids)
         return Spreads(keys=keys)
 
+    @property
+    def current(self) -> Spreads:
+        """The keys without their former grids."""
+        return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
+
+    @property
+    def left(self) -> dict[int, tuple[int, ...]]:
+        """Hash of a key → parts of its former grids, of keys that have any; part 0 is none."""
+        left = {
+            key_hash: tuple(part for grid in of.grids[:-1] for part in grid.parts if part)
+            for key_hash, of in self.keys.items()
+        }
+        return {key_hash: parts for key_hash, parts in left.items() if parts}
+
+    def key_groups_left(self, num_key_groups: int) -> list[int]:
+        """Return the key groups of parts that keys give up, ascending."""
+        found = [
+            key_group_of_part(key_hash, np.array(parts, np.int64), num_key_groups)
+            for key_hash, parts in self.left.items()
+        ]
+        return sorted({int(key_group) for groups in found for key_group in groups})
+
     def routes(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]] | None:
-        """Return where rows go: row numbers ascending, their parts, and which are probes.
+        """Return the routing of rows: row numbers ascending, their parts, and a mask of probes.
 
-        `hashes`: shape ``(N,)``: hash of each row's key.
-        `side`: which all rows are of.
-        `rows`: N rows, by whose values those of a hot key are divided.
+        `hashes`: shape ``(N,)``: hash of each row's key. `side`: side of all rows. `rows`: N rows,
+        whose values decide the part of a hot key's rows.
 
-        ``None``: no key is spread, and every row goes to part 0.
+        Returns ``None`` if no key is divided: every row goes to part 0.
         """
         hot = np.array(sorted(self.keys), np.int64)
         of_hot = np.isin(hashes, hot)
@@ -196,7 +230,7 @@ class EvenSpread:
     def routes(
         self, hashes: IntArray, side: int, rows: pa.RecordBatch
     ) -> tuple[IntArray, npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return where rows go; see `Spreads.routes`."""
+        """Return the routing of rows; see `Spreads.routes`."""
         grid = Grid(rows=self.parts, columns=1, parts=tuple(range(self.parts)))
         values = np.zeros(len(hashes), np.uint64) if side else _hashes_of_values(rows)
         targets = grid.targets(side, values)
@@ -204,13 +238,18 @@ class EvenSpread:
         return row, targets.ravel(), np.zeros(len(row), np.bool_)
 
 
-def key_group_of_part(key_hash: int, parts: IntArray, num_key_groups: int) -> npt.NDArray[np.int32]:
+def key_group_of_part(
+    key_hash: int, parts: IntArray, num_key_groups: int, *, hashes_whole: bool = True
+) -> npt.NDArray[np.int32]:
     """Return the key group of each part of a key.
 
-    A row's hash is that of its key columns and, as one more column, the number of its part.
+    A row's hash is that of its key columns and, as one more column, the number of its part; where
+    part 0 is not hashed it is null, which leaves the hash as it is.
     """
     seeds = np.full(len(parts), key_hash, np.int64).view(np.uint64)
     hashes = hash_int32(parts.astype(np.int32), seeds).view(np.int64)
+    if not hashes_whole:
+        hashes = np.where(parts == 0, key_hash, hashes)
     return key_groups_of(hashes, num_key_groups)
 
 
@@ -234,6 +273,7 @@ def _hashes_of_values(rows: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 _MIN_SHARE: Final = 0.05  # of a lane's work: of twenty keys at most
+_MIN_TIME_US: Final = 10_000  # of a lane in an epoch; below it no key is named
 
 
 def work_of(
@@ -242,15 +282,18 @@ def work_of(
     left: IntArray,  # shape ``(n,)``, like those that follow; see `KeyWork`
     right: IntArray,
     pairs: IntArray,
-) -> JoinWork:
+    *,
+    at: IntArray | None = None,  # shape ``(n,)``: row of each key in `own`, where it has others
+    named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
+) -> OperatorWork:
     """Add up a lane's work, by key for keys that have much of it and those that are spread."""
     each = left + right + pairs
     total = int(each.sum())
     if not total:
-        return JoinWork()
-    chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part)
-    some = own.take(pa.array(chosen))
-    return JoinWork(
+        return OperatorWork()
+    chosen = np.flatnonzero((each >= _MIN_SHARE * total) | is_part if named is None else named)
+    some = own.take(pa.array(chosen if at is None else at[chosen]))
+    return OperatorWork(
         total=total,
         keys=summed(
             KeyWork(hash=key_hash, key=key, left=l_, right=r, pairs=p)
@@ -264,6 +307,32 @@ def work_of(
             )
         ),
     )
+
+
+def work_by_time(
+    keys: pa.RecordBatch,  # N rows: key columns of the rows that came, and their part, if any
+    groups: Groups,  # of the rows, and of others behind them
+    load: KeyGroupLoad,  # what each key group took
+) -> OperatorWork:
+    """Divide the time of key groups among their keys by rows, to find hot keys.
+
+    Keys are returned only for a lane with some work.
+    """
+    rows = np.diff(groups.starts)
+    of_key = np.searchsorted(load.key_groups, groups.key_groups)
+    of_group = np.bincount(of_key, rows, minlength=len(load.key_groups))
+    per_row = load.busy_ms * 1e3 / np.maximum(of_group, 1)
+    each = (rows * per_row[of_key]).astype(np.int64)
+    there = np.flatnonzero(rows)
+    each, first = each[there], groups.first_row[there]
+    is_part = np.zeros(len(there), np.bool_)
+    if PART in keys.schema.names:
+        mask = mask_of(keys.column(PART).take(pa.array(first)))
+        is_part[:] = True if mask is None else mask
+        keys = keys.drop_columns(PART)
+    none = np.zeros(len(there), np.int64)
+    names = is_part if each.sum() < _MIN_TIME_US else None
+    return work_of(keys, is_part, each, none, none, at=first, named=names)
 
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:

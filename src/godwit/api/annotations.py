@@ -1,0 +1,191 @@
+"""Annotations of a function per key, against what it is going to be called with.
+
+A type checker finds these mistakes too (`KeyedStream.process` is typed); here they are found by
+those who use none, when the flow is built.  Only what is certainly wrong is refused: an annotation
+that cannot be looked up, or says less than it could, passes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from godwit.columns.python_values import KeyRows
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import function_name
+from godwit.operators.calls import FiredTimer, TimedRows
+from godwit.operators.states.operator import States
+from godwit.values.codec import State, is_immutable
+from godwit.values.records import hint_text, is_row_class
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PARAMETERS = 3
+
+
+def check_annotations(
+    operator: str,
+    function: Callable[..., Any],
+    *,
+    keys: tuple[str, ...],
+    row: type | None,  # class of the rows
+    state: Any,  # type of the state; `States`: there are several
+    has_timers: bool,
+    timed: bool = False,  # whether it is called with a timer in place of rows
+) -> None:
+    """Refuse a function whose annotations say that it takes something else."""
+    hints = _hints(function)
+    if len(hints) < _PARAMETERS:
+        return
+    (of_key, key), (of_rows, rows), (of_state, kept), *_ = hints
+    for wrong in (
+        _wrong_key(of_key, key, keys),
+        _wrong_timer(of_rows, rows) if timed else _wrong_rows(of_rows, rows, row, has_timers),
+        _wrong_state(of_state, kept, state),
+    ):
+        if wrong:
+            taken, remedy = wrong
+            raise InvalidFlowError(
+                f"Operator {operator!r}: function {function_name(function)!r} takes {taken}.",
+                remedy=remedy,
+                operator=operator,
+            )
+
+
+def _hints(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return names and annotations of the parameters; `Any` where there is none to look up."""
+    if isinstance(function, functools.partial) or not inspect.isfunction(function):
+        return []
+    own = inspect.unwrap(function)
+    known = inspect.getclosurevars(own).nonlocals if inspect.isfunction(own) else {}
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = parameter.annotation
+        try:  # one by one: that of the result may stand for a type checker alone
+            one = types.SimpleNamespace(__annotations__={name: hint})
+            looked_up = typing.get_type_hints(one, getattr(own, "__globals__", {}), {**known})
+        except Exception:  # noqa: BLE001 - annotations may be anything
+            looked_up = {}
+        found.append((name, Any if hint is parameter.empty else looked_up.get(name, Any)))
+    return found
+
+
+def _wrong_key(name: str, hint: Any, keys: tuple[str, ...]) -> tuple[str, str] | None:
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        if ... in parts or len(parts) == len(keys):
+            return None
+        return (
+            f"{name}: {hint_text(hint)}, and there are {len(keys)} key columns",
+            f"The key is a tuple of the values of {', '.join(keys)}.",
+        )
+    if _may_be(hint, tuple):
+        return None
+    return (
+        f"{name}: {hint_text(hint)}, and the key is a tuple, also of one column",
+        f"Declare {name}: tuple[{', '.join([hint_text(hint)] * len(keys))}]; values are {name}[0].",
+    )
+
+
+def _wrong_rows(name: str, hint: Any, row: type | None, has_timers: bool) -> tuple[str, str] | None:
+    of, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    told = hint_text(hint)
+    if of is TimedRows and not has_timers:
+        return (
+            f"{name}: {told}, and the operator has no timers",
+            'Declare timers, as in timers="event", on_timer=..., or take gw.KeyRows.',
+        )
+    if of in (KeyRows, TimedRows):
+        if not parts or not is_row_class(parts[0]) or parts[0] is row:
+            return None
+        if row is None:
+            return (
+                f"{name}: {told}, and rows are named tuples",
+                f"Say row={parts[0].__name__}, so that they are of that class.",
+            )
+        if issubclass(row, parts[0]):
+            return None
+        return (
+            f"{name}: {told}, and row={row.__name__}",
+            f"Take gw.{of.__name__}[{row.__name__}], or say row={parts[0].__name__}.",
+        )
+    if _may_be(hint, TimedRows if has_timers else KeyRows):
+        return None
+    kind = f"gw.KeyRows[{row.__name__ if row is not None else 'Any'}]"
+    return f"{name}: {told}, and gets a {kind}", f"Iterate over it; declare {name}: {kind}."
+
+
+def _wrong_timer(name: str, hint: Any) -> tuple[str, str] | None:
+    if _may_be(hint, FiredTimer):
+        return None
+    return (
+        f"{name}: {hint_text(hint)}, and gets a gw.FiredTimer",
+        f"A timer has no rows; declare {name}: gw.FiredTimer.",
+    )
+
+
+def _wrong_state(name: str, hint: Any, state: Any) -> tuple[str, str] | None:
+    told, of, parts = hint_text(hint), typing.get_origin(hint) or hint, typing.get_args(hint)
+    if state is States:
+        if _may_be(hint, States):
+            return None
+        return f"{name}: {told}, and has several states", f"Declare {name}: gw.States."
+    try:
+        held = is_immutable(state())
+    except Exception:  # noqa: BLE001 - another check says what is wrong with the type
+        return None
+    text = hint_text(state)
+    if held:
+        if of is State:
+            if not parts or _is_same(parts[0], state):
+                return None
+            return f"{name}: {told}, and state={text}", f"Take gw.State[{text}]."
+        if _may_be(hint, State):
+            return None
+        return (
+            f"{name}: {told}, and state={text} cannot be changed in place: it comes in a holder",
+            f"Declare {name}: gw.State[{text}], and assign {name}.value.",
+        )
+    root = typing.get_origin(state) or state
+    alike = of is root and (not parts or not typing.get_args(state) or _is_same(hint, state))
+    if alike or (of is not root and _may_be(hint, root)):
+        return None
+    return f"{name}: {told}, and state={text}", f"Declare {name}: {text}, or give state={told}."
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two types may be the same one: they are, or either leaves something open."""
+    if one == other or any(_is_open(hint) for hint in (one, other)):
+        return True
+    if (typing.get_origin(one) or one) is not (typing.get_origin(other) or other):
+        return False
+    of_one, of_other = typing.get_args(one), typing.get_args(other)
+    if not of_one or not of_other:  # as of `dict`, or `typing.Dict`
+        return True
+    return len(of_one) == len(of_other) and all(map(_is_same, of_one, of_other))
+
+
+def _is_open(hint: Any) -> bool:
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    return any(map(_is_open, typing.get_args(hint))) or typing.get_origin(hint) in _UNIONS
+
+
+def _may_be(hint: Any, cls: Any) -> bool:
+    """Return whether an instance of a class may be meant by a hint."""
+    of = typing.get_origin(hint) or hint
+    if of in _UNIONS:
+        return any(_may_be(part, cls) for part in typing.get_args(hint))
+    if not isinstance(of, type) or not isinstance(cls, type) or of is Any:
+        return True
+    try:
+        return issubclass(cls, of) or issubclass(of, cls)
+    except TypeError:  # a protocol with attributes
+        return True
+
+
+_UNIONS = (typing.Union, type(int | str))

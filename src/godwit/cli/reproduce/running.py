@@ -1,0 +1,171 @@
+"""Run a figure and keep its result, whole or not at all.
+
+A result is a directory: ``result.json``, ``data.csv``, ``figure.png`` and ``figure.svg``.  It is
+written under another name and renamed, so whatever stops a run leaves no half of one.  A result
+that was made by the same scripts with the same settings is not made again.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import godwit
+from godwit import __version__
+from godwit.cli.reproduce.catalogue import home
+from godwit.cli.reproduce.figure import Check, Verdict, verdict_of
+from godwit.model.errors import GodwitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.cli.reproduce.catalogue import Entry
+    from godwit.cli.reproduce.figure import Figure, FigureResult, FigureRun, Row
+
+RESULT = "result.json"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one figure, as it is on disk."""
+
+    figure: str
+    title: str
+    place: str
+    quick: bool
+    seed: int
+    off: bool
+    version: str
+    scripts: str  # digest of the scripts that made it
+    seconds: float
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
+    data: str = ""  # directory of data sets that it was given
+
+    @property
+    def verdict(self) -> Verdict:
+        """Agreement with the paper."""
+        return verdict_of(self.checks)
+
+    def answers(self, entry: Entry, run: FigureRun) -> bool:
+        """Return whether the stored result is valid for this run."""
+        mine = (self.figure, self.quick, self.seed, self.off, self.data, self.scripts)
+        asked = (entry.name, run.quick, run.seed, run.off, _text(run.data), digest(entry))
+        return mine == asked
+
+
+def _text(path: Path | None) -> str:
+    return "" if path is None else str(path)
+
+
+def digest(entry: Entry) -> str:
+    """Digest of the scripts of a figure's paper, and of the package that they run."""
+    made = hashlib.sha256(_package())
+    for script in sorted((home() / entry.paper).glob("*.py")):
+        made.update(script.read_bytes())
+    return made.hexdigest()[:16]
+
+
+@cache
+def _package() -> bytes:
+    """Digest of the package: a checkout's version stays while its planners change."""
+    made = hashlib.sha256(__version__.encode())
+    package = Path(godwit.__file__).parent
+    for module in sorted(package.rglob("*.py")):
+        if package / "experiments" not in module.parents:
+            made.update(module.read_bytes())
+    return made.digest()
+
+
+def place_of(out: Path, entry: Entry, *, off: bool = False) -> Path:
+    """Directory of a figure's result; that without its mechanism is another."""
+    return out / (f"{entry.name}.off" if off else entry.name)
+
+
+def stored(out: Path, entry: Entry, *, off: bool = False) -> Result | None:
+    """Read the result of a figure, if there is a whole one."""
+    path = place_of(out, entry, off=off) / RESULT
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError):
+        return None  # it is made again
+
+
+def reproduce(entry: Entry, run: FigureRun, out: Path) -> Result:
+    """Run a figure and store its result.
+
+    Raises `GodwitError` if there is no mechanism to switch off, or the result cannot be written.
+    """
+    figure = entry.load()
+    if run.off and not figure.mechanism:
+        raise GodwitError(
+            f"{entry.name} has no mechanism to switch off.",
+            remedy="Leave out --off, or name a figure that --list marks with it.",
+            figure=entry.name,
+        )
+    began = time.perf_counter()
+    outcome = figure.run(run)
+    result = Result(
+        figure=entry.name,
+        title=figure.title,
+        place=str(figure.place),
+        quick=run.quick,
+        seed=run.seed,
+        off=run.off,
+        version=__version__,
+        scripts=digest(entry),
+        seconds=round(time.perf_counter() - began, 2),
+        checks=outcome.checks,
+        notes=outcome.notes,
+        data=_text(run.data),
+    )
+    try:
+        _store(figure, outcome, result, place_of(out, entry, off=run.off))
+    except OSError as error:
+        raise GodwitError(
+            f"The result of {entry.name} cannot be written to {out}: {error.strerror or error}.",
+            remedy="Free space there, or name another directory with --out; nothing is left of it.",
+            figure=entry.name,
+            path=str(out),
+        ) from error
+    return result
+
+
+def _store(figure: Figure, outcome: FigureResult, result: Result, place: Path) -> None:
+    """Write all files to a temporary directory, and rename it into place."""
+    from godwit.cli.reproduce import drawing  # noqa: PLC0415  matplotlib is slow to import
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    try:
+        made = scratch / "new"
+        made.mkdir()
+        _write_csv(made / "data.csv", outcome.rows)
+        picture = drawing.draw(figure, outcome.rows)
+        for suffix in ("png", "svg"):
+            drawing.save(picture, made / f"figure.{suffix}")
+        text = msgspec.json.format(msgspec.json.encode(result), indent=2)
+        (made / RESULT).write_bytes(text + b"\n")
+        with suppress(FileNotFoundError):
+            place.rename(scratch / "old")
+        made.rename(place)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows that may have different columns."""
+    listed = [dict(row) for row in rows]
+    columns = list(dict.fromkeys(column for row in listed for column in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(listed)

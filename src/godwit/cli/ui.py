@@ -1,0 +1,114 @@
+"""`godwit ui` and `godwit report`: a run as a page, live or as one file, from its journal alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from godwit.checkpoint.framing import load_record
+from godwit.checkpoint.records import IDENTITY, FlowIdentity
+from godwit.cli.checkpoint import opened_checkpoint
+from godwit.model.errors import CheckpointError, GodwitError
+from godwit.model.wording import human_bytes
+from godwit.web.live_page import PageFeed, PageServer, is_loopback
+from godwit.web.report import report_page
+from godwit.web.view import report_of
+
+_VARIABLE: Final = "GODWIT_UI_TOKEN"
+_PATH: Final = "a path, or a URI that pyarrow.fs opens (s3://, hdfs://)"
+
+
+def add_ui_command(subparsers: Any) -> None:
+    """Add ``ui`` to the command line; the function to run is left in ``args.run``."""
+    parser = subparsers.add_parser(
+        "ui",
+        help="a running or past stream as a page in the browser",
+        description="Serve a page that shows a stream while it runs, or a run that has ended: its "
+        "graph, latency and decisions, executors and the load of key groups, migrations, rows left "
+        "out, and every epoch that there was. Only the checkpoint's journal is read, so it works "
+        "from any machine that reaches the checkpoint. The page can be reached from this machine "
+        "alone, unless --host says otherwise; then it needs a token, which is part of the address "
+        "that is printed. Ctrl-C ends it.",
+    )
+    parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
+    parser.add_argument(
+        "--port", type=_port, default=8090, help="default: %(default)s; 0: any that is free"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to open the port on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--token",
+        default=os.environ.get(_VARIABLE, ""),
+        help="what a reader has to bring (default: that of the environment variable "
+        f"{_VARIABLE}; made up where --host is not of this machine alone)",
+    )
+    parser.set_defaults(run=_ui)
+
+
+def add_report_command(subparsers: Any) -> None:
+    """Add ``report`` to the command line; the function to run is left in ``args.run``."""
+    parser = subparsers.add_parser(
+        "report",
+        help="a run as one HTML file to send",
+        description="Write what `godwit ui` shows of a run into one file, which any browser opens "
+        "without a server. Exit status 0; 2 if there is no checkpoint, or no journal yet.",
+    )
+    parser.add_argument("path", metavar="CHECKPOINT", help=_PATH)
+    parser.add_argument("-o", "--output", default="run.html", help="default: %(default)s")
+    parser.set_defaults(run=_report)
+
+
+def _port(text: str) -> int:
+    """Parse the argument of a port."""
+    value = int(text)
+    if not 0 <= value < 2**16:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
+    return value
+
+
+_port.__name__ = "number of a port"
+
+
+def _ui(args: argparse.Namespace) -> int:
+    storage = opened_checkpoint(args.path)
+    token = args.token
+    if not token and not is_loopback(args.host):
+        token = secrets.token_urlsafe(24)
+    flow = load_record(storage, IDENTITY, FlowIdentity).name
+    server = PageServer(storage, flow=flow, host=args.host, port=args.port, token=token)
+    try:
+        print(f"The page of {args.path} is at {server.url_to_open} (Ctrl-C ends it)", flush=True)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass  # how one leaves
+    finally:
+        server.close()
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    storage = opened_checkpoint(args.path)
+    feed = PageFeed(storage, flow=load_record(storage, IDENTITY, FlowIdentity).name)
+    published = feed.look()
+    if published.state.last_s is None:
+        raise CheckpointError(
+            f"The checkpoint {args.path!r} has no journal that can be read yet.",
+            remedy="A query writes it from its first second on: start one, and look again.",
+            path=args.path,
+        )
+    page = report_page(report_of(published.state, flow=feed.flow, life=published.life))
+    try:
+        size = Path(args.output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise GodwitError(
+            f"The report cannot be written to {args.output!r}: {error.strerror}.",
+            remedy="Give a file in a directory that you may write, as in -o run.html.",
+            path=args.output,
+        ) from error
+    print(f"{args.output}: {len(published.state.points)} points in time, {human_bytes(size)}")
+    return 0

@@ -1,0 +1,384 @@
+"""Events of migrations, of key groups on their way, and of the grouping of components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.model.event import Event
+from godwit.model.wording import counted, human_bytes, key_groups_listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MigrationEvent(Event):
+    """An event of a migration."""
+
+    migration: str  # its name
+    component: str
+
+    @property
+    def _which(self) -> str:
+        """Name the migration and its component."""
+        return f"migration {self.migration} of {self.component}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationStarted(_MigrationEvent):
+    """A plan was accepted and is being carried out.
+
+    Examples
+    --------
+    >>> event = gw.events.MigrationStarted(
+    ...     epoch=4, at_s=1.0, migration="m1", component="sum", strategy="live", moves=3,
+    ...     state_bytes=2048,
+    ... )
+    >>> print(event.describe())
+    migration m1 of sum started (live): 3 key groups, 2.0 KiB
+    """
+
+    strategy: str
+    moves: int
+    state_bytes: int = 0
+
+    def _line(self) -> str:
+        return (
+            f"{self._which} started ({self.strategy}): {counted(self.moves, 'key group')}, "
+            f"{human_bytes(self.state_bytes)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationFinished(_MigrationEvent):
+    """A migration is over, and an epoch has been committed under its last assignment.
+
+    Examples
+    --------
+    >>> event = gw.events.MigrationFinished(
+    ...     epoch=4, at_s=1.0, migration="m1", component="sum", moved=3,
+    ... )
+    >>> print(event.describe())
+    migration m1 of sum finished: 3 key groups moved
+    """
+
+    moved: int
+    withdrawn: int = 0
+
+    def _line(self) -> str:
+        rest = f", {self.withdrawn} withdrawn" if self.withdrawn else ""
+        return f"{self._which} finished: {counted(self.moved, 'key group')} moved{rest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationCancelled(_MigrationEvent):
+    """A migration ended early; what had moved stays where it is.
+
+    Examples
+    --------
+    >>> event = gw.events.MigrationCancelled(
+    ...     epoch=4, at_s=1.0, migration="m1", component="sum", reason="d was lost",
+    ...     withdrawn=2,
+    ... )
+    >>> print(event.describe())
+    migration m1 of sum cancelled: d was lost (0 moved, 2 withdrawn)
+    """
+
+    reason: str
+    moved: int = 0
+    withdrawn: int = 0
+
+    def _line(self) -> str:
+        return (
+            f"{self._which} cancelled: {self.reason} "
+            f"({self.moved} moved, {self.withdrawn} withdrawn)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeyGroupEvent(Event):
+    """An event of key groups of a component."""
+
+    component: str
+    key_groups: tuple[int, ...]
+
+    @property
+    def _which(self) -> str:
+        """Name the component and its key groups."""
+        return f"{self.component}: {key_groups_listed(self.key_groups)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmingStarted(_KeyGroupEvent):
+    """An executor began to load copies in the background.
+
+    Examples
+    --------
+    >>> event = gw.events.WarmingStarted(
+    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1, 2), executor="3",
+    ... )
+    >>> print(event.describe())
+    sum: warming key groups 1, 2 at 3
+    """
+
+    executor: str  # where
+    # executors that are to send copies; the rest is read from the checkpoint
+    peers: tuple[str, ...] = ()
+    why: str = ""  # why from there; empty where there was nothing to choose
+
+    def _line(self) -> str:
+        source = f" from {', '.join(self.peers)}" if self.peers else ""
+        why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
+        return (
+            f"{self.component}: warming {key_groups_listed(self.key_groups)} "
+            f"at {self.executor}{source}{why}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTransferFailed(_KeyGroupEvent):
+    """An executor did not send its copies; they are read from the checkpoint.
+
+    Examples
+    --------
+    >>> event = gw.events.PeerTransferFailed(
+    ...     epoch=4, at_s=1.0, component="sum", key_groups=(2,), executor="3", source="1",
+    ...     reason="gone",
+    ... )
+    >>> print(event.describe())
+    sum: key group 2 did not come from 1 to 3: gone
+    """
+
+    executor: str
+    source: str
+    reason: str
+
+    def _line(self) -> str:
+        return f"{self._which} did not come from {self.source} to {self.executor}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsWarmed(_KeyGroupEvent):
+    """An executor holds fresh copies of key groups that it may own soon.
+
+    Examples
+    --------
+    >>> event = gw.events.KeyGroupsWarmed(
+    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1,), executor="3",
+    ... )
+    >>> print(event.describe())
+    sum: key group 1 warm at 3 (0 B in 0 ms)
+    """
+
+    executor: str  # where
+    state_bytes: int = 0  # their state; of that, `peer_bytes` came from other executors
+    peer_bytes: int = 0
+    duration_ms: float = 0.0  # what it took
+
+    def _line(self) -> str:
+        peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
+        return (
+            f"{self._which} warm at {self.executor} "
+            f"({human_bytes(self.state_bytes)} in {self.duration_ms:.0f} ms{peers})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsSuspended(_KeyGroupEvent):
+    """Key groups have no state at their executor; their rows wait from now on.
+
+    Examples
+    --------
+    >>> event = gw.events.KeyGroupsSuspended(
+    ...     epoch=4, at_s=1.0, component="sum", key_groups=(1,),
+    ... )
+    >>> print(event.describe())
+    sum: key group 1 suspended, their rows wait
+    """
+
+    def _line(self) -> str:
+        return f"{self._which} suspended, their rows wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsResumed(_KeyGroupEvent):
+    """The next epoch processes the rows that waited, in order, and then its own.
+
+    Examples
+    --------
+    >>> event = gw.events.KeyGroupsResumed(
+    ...     epoch=4, at_s=1.0, component="sum",
+    ...     key_groups=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19),
+    ... )
+    >>> print(event.describe())
+    sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed
+    """
+
+    def _line(self) -> str:
+        return f"{self._which} resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsLoaded(_KeyGroupEvent):
+    """The next epoch loads key groups before it processes them.
+
+    Examples
+    --------
+    >>> event = gw.events.KeyGroupsLoaded(epoch=4, at_s=1.0, component="sum", key_groups=(1,))
+    >>> print(event.describe())
+    sum: key group 1 loaded by the next epoch
+    """
+
+    def _line(self) -> str:
+        return f"{self._which} loaded by the next epoch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentSwitched(Event):
+    """The next epoch runs under another assignment.
+
+    Examples
+    --------
+    >>> event = gw.events.AssignmentSwitched(
+    ...     epoch=4, at_s=1.0, component="sum", version=9, key_groups=(1,),
+    ... )
+    >>> print(event.describe())
+    sum: assignment 9 moves key group 1
+    """
+
+    component: str
+    version: int  # version of the new assignment
+    key_groups: tuple[int, ...] = ()  # those that changed executor (none where only lanes changed)
+
+    def _line(self) -> str:
+        moved = (
+            f"moves {key_groups_listed(self.key_groups)}"
+            if self.key_groups
+            else "changes lanes only"
+        )
+        return f"{self.component}: assignment {self.version} {moved}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RegroupingEvent(Event):
+    """Fields of all regrouping events."""
+
+    regrouping: str  # its name
+    # component that is made anew → its operators, separated by commas
+    components: Mapping[str, str]
+
+    @property
+    def _made(self) -> str:
+        """List the components that are replaced."""
+        return "; ".join(f"{name} of {of}" for name, of in self.components.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingStarted(_RegroupingEvent):
+    """Another physical plan was accepted; operators to be fused are co-located first.
+
+    Examples
+    --------
+    >>> event = gw.events.RegroupingStarted(
+    ...     epoch=4, at_s=1.0, regrouping="r1", components={"row": "first, second"}, moves=3,
+    ...     state_bytes=2048, reason="first → second is 40 % of all rows",
+    ... )
+    >>> print(event.describe())
+    regrouping r1 started (row of first, second): 3 key groups to move, 2.0 KiB, since first
+    → second is 40 % of all rows
+    """
+
+    # moves, state_bytes: key groups that have to move for it, and the state that is warmed for them
+    moves: int
+    state_bytes: int
+    reason: str = ""  # why, with the numbers; empty if somebody asked for it
+
+    def _line(self) -> str:
+        why = f", since {self.reason}" if self.reason else ""
+        return (
+            f"regrouping {self.regrouping} started ({self._made}): "
+            f"{counted(self.moves, 'key group')} to move, {human_bytes(self.state_bytes)}{why}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentsRegrouped(_RegroupingEvent):
+    """The next epoch runs under another physical plan.
+
+    Examples
+    --------
+    >>> event = gw.events.ComponentsRegrouped(
+    ...     epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"},
+    ... )
+    >>> print(event.describe())
+    components regrouped (r1): a of a; b of b
+    """
+
+    def _line(self) -> str:
+        return f"components regrouped ({self.regrouping}): {self._made}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegroupingCancelled(_RegroupingEvent):
+    """The physical plan stays as it is.
+
+    Examples
+    --------
+    >>> event = gw.events.RegroupingCancelled(
+    ...     epoch=4, at_s=1.0, regrouping="r1", components={"a": "a"}, reason="second thoughts",
+    ... )
+    >>> print(event.describe())
+    regrouping r1 cancelled: second thoughts
+    """
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"regrouping {self.regrouping} cancelled: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutsCompared(Event):
+    """A period ended in which the costs of one-phase and two-phase windows were compared.
+
+    Examples
+    --------
+    >>> event = gw.events.LayoutsCompared(
+    ...     epoch=4, at_s=1.0, operator="hourly", layout="combined", cheaper="split", epochs=16,
+    ...     split_ms=20.04, combined_ms=31.0, split_latency_ms=0.0, combined_latency_ms=812.0,
+    ...     max_latency_ms=500.0, numbers={"migrated_key_groups": 12},
+    ... )
+    >>> print(event.describe())
+    hourly is combined and split would be better: over 16 epochs split 20.0 ms of CPU,
+    combined 31.0 ms; migrations take 0 ms split, 812 ms combined of 500 ms allowed
+    """
+
+    operator: str  # the windowed aggregate
+    # layout, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be
+    layout: str
+    cheaper: str
+    epochs: int  # epochs of the period; what follows is for all of them together
+    # split_ms, combined_ms: CPU time in either layout
+    split_ms: float
+    combined_ms: float
+    # split_latency_ms, combined_latency_ms: how long migrations take in either layout
+    split_latency_ms: float
+    combined_latency_ms: float
+    max_latency_ms: float | None = None  # how long they may; ``None``: as long as they like
+    within: bool = True  # whether those of `cheaper` take no longer
+    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+
+    def _line(self) -> str:
+        bound = ""
+        if self.max_latency_ms is not None:
+            bound = f" of {self.max_latency_ms:.0f} ms allowed"
+            if not self.within:
+                bound += f", which neither keeps to: {self.cheaper} comes closest"
+        better = "stays so" if self.layout == self.cheaper else f"{self.cheaper} would be better"
+        return (
+            f"{self.operator} is {self.layout} and {better}: over {counted(self.epochs, 'epoch')} "
+            f"split {self.split_ms:.1f} ms of CPU, combined {self.combined_ms:.1f} ms; "
+            f"migrations take {self.split_latency_ms:.0f} ms split, "
+            f"{self.combined_latency_ms:.0f} ms combined{bound}"
+        )

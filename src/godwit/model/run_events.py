@@ -1,0 +1,461 @@
+"""Events of the run itself: query, epochs, executors, checkpoint, listeners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from godwit.model.event import Event
+from godwit.model.wording import counted, human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStarted(Event):
+    """A query began to run; `resumed`: its checkpoint held epochs already.
+
+    Examples
+    --------
+    >>> event = gw.events.QueryStarted(epoch=-1, at_s=1.0, name="delays")
+    >>> print(event.describe())
+    query delays started
+    """
+
+    name: str
+    resumed: bool = False
+
+    def _line(self) -> str:
+        how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
+        return f"query {self.name} {how}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowChanged(Event):
+    """A query continues a checkpoint that was written by another version of its flow.
+
+    Examples
+    --------
+    >>> event = gw.events.FlowChanged(
+    ...     epoch=4, at_s=1.0, added=("a",), removed=("b",), renamed={"c": "d"},
+    ...     results=("d.n starts empty",),
+    ... )
+    >>> print(event.describe())
+    flow changed after epoch 4: a starts empty; b is gone, its state is kept; c is now d;
+    d.n starts empty
+    """
+
+    added: tuple[str, ...] = ()  # operators that start without state
+    # operators that had been removed, and find the state that they left
+    returned: tuple[str, ...] = ()
+    # operators that are gone from the flow; the checkpoint keeps their state until it is dropped
+    removed: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)  # old name → new name
+    # what became of the results of operators that aggregate, of sinks and of their columns, in
+    # words
+    results: tuple[str, ...] = ()
+
+    def _line(self) -> str:
+        told = [f"{name} starts empty" for name in self.added]
+        told += [f"{name} is back, with the state it left" for name in self.returned]
+        told += [f"{name} is gone, its state is kept" for name in self.removed]
+        told += [f"{old} is now {new}" for old, new in self.renamed.items()]
+        return f"flow changed after epoch {self.epoch}: {'; '.join((*told, *self.results))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStopped(Event):
+    """A query ended because it was asked to, or because its input did.
+
+    Examples
+    --------
+    >>> event = gw.events.QueryStopped(epoch=4, at_s=1.0, name="delays")
+    >>> print(event.describe())
+    query delays stopped after epoch 4
+    """
+
+    name: str
+
+    def _line(self) -> str:
+        return f"query {self.name} stopped after epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFailed(Event):
+    """A query ended by an error; what was committed stays.
+
+    Examples
+    --------
+    >>> event = gw.events.QueryFailed(epoch=4, at_s=1.0, name="delays", error="a sink is full")
+    >>> print(event.describe())
+    query delays failed after epoch 4: a sink is full
+    """
+
+    name: str
+    error: str
+
+    def _line(self) -> str:
+        return f"query {self.name} failed after epoch {self.epoch}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochCommitted(Event):
+    """An epoch's record is durable.
+
+    Examples
+    --------
+    >>> event = gw.events.EpochCommitted(
+    ...     epoch=4, at_s=1.0, rows_in=10, rows_out=1, duration_ms=12.4,
+    ...     watermarks={"flights": 77},
+    ... )
+    >>> print(event.describe())
+    epoch 4 committed: 10 rows in, 1 out, 12 ms
+    """
+
+    # rows_in, rows_out: rows read from the sources and given to the sinks
+    rows_in: int = 0
+    rows_out: int = 0
+    duration_ms: float = 0.0  # from the start of the epoch to its commit, in milliseconds
+    # source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as the
+    # epoch left it, in milliseconds since 1970-01-01 UTC
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    # number of key groups whose rows went to a wait buffer in this epoch
+    waiting_key_groups: int = 0
+    # p50, p95, p99, max, mean → milliseconds from the arrival of its rows to the end of their
+    # delivery; empty without rows
+    latency_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def _line(self) -> str:
+        waiting = self.waiting_key_groups
+        waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
+        return (
+            f"epoch {self.epoch} committed: {counted(self.rows_in, 'row')} in, "
+            f"{self.rows_out} out, {self.duration_ms:.0f} ms{waits}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLeftOut(Event):
+    """An operator over event time left rows out in an epoch.
+
+    Examples
+    --------
+    >>> event = gw.events.RowsLeftOut(
+    ...     epoch=4, at_s=1.0, operator="hourly", late=2, untimed=1, no_slack=("a", "b"),
+    ... )
+    >>> print(event.describe())
+    operator hourly left out in epoch 4: 2 rows late, 1 row without an event time; the
+    watermark of a, b has no slack, so what is out of order may be late: give
+    flow.source(..., slack="10 minutes")
+    """
+
+    operator: str  # its name
+    # late, ahead, untimed: rows of which all windows were closed, that were too far ahead of the
+    # driver's clock, and that had no event time
+    late: int = 0
+    ahead: int = 0
+    untimed: int = 0
+    sink: str = ""  # name of the sink that the rows went to; empty if they are gone
+    # sources of the operator whose watermark has no slack: any row out of order is late
+    no_slack: tuple[str, ...] = ()
+
+    @property
+    def is_warning(self) -> bool:
+        """True if no sink has the rows, so that they are lost."""
+        return not self.sink
+
+    def _line(self) -> str:
+        reasons = {
+            "late": self.late,
+            "ahead of the clock": self.ahead,
+            "without an event time": self.untimed,
+        }
+        told = ", ".join(f"{counted(n, 'row')} {reason}" for reason, n in reasons.items() if n)
+        where = f"; sink {self.sink} has them" if self.sink else ""
+        slack = ""
+        if self.late and self.no_slack:
+            slack = (
+                f"; the watermark of {', '.join(self.no_slack)} has no slack, so what is out of "
+                'order may be late: give flow.source(..., slack="10 minutes")'
+            )
+        return f"operator {self.operator} left out in epoch {self.epoch}: {told}{where}{slack}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsUnreadable(Event):
+    """A source had rows in an epoch that could not be read.
+
+    Examples
+    --------
+    >>> event = gw.events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3)
+    >>> print(event.describe())
+    source flights could not read 3 rows in epoch 4; they are left out
+    """
+
+    source: str  # its name
+    rows: int
+    sink: str = ""  # name of the sink that they went to; empty if they are gone
+
+    @property
+    def is_warning(self) -> bool:
+        """True if no sink has the rows, so that they are lost."""
+        return not self.sink
+
+    def _line(self) -> str:
+        where = f"sink {self.sink} has them" if self.sink else "they are left out"
+        rows = counted(self.rows, "row")
+        return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackPaused(Event):
+    """A loop has run for its own rows as many epochs as it may; they wait for other rows.
+
+    Examples
+    --------
+    >>> event = gw.events.FeedbackPaused(epoch=4, at_s=1.0, loop="steps", rounds=1000, rows=3)
+    >>> print(event.describe())
+    the loop steps pauses after 1000 rounds without other rows; 3 rows in it go on with the
+    next epoch that has others
+    """
+
+    loop: str  # its name
+    rounds: int  # epochs in a row that had no other rows
+    rows: int  # that wait in it
+
+    @property
+    def is_warning(self) -> bool:
+        """True: no row is lost, but the loop may never become empty."""
+        return True
+
+    def _line(self) -> str:
+        return (
+            f"the loop {self.loop} pauses after {counted(self.rounds, 'round')} without other "
+            f"rows; {counted(self.rows, 'row')} in it go on with the next epoch that has others"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAborted(Event):
+    """An attempt at an epoch failed; it left only files that nobody names.
+
+    Examples
+    --------
+    >>> event = gw.events.EpochAborted(epoch=4, at_s=1.0, reason="an executor died")
+    >>> print(event.describe())
+    epoch 4 aborted: an executor died
+    """
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"epoch {self.epoch} aborted: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsHeld(Event):
+    """No further epoch starts until `EpochsReleased`.
+
+    Examples
+    --------
+    >>> event = gw.events.EpochsHeld(epoch=4, at_s=1.0, reason="no executor is left")
+    >>> print(event.describe())
+    epochs held after epoch 4: no executor is left
+    """
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"epochs held after epoch {self.epoch}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsReleased(Event):
+    """Epochs may start again.
+
+    Examples
+    --------
+    >>> event = gw.events.EpochsReleased(epoch=4, at_s=1.0)
+    >>> print(event.describe())
+    epochs released after epoch 4
+    """
+
+    def _line(self) -> str:
+        return f"epochs released after epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorAdded(Event):
+    """An executor joined; it owns nothing until a migration gives it key groups.
+
+    Examples
+    --------
+    >>> event = gw.events.ExecutorAdded(epoch=4, at_s=1.0, executor="3", lanes=1)
+    >>> print(event.describe())
+    executor 3 added with 1 lane
+    """
+
+    executor: str
+    lanes: int
+
+    def _line(self) -> str:
+        return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorDraining(Event):
+    """An executor is to be removed: nothing moves onto it any more.
+
+    Examples
+    --------
+    >>> event = gw.events.ExecutorDraining(epoch=4, at_s=1.0, executor="3")
+    >>> print(event.describe())
+    executor 3 is draining
+    """
+
+    executor: str
+
+    def _line(self) -> str:
+        return f"executor {self.executor} is draining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLost(Event):
+    """An executor and its local store are gone.
+
+    Examples
+    --------
+    >>> event = gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="3", reason="killed")
+    >>> print(event.describe())
+    executor 3 lost: killed
+    """
+
+    executor: str
+    reason: str = ""
+
+    def _line(self) -> str:
+        return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCollected(Event):
+    """Files of the checkpoint that no retained record names were removed.
+
+    Examples
+    --------
+    >>> event = gw.events.FilesCollected(epoch=4, at_s=1.0, files=1, freed_bytes=3221225472)
+    >>> print(event.describe())
+    1 file collected, 3.0 GiB freed
+    """
+
+    files: int
+    freed_bytes: int = 0
+
+    def _line(self) -> str:
+        return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesStarted(Event):
+    """Lanes that stay between epochs are there, and work small epochs from now on.
+
+    Examples
+    --------
+    >>> event = gw.events.ResidentLanesStarted(epoch=4, at_s=1.0, lanes=2, took_ms=310.4)
+    >>> print(event.describe())
+    2 resident lanes ready after 310 ms
+    """
+
+    lanes: int
+    took_ms: float  # since they were asked for
+
+    def _line(self) -> str:
+        return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesEnded(Event):
+    """Lanes that stay were let go; epochs run as Spark jobs until there are others.
+
+    Examples
+    --------
+    >>> event = gw.events.ResidentLanesEnded(epoch=4, at_s=1.0, reason="the query ends")
+    >>> print(event.describe())
+    resident lanes ended: the query ends
+    """
+
+    reason: str
+
+    def _line(self) -> str:
+        return f"resident lanes ended: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLanesFailed(Event):
+    """Lanes that stay were lost, or did not come; epochs run as Spark jobs meanwhile.
+
+    Examples
+    --------
+    >>> event = gw.events.ResidentLanesFailed(
+    ...     epoch=4, at_s=1.0, reason="it is gone", pause_s=2.0,
+    ... )
+    >>> print(event.describe())
+    resident lanes failed: it is gone; epochs run as Spark jobs, and lanes are started again
+    after 2 s
+    """
+
+    reason: str
+    pause_s: float  # until they are started again
+
+    @property
+    def is_warning(self) -> bool:
+        """True: epochs take longer than they were meant to."""
+        return True
+
+    def _line(self) -> str:
+        return (
+            f"resident lanes failed: {self.reason}; epochs run as Spark jobs, and lanes are "
+            f"started again after {self.pause_s:g} s"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerFailed(Event):
+    """A listener raised; it stays. Announced once for each kind of error.
+
+    Examples
+    --------
+    >>> event = gw.events.ListenerFailed(
+    ...     epoch=4, at_s=1.0, listener="page", error="KeyError: 'x'", heard="EpochCommitted",
+    ... )
+    >>> print(event.describe())
+    listener page failed on EpochCommitted: KeyError: 'x'
+    """
+
+    listener: str  # name of the function
+    error: str  # the error's kind and text, in one line
+    heard: str  # kind of the event that it was told
+
+    def _line(self) -> str:
+        return f"listener {self.listener} failed on {self.heard}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundFailed(Event):
+    """Work beside the epochs failed and goes on, or a part could not be closed at the end.
+
+    Examples
+    --------
+    >>> event = gw.events.BackgroundFailed(
+    ...     epoch=4, at_s=1.0, what="watching executors", error="KeyError: 'x'",
+    ... )
+    >>> print(event.describe())
+    watching executors failed: KeyError: 'x'
+    """
+
+    what: str  # what it does, as in "watching executors"
+    error: str  # the error's kind and text, in one line
+
+    def _line(self) -> str:
+        return f"{self.what} failed: {self.error}"

@@ -1,0 +1,347 @@
+"""``process_batch``: a user's function over all rows of a lane and epoch at once, as tables.
+
+For those who vectorise: one call in place of one for each key.  The function gets the rows in order
+of arrival, the states of their keys as a table, and which row is of which key; it returns the rows
+to emit and the new states.  State is columns, as the aggregates of ``compute`` have it, so nothing
+is encoded.
+
+Which keys come together is nobody's promise: key groups move.  So what a function makes of a key
+must depend on its rows and its state alone.
+
+Invariant: a key's state after an epoch is the row that the function returned for it; a key that it
+left out keeps the state that it had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.checkpoint.evolution import StateDescription, columns_of
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import hash_keys
+from godwit.columns.python_values import UTC, in_zone
+from godwit.model.errors import InvalidFlowError, UserFunctionError
+from godwit.model.frames import function_failed
+from godwit.model.naming import did_you_mean, function_name, listing
+from godwit.operators.calls import check_arguments
+from godwit.operators.operator import STATE, KeyedOperator, OperatorOutput, changed_by_key
+from godwit.store.columns import StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import OperatorInput
+
+Frames: TypeAlias = Literal["arrow", "pandas", "polars"]
+FRAMES: tuple[str, ...] = get_args(Frames)
+CALLED = "function(rows, states, key_of_row)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateColumns:
+    """State of a key as columns, and what they hold for a new key: null, or a default."""
+
+    columns: pa.Schema
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BatchProcess(KeyedOperator):
+    """A user's function called once per lane and epoch; see `KeyedOperator` for its methods."""
+
+    kind = "process_batch"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: pa.Schema,
+        inputs: pa.Schema,  # columns of its rows, besides the key columns
+        function: Callable[..., Any],  # ``function(rows, states, key_of_row)``
+        state: StateColumns,
+        output: pa.Schema,  # columns of the rows that the function returns; nothing is added
+        frames: Frames = "arrow",
+        zone: str = UTC,  # the session's, of timestamps without one that the function returns
+    ) -> None:
+        check_arguments(name, function, CALLED)
+        if frames != "arrow" and find_spec(frames) is None:
+            raise InvalidFlowError(
+                f"Operator {name!r} has frames={frames!r}, and there is no package {frames!r}.",
+                remedy=f"pip install {frames}, here and where executors run.",
+                operator=name,
+            )
+        both = [column for column in state.columns.names if column in keys.names]
+        if both:
+            raise InvalidFlowError(
+                f"Operator {name!r} has {listing(both)} both as key and as state.",
+                remedy="Leave the key columns out of state=: the table of states has them.",
+                operator=name,
+            )
+        self.name, self.inputs, self.output, self.function = name, inputs, output, function
+        self.schema = StateSchema(keys=keys, values=state.columns)
+        self.frames, self._state, self._zone = frames, state, zone
+
+    def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the columns."""
+        return StateDescription(columns=columns_of(self.schema.values), codec="arrow")
+
+    def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Return columns that entries of an earlier schema lack, as those of a new key are."""
+        return self._new(count)
+
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Call the function for all rows."""
+        if not len(data.rows.hashes):
+            return OperatorOutput()
+        groups, keys = data.grouped(len(self.keys))
+        known, prior = data.state.find(keys, groups.key_groups)
+        result = self._called(data, groups, keys, self._with_new(known, prior))
+        output, states, dropped = self._parts(result)
+        emitted = None
+        if output is not None:
+            emitted = self._table(output, self.output, "rows to emit")
+        which, values = self._new_states(states, keys, groups)
+        removed = np.zeros(groups.count, np.bool_)
+        if dropped is not None:
+            removed = self._dropped(dropped, groups.count)
+            which, values = self._with_dropped(which, values, removed)
+        return OperatorOutput(
+            output=emitted,
+            groups=groups,
+            changed=changed_by_key(
+                groups, which, keys.take(pa.array(which)), values, removed[which]
+            ),
+        )
+
+    def _new(self, count: int) -> pa.RecordBatch:
+        """Return the state of new keys."""
+        columns = []
+        for column in self.schema.values:
+            default = self._state.defaults.get(column.name)
+            columns.append(pa.repeat(pa.scalar(default, column.type), count))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+    def _with_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
+        """Return states of all keys, those of new ones in place of nothing."""
+        if known.all():
+            return prior
+        new, mask = self._new(len(known)), pa.array(known)
+        columns = [
+            pc.if_else(mask, old, default)
+            for old, default in zip(prior.columns, new.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
+
+    def _called(
+        self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
+    ) -> Any:
+        """Call the function."""
+        as_frame = _READERS[self.frames]
+        rows = _beside(data.rows.keys, data.rows.values)
+        try:
+            return self.function(as_frame(rows), as_frame(_beside(keys, states)), groups.of_row)
+        except BaseException as error:
+            raise function_failed(
+                self.name,
+                self.function,
+                None,
+                error,
+                of=f"{len(groups.of_row)} rows of {groups.count} keys",
+            ) from error
+
+    def _parts(self, result: Any) -> tuple[Any, Any, Any]:
+        """Return rows, states and keys to drop, of what the function returned."""
+        if result is None:
+            return None, None, None
+        if isinstance(result, tuple) and len(result) in (2, 3):
+            return result[0], result[1], result[2] if len(result) == 3 else None
+        raise self._refusal(
+            f"a {type(result).__name__}"
+            + (f" of {len(result)}" if isinstance(result, tuple) else ""),
+            "Return two tables, rows to emit and new states, either of which may be None; and, to "
+            "drop states, a boolean for each row of `states`.",
+        )
+
+    def _new_states(
+        self, states: Any, keys: pa.RecordBatch, groups: Groups
+    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+        """Return the keys that have a new state, by position, and their states."""
+        columns = self.schema.values
+        if states is None:
+            return np.empty(0, np.int64), _empty(columns)
+        table = _as_table(states)
+        has_keys = table is not None and set(keys.schema.names) <= set(table.schema.names)
+        if not has_keys:
+            values = self._table(table, columns, "states", of=states)
+            if values.num_rows != groups.count:
+                raise self._refusal(
+                    f"{values.num_rows} states for {groups.count} keys",
+                    f"Return a row for each row of `states`, in order; or add the key columns, "
+                    f"{listing(keys.schema.names)}, and return those that changed.",
+                )
+            return np.arange(groups.count), values
+        both = self._table(table, pa.schema([*keys.schema, *columns]), "states")
+        own = both.select(keys.schema.names)
+        values = both.select(columns.names)
+        if own.equals(keys):
+            return np.arange(groups.count), values
+        return self._positions(own, keys, groups), values
+
+    def _positions(
+        self, own: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
+    ) -> npt.NDArray[np.int64]:
+        """Return the position of each returned key among the keys; refuse others, and doubles."""
+        every = pa.concat_batches([keys, own])
+        of = group_rows(np.concatenate([groups.hashes, hash_keys(own)]), every, 1).of_row
+        place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
+        place[of[: groups.count]] = np.arange(groups.count)
+        at: npt.NDArray[np.int64] = place[of[groups.count :]]
+        times = np.bincount(at[at >= 0], minlength=1)
+        wrong, what = np.flatnonzero(at < 0), "of a key that has no row in the epoch"
+        if not len(wrong) and times.max() > 1:
+            wrong, what = np.flatnonzero(at == times.argmax())[1:], "a second time"
+        if len(wrong):
+            key = tuple(column[int(wrong[0])].as_py() for column in own.columns)
+            raise self._refusal(
+                f"a state {what}: {key!r}",
+                "Return at most one state for each row of `states`.",
+            )
+        return at
+
+    def _dropped(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
+        """Read which keys are to have no state any more."""
+        try:
+            mask = np.asarray(dropped)
+        except Exception:  # noqa: BLE001 - of another library
+            mask = np.empty(0)
+        if mask.dtype != np.bool_ or mask.shape != (count,):
+            raise self._refusal(
+                f"{dropped!r:.60} for the keys to drop",
+                f"Give {count} booleans, one for each row of `states`.",
+            )
+        return mask
+
+    def _with_dropped(
+        self,
+        which: npt.NDArray[np.int64],
+        values: pa.RecordBatch,
+        removed: npt.NDArray[np.bool_],
+    ) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+        """Add the keys to drop that have no new state."""
+        others = removed.copy()
+        others[which] = False
+        more = np.flatnonzero(others)
+        if not len(more):
+            return which, values
+        return np.concatenate([which, more]), pa.concat_batches([values, self._new(len(more))])
+
+    def _table(self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None) -> pa.RecordBatch:
+        """Convert a table that the function returned to the columns that it should have."""
+        table = _as_table(frame)
+        if table is None:
+            raise self._refusal(
+                f"a {type(frame if of is None else of).__name__} for the {what}",
+                "Return a table: of Arrow, pandas or Polars, or None.",
+            )
+        names = table.schema.names
+        missing = [name for name in schema.names if name not in names]
+        unknown = [name for name in names if name not in schema.names]
+        if missing or unknown:
+            told, hint = "", ""
+            if missing:
+                told, hint = f"without column {missing[0]!r}", did_you_mean(missing[0], unknown)
+            else:
+                told = f"with a column {unknown[0]!r}, which there is none of"
+            raise self._refusal(
+                f"a table {told} for the {what}", f"{hint}They are {_declared(schema)}."
+            )
+        columns = [self._cast(table.column(f.name), f, what) for f in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _cast(self, column: Any, column_field: pa.Field, what: str) -> pa.Array:
+        """Convert a column to its type, and refuse values that it cannot hold."""
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if isinstance(whole, pa.ChunkedArray):  # of no chunks
+            whole = pa.nulls(0, whole.type)
+        if whole.type == column_field.type:
+            return whole
+        try:
+            return self._in_zone(whole, column_field.type).cast(column_field.type)
+        except pa.ArrowException as error:
+            raise self._refusal(
+                f"{whole.type} in column {column_field.name!r} of the {what}, which is "
+                f"{column_field.type} ({error})",
+                "Convert it, or declare what it is.",
+                column=column_field.name,
+            ) from error
+
+    def _in_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
+        """Return a column whose timestamps have the session's zone where they have none."""
+        is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
+        if self._zone == UTC or not is_instant or not _is_naive(column.type):
+            return column
+        moments = column.cast(pa.timestamp("us")).to_pylist()
+        return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
+
+    def _refusal(self, what: str, remedy: str, **context: str) -> UserFunctionError:
+        """Return the error that the function returned something else."""
+        return UserFunctionError(
+            f"Operator {self.name!r}: {function_name(self.function)!r} returned {what}.",
+            remedy=remedy,
+            operator=self.name,
+            **context,
+        )
+
+
+def _beside(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
+    """Return key columns and other columns as one table."""
+    schema = pa.schema([*keys.schema, *values.schema])
+    return pa.Table.from_arrays([*keys.columns, *values.columns], schema=schema)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+
+
+def _is_naive(dtype: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(dtype) and dtype.tz is None)
+
+
+def _declared(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name}: {column.type}" for column in schema)
+
+
+def _as_table(frame: Any) -> pa.Table | None:
+    """Convert a table of any library that speaks Arrow; ``None`` if it is none."""
+    if isinstance(frame, pa.Table):
+        return frame
+    if type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns"):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    if hasattr(frame, "__arrow_c_stream__") or isinstance(frame, pa.RecordBatch):
+        return pa.table(frame)
+    return None
+
+
+def _pandas(table: pa.Table) -> Any:
+    """Convert to pandas with Arrow's own types: no number becomes another for want of a null."""
+    return table.to_pandas(types_mapper=import_module("pandas").ArrowDtype)
+
+
+def _polars(table: pa.Table) -> Any:
+    return import_module("polars").from_arrow(table)
+
+
+_READERS: dict[str, Callable[[pa.Table], Any]] = {
+    "arrow": lambda table: table,
+    "pandas": _pandas,
+    "polars": _polars,
+}

@@ -1,0 +1,290 @@
+"""``process`` with ``merge=``: a function's state in parts, so that a hot key has several lanes.
+
+All rows of a key go to one lane, and a function's state cannot be combined by whoever sends them.
+Where the user says how two states become one, a hot key gets *parts*
+(`godwit.operators.spreading`): rows are dealt to them by a hash of their values, and each part has
+a state of its own, which begins anew.  The state of before stays where it is, and rests.  A key
+that leaves its parts, because it cools or gets others, has their states merged into its own in that
+epoch.
+
+Parts are entries of a second state, of their keys and numbers.  So the first is what it is without
+``merge=``, which may be given to an operator that has state; and what is read to merge parts are
+the key groups of the second state that they lie in, which hold parts of hot keys and nothing else.
+
+Invariant: every row has been seen by one state of its key, and no state of it is gone that was not
+merged.  A key leaves its parts in an epoch in which none of their rows waits; its own lane reads
+them as the last epoch left them, and their lanes remove them, by the same commit.
+
+Source: key expansion, Madsen et al. (Enorm) §4.4.2; partial states of split keys, Nasir et al.
+("The Power of Both Choices", 2015), by values in place of load (`docs/decisions/0069`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from godwit.checkpoint.entries import StateRows
+from godwit.checkpoint.evolution import columns_of
+from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.python_values import rows_as_tuples
+from godwit.model.errors import UserFunctionError
+from godwit.model.frames import function_failed
+from godwit.model.key_groups import key_groups_of
+from godwit.model.naming import function_name
+from godwit.operators.calls import Meter, columns_of_rows, uncollected
+from godwit.operators.emitted import emitted_batch
+from godwit.operators.operator import STATE, OperatorOutput
+from godwit.operators.ordering import order_by
+from godwit.operators.process import ProcessOperator
+from godwit.operators.spreading import MAX_PARTS, PART, hash_of_keys
+from godwit.operators.windows.event_time import NO_ARRIVALS
+from godwit.store.columns import StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from godwit.checkpoint.evolution import StateDescription
+    from godwit.columns.groups import Groups
+    from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.windows.event_time import Arrivals, EpochTime
+
+PARTS: Final = "parts"
+"""Name of the state of parts."""
+_PART: Final = pa.field(PART, pa.int32())  # null: the whole key
+
+
+class MergedProcess(ProcessOperator):
+    """A user's function called per key, or per part of a hot one."""
+
+    parts_state = PARTS
+
+    def __init__(self, *, merge: Callable[[Any, Any], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self.merge, self.max_parts = merge, MAX_PARTS
+        self._whole = self.schema
+        self.schema = StateSchema(
+            keys=pa.schema([*self._whole.keys, _PART]), values=self._whole.values
+        )
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns without the part, as for an operator without ``merge=``."""
+        return self._whole.keys
+
+    @property
+    def hashed(self) -> pa.Schema:
+        """Key columns and part; a null part leaves the hash that of the key."""
+        return self.schema.keys
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """State of whole keys, and state of parts."""
+        return StateId(self.name, STATE), StateId(self.name, PARTS)
+
+    def schema_of(self, state: str) -> StateSchema:
+        """Columns of one of them."""
+        return self.schema if state == PARTS else self._whole
+
+    def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe one of them."""
+        described = super().describe_state()
+        if state != PARTS:
+            return described
+        return msgspec.structs.replace(described, entries=columns_of(pa.schema([_PART])))
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether parts are merged in the epoch, which their rows cannot wait for."""
+        return super().needs_state(time) or (time.spreads is not None and bool(time.spreads.left))
+
+    def reads_all(self, time: EpochTime) -> bool:
+        """Return whether parts are merged in this epoch, also of keys without rows."""
+        return super().reads_all(time) or self.needs_state(time)
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
+        at, parts = len(self.keys), pa.nulls(rows.num_rows, _PART.type)
+        if time.spreads is not None and time.spreads.keys:
+            hashes = hash_of_keys(rows.select(self.keys.names))
+            routes = time.spreads.current.routes(hashes, 0, rows)
+            if routes is not None:  # every row goes to one part, so they are in their order
+                parts = pa.array(routes[1], _PART.type, mask=routes[1] == 0)
+        columns, names = rows.columns, rows.schema.names
+        arranged = pa.RecordBatch.from_arrays(
+            [*columns[:at], parts, *columns[at:]], names=[*names[:at], PART, *names[at:]]
+        )
+        return arranged, None, NO_ARRIVALS
+
+    @uncollected()
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Merge parts that are given up; call the function for every key and part with rows."""
+        merging, removed_parts = self._left(data)
+        groups, identities, (of_merging,) = data.grouped_with(len(self.hashed), [merging])
+        if not groups.count:
+            return OperatorOutput(changed=_with_removed({}, removed_parts, data.num_key_groups))
+        own = identities.select(self.keys.names)
+        mask = mask_of(identities.column(PART))
+        is_part = np.ones(groups.count, np.bool_) if mask is None else mask
+        of_state = (
+            (STATE, own, np.flatnonzero(~is_part)),
+            (PARTS, identities, np.flatnonzero(is_part)),
+        )
+        known, blobs = _found(data, groups, of_state)
+        keys = rows_as_tuples(own)
+        meter = Meter(groups.key_groups)
+        states = self._read(known, blobs, keys)
+        columns = columns_of_rows(self, data.rows, groups, keys)
+        meter.share(blobs)
+        self._merge_into(states, known, of_merging, merging, keys)
+        emitted, ends, removed = self._call(columns, groups, keys, states, meter)
+        output = emitted_batch(self, emitted, ends, keys)
+        if self._is_immutable:
+            states = [state.value for state in states]
+        meter.skip()
+        blobs, dropped = self._blobs(states, removed, keys)
+        meter.share(blobs)
+        changed: dict[str, Changed] = {}
+        for state, identity, which in of_state:
+            if len(which):
+                rows = pa.array(which)
+                entries = StateRows(
+                    hashes=groups.hashes[which],
+                    keys=identity.take(rows),
+                    values=pa.RecordBatch.from_arrays(
+                        [blobs.take(rows)], schema=self.schema.values
+                    ),
+                    removed=None if dropped is None else dropped[which],
+                )
+                changed[state] = entries, groups.key_groups[which]
+        return OperatorOutput(
+            groups=groups,
+            changed=_with_removed(changed, removed_parts, data.num_key_groups),
+            output=output,
+            cpu_ms=meter.cpu_ms,
+            busy_ms=meter.busy_ms,
+        )
+
+    def _left(self, data: OperatorInput) -> tuple[StateRows, StateRows]:
+        """Return states of parts to merge in this lane, and entries to remove.
+
+        The former are in the order of the parts' numbers, under the undivided key.
+        """
+        rows = data.left_parts
+        if rows is None or data.time.spreads is None:
+            nothing = StateRows(
+                hashes=np.empty(0, np.int64),
+                keys=pa.RecordBatch.from_pylist([], schema=self.schema.keys),
+                values=pa.RecordBatch.from_pylist([], schema=self.schema.values),
+            )
+            return nothing, nothing
+        assert data.here is not None, "a lane says what it processes"
+        own = rows.keys.select(self.keys.names)
+        hashes, parts = hash_of_keys(own), values_of(rows.keys.column(PART))
+        is_left = np.zeros(len(hashes), np.bool_)
+        for key_hash, left in data.time.spreads.left.items():
+            is_left |= (hashes == key_hash) & np.isin(parts, left)
+        is_home = is_left & data.here[key_groups_of(hashes, data.num_key_groups)]
+        home = np.flatnonzero(is_home)
+        home = home[order_by(parts[home].astype(np.int64))]
+        taken = pa.array(home)
+        merging = StateRows(
+            hashes=hashes[home],
+            keys=pa.RecordBatch.from_arrays(
+                [*own.take(taken).columns, pa.nulls(len(home), _PART.type)],
+                schema=self.schema.keys,
+            ),
+            values=rows.values.take(taken),
+        )
+        is_here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
+        return merging, rows.take(np.flatnonzero(is_here))
+
+    def _merge_into(
+        self,
+        states: list[Any],  # of each key; changed
+        known: npt.NDArray[np.bool_],  # shape ``(n,)``: keys that have a state, and not a new one
+        of_merging: list[int],  # key of each part
+        merging: StateRows,
+        keys: list[tuple[Any, ...]],
+    ) -> None:
+        """Merge states of parts into those of their keys."""
+        if not of_merging:
+            return
+        parts = self._read(
+            np.ones(len(of_merging), np.bool_),
+            merging.values.column(0),
+            [keys[group] for group in of_merging],
+        )
+        has_state = known.copy()
+        for group, part in zip(of_merging, parts, strict=True):
+            if not has_state[group]:  # nothing says that a new state changes nothing
+                states[group], has_state[group] = part, True
+            elif self._is_immutable:
+                states[group].value = self._merged(states[group].value, part.value, keys[group])
+            else:
+                states[group] = self._merged(states[group], part, keys[group])
+
+    def _merged(self, state: Any, part: Any, key: tuple[Any, ...]) -> Any:
+        """Call the user's `merge`."""
+        try:
+            merged = self.merge(state, part)
+        except BaseException as error:
+            raise function_failed(self.name, self.merge, key, error) from error
+        if merged is None:
+            raise UserFunctionError(
+                f"{function_name(self.merge)}, given as merge= of operator {self.name!r}, returned "
+                f"nothing for key {key!r}.",
+                remedy="Return the state that the two become, also where it is the first one, "
+                "changed.",
+                operator=self.name,
+                key=key,
+            )
+        return merged
+
+
+def _found(
+    data: OperatorInput,
+    groups: Groups,
+    of_state: tuple[tuple[str, pa.RecordBatch, npt.NDArray[np.intp]], ...],
+) -> tuple[npt.NDArray[np.bool_], pa.Array]:
+    """Look up keys and parts; return a mask of those with state, and the encoded states."""
+    known = np.zeros(groups.count, np.bool_)
+    blobs, order = [], []
+    for state, identity, which in of_state:
+        if len(which):
+            keys = identity.take(pa.array(which))
+            known[which], prior = data.states[state].find(keys, groups.key_groups[which])
+            blobs.append(prior.column(0))
+            order.append(which)
+    if len(blobs) == 1:
+        return known, blobs[0]
+    back = np.argsort(np.concatenate(order), kind="stable")
+    return known, pa.concat_arrays(blobs).take(pa.array(back))
+
+
+def _with_removed(
+    changed: dict[str, Changed], parts: StateRows, num_key_groups: int
+) -> dict[str, Changed]:
+    """Add the removal of given-up parts, which have no rows in this epoch."""
+    if not len(parts.hashes):
+        return changed
+    removed = np.ones(len(parts.hashes), np.bool_)
+    rows, key_groups = replace(parts, removed=removed), key_groups_of(parts.hashes, num_key_groups)
+    if PARTS in changed:
+        others, of_others = changed[PARTS]
+        stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
+        rows = replace(others.then(rows), removed=np.concatenate([stay, removed]))
+        key_groups = np.concatenate([of_others, key_groups])
+    order = order_by(key_groups.astype(np.int64))
+    return {**changed, PARTS: (rows.take(order), key_groups[order])}

@@ -1,0 +1,199 @@
+"""The graph of a flow as a picture (SVG), for notebooks: drawn from left to right, level by level.
+
+Sources stand in the first column, operators in that of their level, sinks behind what feeds them.
+Within a column, nodes are in the order of what they read, so that few edges cross.  Colours are
+those of the page around it, so that it can be read on light and dark.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.plan.explain import action_of
+from godwit.plan.nodes import SourceNode, branches_of, levels_of, read_by, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from godwit.plan.nodes import FlowGraph, OperatorNode, StreamNode
+
+_HEIGHT, _GAP, _CHARACTER, _LONGEST = 44, 18, 7, 30
+_SPACE = 70
+"""Room between columns, for edges."""
+_ROUND = {"source": 22, "loop": 22, "operator": 4, "sink": 12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A node of the picture."""
+
+    id: tuple[str, str]  # kind and name
+    column: int
+    label: str  # what stands below the name
+    about: str  # shown where the pointer rests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Rows that go from one node to another."""
+
+    start: tuple[str, str]
+    end: tuple[str, str]
+    maps: int = 0
+    back: bool = False  # in the next epoch, to a loop
+
+
+def flow_svg(graph: FlowGraph) -> str:
+    """Draw the sources, operators and sinks of a flow."""
+    boxes, edges = _boxes(graph), list(_edges(graph))
+    places = _rows(boxes, edges)
+    columns = sorted({box.column for box in boxes})
+    widths = {
+        column: _CHARACTER
+        * max(len(text) for b in boxes if b.column == column for text in _texts(b))
+        + 24
+        for column in columns
+    }
+    lefts, left = {}, 8
+    for column in columns:
+        lefts[column] = left
+        left += widths[column] + _SPACE
+    corner = {box.id: (lefts[box.column], 8 + places[box.id] * (_HEIGHT + _GAP)) for box in boxes}
+    size = {box.id: widths[box.column] for box in boxes}
+    loops = any(edge.back for edge in edges)
+    tall = 8 + (max(places.values(), default=-1) + 1) * (_HEIGHT + _GAP) + (24 if loops else 0)
+    wide = max(left - _SPACE + 8, 16)
+    parts = [_edge(edge, corner, size, tall) for edge in edges]
+    parts += [_box(box, *corner[box.id], size[box.id]) for box in boxes]
+    name = html.escape(f"Flow {graph.name!r}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
+        f'viewBox="0 0 {wide} {tall}" role="img" aria-label="{name}" font-family="sans-serif" '
+        'font-size="12" fill="none" stroke="currentColor" style="max-width: 100%">'
+        f"<title>{name}</title>{''.join(parts)}</svg>"
+    )
+
+
+def _boxes(graph: FlowGraph) -> list[Box]:
+    """Return all nodes, in the order in which they were declared."""
+    levels = levels_of(graph.operators)
+    loops = {edge.loop.name for edge in graph.feedbacks}
+    boxes = [
+        Box(
+            id=_id(node, loops),
+            column=0,
+            label="loop" if node.name in loops else "source",
+            about=f"source {node.name}" + (f": {node.own.identity}" if node.own else ""),
+        )
+        for node in graph.sources
+    ]
+    boxes += [
+        Box(
+            id=("operator", node.name),
+            column=levels[node.name],
+            label=f"by {', '.join(node.keys)}",
+            about=action_of(node),
+        )
+        for node in graph.operators
+    ]
+    for sink in graph.sinks:
+        above = [branch.feed.name for branch in branches_of(sink.upstream)]
+        boxes.append(
+            Box(
+                id=("sink", sink.name),
+                column=1 + max(levels[name] for name in above),
+                label=type(sink.sink).__name__,
+                about=repr(sink.sink),
+            )
+        )
+    return boxes
+
+
+def _edges(graph: FlowGraph) -> Iterator[Edge]:
+    """Yield all edges."""
+    loops = {edge.loop.name for edge in graph.feedbacks}
+
+    def of(stream: StreamNode, end: tuple[str, str], *, back: bool = False) -> Iterator[Edge]:
+        for branch in branches_of(stream):
+            start = _id(branch.feed, loops)
+            yield Edge(start=start, end=end, maps=len(branch.maps), back=back)
+
+    for node in graph.operators:
+        for stream in (*read_by(node), *(table.stream for table in tables_of(node))):
+            yield from of(stream, ("operator", node.name))
+    for sink in graph.sinks:
+        yield from of(sink.upstream, ("sink", sink.name))
+    for edge in graph.feedbacks:
+        yield from of(edge.upstream, ("loop", edge.loop.name), back=True)
+
+
+def _id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str]:
+    if not isinstance(node, SourceNode):
+        return "operator", node.name
+    return "loop" if node.name in loops else "source", node.name
+
+
+def _rows(boxes: list[Box], edges: list[Edge]) -> dict[tuple[str, str], int]:
+    """Return the row of every box: in each column by the mean row of what the boxes read."""
+    places: dict[tuple[str, str], int] = {}
+    for column in sorted({box.column for box in boxes}):
+        means = {}
+        for number, box in enumerate(box for box in boxes if box.column == column):
+            above = [places[e.start] for e in edges if e.end == box.id and e.start in places]
+            means[box.id] = (sum(above) / len(above) if above else float(number), number)
+        places |= {id_: row for row, id_ in enumerate(sorted(means, key=means.__getitem__))}
+    return places
+
+
+def _texts(box: Box) -> tuple[str, str]:
+    """Return name and label, cut where they are long."""
+    name, label = (
+        text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        for text in (box.id[1], box.label)
+    )
+    return name, label
+
+
+def _box(box: Box, x: int, y: int, width: int) -> str:
+    """Draw a node."""
+    name, label = map(html.escape, _texts(box))
+    middle = x + width // 2
+    about = html.escape(f"{box.id[0]} {box.id[1]}: {box.about}")
+    return (
+        f'<g><title>{about}</title><rect x="{x}" y="{y}" width="{width}" height="{_HEIGHT}" '
+        f'rx="{_ROUND[box.id[0]]}" pointer-events="all"/>'
+        f'<g fill="currentColor" stroke="none" text-anchor="middle">'
+        f'<text x="{middle}" y="{y + 19}" font-weight="bold">{name}</text>'
+        f'<text x="{middle}" y="{y + 35}" font-size="11" opacity="0.75">{label}</text></g></g>'
+    )
+
+
+def _edge(
+    edge: Edge,
+    corner: dict[tuple[str, str], tuple[int, int]],
+    size: dict[tuple[str, str], int],
+    tall: int,
+) -> str:
+    """Draw an edge, with an arrow; of one with maps, their number."""
+    (x, y), (to_x, to_y) = corner[edge.start], corner[edge.end]
+    y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
+    if edge.back:  # below everything, and up again
+        x, to_x = x + size[edge.start] // 2, to_x + size[edge.end] // 2
+        y, to_y = y + _HEIGHT // 2, to_y + _HEIGHT // 2
+        curve = f"M{x} {y} C{x} {tall} {to_x} {tall} {to_x} {to_y}"
+        arrow = f"M{to_x - 4} {to_y + 7} L{to_x} {to_y} L{to_x + 4} {to_y + 7}"
+        return f'<path d="{curve}" stroke-dasharray="5 4"/><path d="{arrow}"/>'
+    x += size[edge.start]
+    bend = (x + to_x) // 2
+    curve = f"M{x} {y} C{bend} {y} {bend} {to_y} {to_x} {to_y}"
+    arrow = f"M{to_x - 7} {to_y - 4} L{to_x} {to_y} L{to_x - 7} {to_y + 4}"
+    maps = ""
+    if edge.maps:
+        told = f"{edge.maps} map{'s' if edge.maps > 1 else ''}"
+        maps = (
+            f'<text x="{bend}" y="{(y + to_y) // 2 - 6}" fill="currentColor" stroke="none" '
+            f'text-anchor="middle" font-size="11">{told}</text>'
+        )
+    return f'<path d="{curve}"/><path d="{arrow}"/>{maps}'

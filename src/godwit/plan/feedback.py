@@ -1,0 +1,214 @@
+"""Feedback: rows that an operator emits and one upstream of it reads in the next epoch.
+
+An edge of feedback is staged output at its one end and a source at its other.  Lanes stage the rows
+in the checkpoint, like those of a sink, so the commit record of epoch *e* names the rows that are
+fed back by it; the loop's source reads them in epoch *e + 1*.  So they survive whatever the commit
+record survives, are routed by that epoch's assignment, and are read again if that epoch is
+attempted again.  The plan stays a graph without cycles, run once an epoch.
+
+Invariant: every epoch reads all rows that the epoch before it fed back, and no others: they are
+named in its record alone (`godwit.engine.source_positions` plans it, `godwit.engine.flow_epochs`
+insists on it).  The position of the source is the last epoch whose rows were read.
+
+Source: iterations of Flink's DataStream API and the feedback of Timely Dataflow, whose logical time
+has a counter of rounds; the counter here is the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import pyarrow as pa
+
+from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.checkpoint.records import FED_BACK
+from godwit.model.errors import CheckpointMismatchError, SourceError
+from godwit.model.naming import error_line, listing
+from godwit.model.wording import counted
+from godwit.sources.source import Lag, Source, Split
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    from godwit.checkpoint.records import CommitRecord, OutputRef
+    from godwit.checkpoint.storage import CheckpointStorage
+    from godwit.plan.maps import ArrowMap
+    from godwit.sources.source import Position
+
+DEFAULT_MAX_ROUNDS: Final = 1000
+
+
+def is_fed_back(staged_for: str) -> bool:
+    """Return whether staged output is for a loop, and not for a sink."""
+    return staged_for.startswith(FED_BACK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """Rows of an operator that are fed back to a loop's source."""
+
+    loop: str  # name of the source
+    operator: str  # that emits them
+    maps: tuple[ArrowMap, ...]  # run in the lanes of `operator`, in order
+    schema: pa.Schema  # columns of the loop; what comes out of the maps has them, in any order
+    # column of event time that holds the watermark while rows wait; ``None``: nothing does
+    time: str | None = None
+    delay_us: int = 0  # how far behind the watermark of `operator` the event time may be
+
+    @property
+    def staged_as(self) -> str:
+        """Name that the rows are staged under in commit records."""
+        return f"{FED_BACK}{self.loop}"
+
+
+class LastCommit(Protocol):
+    """Port to the commits of a checkpoint."""
+
+    @property
+    def latest(self) -> CommitRecord | None:
+        """Record of the last epoch."""
+
+    @property
+    def storage(self) -> CheckpointStorage:
+        """The checkpoint's directory."""
+
+
+class FeedbackSource(Source):
+    """Source of a loop: its rows are what the epoch before fed back.
+
+    A position is the number of the last epoch whose rows were read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: pa.Schema,
+        *,
+        max_rounds: int = DEFAULT_MAX_ROUNDS,
+        holds_watermark: bool = True,
+    ) -> None:
+        self.name, self._schema = name, schema
+        self.max_rounds, self.holds_watermark = max_rounds, holds_watermark
+        self._log: LastCommit | None = None
+
+    def __repr__(self) -> str:
+        return f"<feedback {self.name!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the checkpoint behind: splits say where their rows are."""
+        return {**self.__dict__, "_log": None}
+
+    def bind(self, log: LastCommit) -> None:
+        """Read from this checkpoint from now on."""
+        self._log = log
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows that are fed back."""
+        return self._schema
+
+    @property
+    def identity(self) -> str:
+        """Name of the loop, as users gave it."""
+        return f"feedback {self.name}"
+
+    @property
+    def waiting(self) -> tuple[int, tuple[OutputRef, ...]]:
+        """The last epoch, and the rows that it fed back."""
+        record = None if self._log is None else self._log.latest
+        if record is None:
+            return -1, ()
+        return record.epoch, waiting_in(record, self.name)
+
+    def start(self) -> Position:
+        """Position before the first epoch."""
+        return -1
+
+    def latest(
+        self, position: Position, *, limit: int | None = None, until: Position | None = None
+    ) -> Position:
+        """Return the last epoch if it has fed rows back; the limit is ignored: all are read.
+
+        Rows of earlier epochs have been read.
+        """
+        del limit, until
+        epoch, refs = self.waiting
+        return epoch if refs else position
+
+    def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Group what lanes staged into about as many splits; lanes come in their order."""
+        del begin
+        epoch, refs = self.waiting
+        assert self._log is not None, "rows wait in a checkpoint"
+        assert epoch == end, "nothing was committed since the epoch was planned"
+        share = -(-len(refs) // max(parallelism, 1))
+        return [
+            self._split(end, refs[first : first + share]) for first in range(0, len(refs), share)
+        ]
+
+    def _split(self, epoch: int, refs: Sequence[OutputRef]) -> Split:
+        assert self._log is not None, "see above"
+        return Split(
+            rows=sum(ref.rows for ref in refs),
+            size_bytes=sum(ref.block.length for ref in refs),
+            what=f"of rows that epoch {epoch} fed back",
+            payload=(self._log.storage, tuple(ref.block for ref in refs)),
+        )
+
+    def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some lanes."""
+        storage, blocks = split.payload
+        for block in blocks:
+            batch = decode_batch(read_block(storage, block))
+            schema = pa.schema([self._schema.field(name) for name in columns])
+            if {*batch.schema.names} != {*self._schema.names}:
+                raise self._other_columns(f"they have {listing(batch.schema.names)}")
+            try:
+                rows = batch.select(list(columns)).cast(schema)
+            except pa.ArrowException as error:
+                raise self._other_columns(error_line(error)) from error
+            yield rows
+
+    def _other_columns(self, how: str) -> SourceError:
+        """Return the error for waiting rows whose columns differ from the loop's."""
+        return SourceError(
+            f"Rows that wait in the loop {self.name!r} have not the columns "
+            f"{listing(self._schema.names)} as they are today ({how}): an earlier version of the "
+            "flow fed them back.",
+            remedy="Start the earlier version, let its input end, and change the columns once the "
+            "loop is dry.",
+            source=self.name,
+        )
+
+    def lag(self, position: Position) -> Lag:
+        """Return no lag: every epoch reads all that waits."""
+        del position
+        return Lag(rows=0)
+
+    def describe(self, position: Position) -> dict[str, Any]:
+        """Describe a position by the epoch whose rows were read last."""
+        return {"fed back by epoch": position}
+
+
+def waiting_in(record: CommitRecord, loop: str) -> tuple[OutputRef, ...]:
+    """Return the rows that an epoch has fed back to a loop, as lanes staged them."""
+    name = f"{FED_BACK}{loop}"
+    return tuple(ref for ref in record.outputs if ref.sink == name and ref.rows)
+
+
+def insist_on_loops(record: CommitRecord | None, loops: Container[str], uri: str) -> None:
+    """Raise if rows wait in a loop that the flow does not have: they would be lost."""
+    for ref in () if record is None else record.outputs:
+        loop = ref.sink.removeprefix(FED_BACK)
+        if ref.rows and is_fed_back(ref.sink) and loop not in loops:
+            rows = sum(other.rows for other in waiting_in(record, loop)) if record else 0
+            raise CheckpointMismatchError(
+                f"In the checkpoint {uri!r} {counted(rows, 'row')} of the loop {loop!r} "
+                f"{'waits' if rows == 1 else 'wait'} for the next epoch, and the flow has no such "
+                "loop any more.",
+                remedy=f"Keep flow.feedback({loop!r}, ...) under that name; or start the flow as "
+                "it was, let its input end, and take the loop out once it is dry.",
+                loop=loop,
+                uri=uri,
+            )

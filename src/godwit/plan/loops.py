@@ -1,0 +1,179 @@
+"""Compilation of loops: edges of feedback, each with a beginning, an end and the same columns.
+
+What cannot be a loop is refused here: a loop that nothing is fed back to, rows that do not descend
+from it, other columns than it has, and event times that its windows would meet too late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import listing
+from godwit.plan.event_times import delay_us
+from godwit.plan.feedback import Feedback, FeedbackSource
+from godwit.plan.nodes import (
+    DropDuplicatesNode,
+    JoinNode,
+    ProcessNode,
+    SourceNode,
+    WindowedNode,
+    branches_of,
+    read_by,
+    tables_of,
+)
+from godwit.plan.stream_columns import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from godwit.plan.nodes import FeedbackNode, FlowGraph, OperatorNode, StreamNode
+    from godwit.plan.stream_columns import StreamColumns
+
+
+def feedbacks_of(
+    flow: FlowGraph,
+    columns: StreamColumns,
+    timed: Collection[str],  # sources whose event time some operator uses
+) -> Iterator[Feedback]:
+    """Yield the edges of feedback; raise if a loop is not closed or not valid."""
+    ends = {edge.loop.name for edge in flow.feedbacks}
+    for source in flow.sources:
+        if isinstance(source.own, FeedbackSource) and source.name not in ends:
+            raise InvalidFlowError(
+                f"Nothing is fed back to the loop {source.name!r} of flow {flow.name!r}.",
+                remedy="Say which stream is, as in stream.feed_back_to(loop), or leave out "
+                f"flow.feedback({source.name!r}, ...).",
+                source=source.name,
+            )
+    for edge in flow.feedbacks:
+        body = _body_of(edge, flow.name)
+        _insist_on_columns(edge, columns)
+        time = _time_of(edge, body, timed)
+        yield from _edges(edge, columns, time)
+
+
+def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iterator[Feedback]:
+    """Yield the edges of one loop: one for each branch of the stream that is fed back."""
+
+    def columns_of(stream: StreamNode) -> list[str]:
+        names: list[str] = columns.of(stream)[0].names
+        return names
+
+    assert isinstance(edge.loop.own, FeedbackSource), "Flow.feedback makes no other"
+    for branch in branches_of(edge.upstream):
+        feed = branch.feed
+        assert not isinstance(feed, SourceNode), "Stream.feed_back_to refuses such a stream"
+        holds = time is not None and edge.loop.own.holds_watermark
+        yield Feedback(
+            loop=edge.loop.name,
+            operator=feed.name,
+            maps=columns.arrow_maps(branch),
+            schema=edge.loop.own.schema,
+            time=time if holds else None,
+            delay_us=delay_us(feed, time, edge.loop.name, columns_of) if holds and time else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Body:
+    """A loop without its edge of feedback."""
+
+    operators: tuple[OperatorNode, ...]  # on the way from the loop's source to its end
+    sources: tuple[SourceNode, ...]  # whose rows come to its end, without the loop itself
+
+
+def _body_of(edge: FeedbackNode, flow: str) -> _Body:
+    """Return the operators of a loop; raise if the edge does not lead upstream."""
+    operators: dict[int, OperatorNode] = {}
+    sources: dict[int, SourceNode] = {}
+    _collect(edge.upstream, operators, sources)
+    if id(edge.loop) not in sources:
+        raise InvalidFlowError(
+            f"What is fed back to the loop {edge.loop.name!r} of flow {flow!r} does not descend "
+            "from it, so the edge leads downstream and is no loop.",
+            remedy="Use the stream itself, as in stream.union(...); feed back what an operator "
+            "emits that reads the loop.",
+            source=edge.loop.name,
+        )
+    del sources[id(edge.loop)]
+    on_the_way = []
+    for node in operators.values():
+        above: dict[int, SourceNode] = {}
+        _collect(node, {}, above)
+        if id(edge.loop) in above:
+            on_the_way.append(node)
+    return _Body(operators=tuple(on_the_way), sources=tuple(sources.values()))
+
+
+def _collect(
+    stream: StreamNode, operators: dict[int, OperatorNode], sources: dict[int, SourceNode]
+) -> None:
+    """Collect the operators and sources that a stream descends from, by way of tables too."""
+    for branch in branches_of(stream):
+        if isinstance(branch.feed, SourceNode):
+            sources[id(branch.feed)] = branch.feed
+        elif id(branch.feed) not in operators:
+            operators[id(branch.feed)] = branch.feed
+            for above in (*read_by(branch.feed), *(t.stream for t in tables_of(branch.feed))):
+                _collect(above, operators, sources)
+
+
+def _insist_on_columns(edge: FeedbackNode, columns: StreamColumns) -> None:
+    """Refuse rows of other columns than the loop has."""
+    fed, origin = columns.of(edge.upstream)
+    loop, name = columns.of(edge.loop)
+    found = list(differences(loop, name, fed, origin))
+    if found:
+        raise InvalidFlowError(
+            f"What is fed back to the loop {edge.loop.name!r} has other columns than it: "
+            f"{'; '.join(found)}.",
+            remedy="Give both the same columns, of the same types: in a map before "
+            "feed_back_to(...), or in flow.feedback(name, schema).",
+            source=edge.loop.name,
+            differences=found,
+        )
+
+
+def _time_of(edge: FeedbackNode, body: _Body, timed: Collection[str]) -> str | None:
+    """Return the column of a loop's event time if it is used, or refuse one that cannot hold."""
+    loop = edge.loop
+    if loop.time is None or loop.name not in timed:
+        return None
+    untimed = [source.name for source in body.sources if source.time is None]
+    if untimed or not body.sources:
+        raise InvalidFlowError(
+            f"The loop {loop.name!r} has the event time {loop.time.column!r}, but "
+            + (
+                f"{listing(untimed)}, whose rows go round in it, {'have' if untimed[1:] else 'has'}"
+                " none"
+                if untimed
+                else "no source's rows go round in it"
+            )
+            + ", so nothing would say how far it has come.",
+            remedy='Say it of every source, as in flow.source(name, rows, event_time="ts").',
+            source=loop.name,
+        )
+    judging = [n for n in body.operators if isinstance(n, WindowedNode | DropDuplicatesNode)]
+    judging = [n for n in judging if not isinstance(n, DropDuplicatesNode) or n.within_us]
+    emitting = [n.name for n in body.operators if _emits_by_watermark(n)]
+    if emitting and (judging or any(isinstance(n, JoinNode) for n in body.operators)):
+        raise InvalidFlowError(
+            f"Operator {emitting[0]!r} emits once the watermark has passed, and its rows would be "
+            f"fed back to the loop {loop.name!r} when the windows that they belong to are closed.",
+            remedy="Feed back what comes before that operator; or let the loop be without "
+            "event_time=, and let operators in it count rounds or rows in place of windows.",
+            source=loop.name,
+            operator=emitting[0],
+        )
+    return loop.time.column
+
+
+def _emits_by_watermark(node: OperatorNode) -> bool:
+    """Return whether an operator emits rows as old as the windows that are already closed."""
+    return (
+        isinstance(node, WindowedNode)
+        or (isinstance(node, JoinNode) and node.how != "inner")
+        or (isinstance(node, ProcessNode) and node.timers == "event")
+    )

@@ -1,0 +1,517 @@
+"""Results in an Apache Iceberg table, exactly once, by the properties of its snapshots.
+
+A commit to an Iceberg table makes a snapshot, whose summary may say more than the format asks for.
+The invariant: the newest snapshot of ours among the ancestors of the current one names the last
+epoch whose rows are in the table.  A table that is rolled back has other ancestors, so it tells by
+itself what it lost.  Snapshots expire; what the last of them said stands in a property of the table
+too, set in the same commit, and counts only where ancestors are missing.
+
+**Two drivers.**  A catalog accepts a commit only on the snapshot that it was made for.  The library
+then repeats a refused commit upon the newer snapshot, without asking what that one is.
+`_EpochTable` does ask, and gives up where it holds the epoch; and where rows were made of what the
+table held, as in upserts, which are made anew then.
+
+**Upserts** are copy on write, by the driver: the rows within the range of the epoch's keys are
+read, those of the same keys left out, and the rest written anew with the epoch's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, IsNull, LessThanOrEqual, Or
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from godwit.checkpoint.ownership import HistoryPoint
+from godwit.model.secrets import Secrets, shown_uri
+from godwit.sinks.parquet_files import file_row_check
+from godwit.sinks.rows import (
+    check_mode,
+    fit,
+    gather,
+    is_whole,
+    last_of_each_key,
+    storable_schema,
+    upsert_keys,
+    with_plain_types,
+    without_replaced_rows,
+)
+from godwit.sinks.sink import MAX_PARTITIONS
+from godwit.sinks.target_sink import TargetSink, is_shared, without_history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from godwit.plan.staging import RowCheck
+    from godwit.sinks.committed import CommittedEpochs
+    from godwit.sinks.sink import EpochOutput, Sink, SinkContext
+
+_ATTEMPTS: Final = 10  # of several writers, one wins each time
+_PROPERTY: Final = "godwit"
+
+
+class IcebergSink(TargetSink):
+    """Writes each epoch to an Iceberg table in one commit (see `godwit.sinks.iceberg`)."""
+
+    failures = (Exception,)  # of catalogs, stores and the library, which share no base
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str | Mapping[str, str] = "default",
+        mode: Literal["append", "upsert"] = "append",
+        keys: str | Sequence[str] | None = None,
+        rejects: Sink | None = None,
+    ) -> None:
+        check_mode("Iceberg sink", mode, keys)
+        self._table_name = table
+        self._properties = dict(catalog) if isinstance(catalog, Mapping) else {}
+        named = catalog if isinstance(catalog, str) else self._properties.pop("name", "default")
+        self._catalog_name = named
+        self._mode, self._keys = mode, keys
+        secrets = Secrets.of_values(self._properties)
+        for value in self._properties.values():
+            secrets |= Secrets.of_uri(str(value))
+        super().__init__("Iceberg", secrets=secrets, rejects=rejects, table=table)
+
+    def __repr__(self) -> str:
+        return f"gw.sinks.iceberg({self._table_name!r}, mode={self._mode!r})"
+
+    @property
+    def destination(self) -> str:
+        """Catalog and table."""
+        uri = shown_uri(str(self._properties.get("uri", "")))
+        return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
+
+    def row_check(self) -> RowCheck:
+        never_null = {field.name for field in self._schema if not field.nullable}
+        return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
+
+    def open(self, context: SinkContext) -> None:
+        """Create the table, or check that the rows fit it."""
+        self._context = context
+        self._merge_keys = upsert_keys(context, self._keys) if self._mode == "upsert" else ()
+        for key in self._merge_keys:
+            if pa.types.is_nested(context.schema.field(key).type):
+                raise self._error(
+                    f"column {key!r} of type {context.schema.field(key).type} cannot be a key",
+                    "Identify rows by columns of primitive types (keys=[...]).",
+                )
+        schema = with_plain_types(storable_schema(context.schema), as_iceberg_stores)
+        with self._explaining(
+            "cannot be opened",
+            "Check the catalog's properties (catalog=...), the name of the table, credentials, and "
+            "the types of the columns.",
+        ):
+            self._catalog: Catalog = load_catalog(self._catalog_name, **self._properties)
+            self._create(schema)
+            table = self._catalog.load_table(self._table_name)
+        if table.metadata.format_version == 1:  # whose snapshots have no numbers
+            raise self._error(
+                "the table is of format version 1, of which a roll-back could not be noticed",
+                "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
+            )
+        self._schema = self._fitted(schema, table)
+        self._last = self._last_in(table.metadata)
+
+    def _create(self, schema: pa.Schema) -> None:
+        """Create the table if it is absent."""
+        if self._catalog.table_exists(self._table_name):
+            return
+        namespace, _, _ = self._table_name.rpartition(".")
+        if namespace:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        self._catalog.create_table_if_not_exists(self._table_name, schema)
+
+    def _fitted(self, schema: pa.Schema, table: Table) -> pa.Schema:
+        """Return the columns as the table has them, or refuse a table that has others."""
+        there = table.schema().as_arrow()
+        differences = [
+            f"{name} ({_type_name(schema, name)} in the rows, {_type_name(there, name)} in the "
+            "table)"
+            for name in sorted({*schema.names, *there.names})
+            if _shape_of(schema, name) != _shape_of(there, name)
+        ]
+        if differences:
+            raise self._error(
+                f"the table has other columns: {', '.join(differences)}",
+                "Use another table, or cast and rename the columns before the sink.",
+            )
+        return pa.schema(
+            [
+                pa.field(field.name, schema.field(field.name).type, nullable=field.nullable)
+                for field in there
+            ]
+        )
+
+    def _last_in(self, metadata: TableMetadata) -> HistoryPoint | None:
+        """Last epoch of this writer in the table."""
+        return last_epoch_of(metadata, self._context.query_id, self._context.writer)
+
+    def last_delivered(self) -> HistoryPoint | None:
+        """Return the last epoch in the table, also after it was rolled back."""
+        return self._last
+
+    def cannot_roll_back(self) -> None:
+        """Return None: earlier snapshots can be returned to until they expire."""
+
+    def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
+        """Return to the snapshot of the last epoch of a history."""
+        with self._explaining("cannot be rolled back", "Check the catalog and the credentials."):
+            table = self._catalog.load_table(self._table_name)
+        target, left = self._snapshot_to_keep(
+            table.metadata, lambda point: is_shared(point, epochs)
+        )
+        if not self._context.complete and left < min_epoch:
+            raise self._too_few_left(left, min_epoch)
+        with self._explaining("cannot be rolled back", "Check the catalog and the credentials."):
+            if target is not None:
+                table.manage_snapshots().rollback_to_snapshot(target.snapshot_id).commit()
+            else:  # there was nothing before; a table cannot return to having no snapshot
+                nothing = without_history(-1, self._context.query_id)
+                self._commit(table, self._schema.empty_table(), nothing, complete=True, once=False)
+            self._last = self._last_in(self._catalog.load_table(self._table_name).metadata)
+
+    def _snapshot_to_keep(
+        self, metadata: TableMetadata, is_kept: Callable[[HistoryPoint], bool]
+    ) -> tuple[Snapshot | None, int]:
+        """Find the newest snapshot without epochs that are not to be kept, and its last epoch.
+
+        ``None`` if there was none before these.
+        """
+        oldest: Snapshot | None = None  # of ours that are to be undone
+        others: list[Snapshot] = []
+        undone: list[Snapshot] = []
+        keep, left = None, -1
+        for snapshot in _ancestors(metadata):
+            point = _point_of(snapshot, self._context.query_id, self._context.writer)
+            if point is None:
+                if _operation(snapshot) is not Operation.REPLACE:  # which adds no rows
+                    others.append(snapshot)
+                continue
+            undone, others = [*undone, *others], []
+            if is_kept(point):
+                keep, left = snapshot, point.epoch
+                break
+            oldest = snapshot
+        if undone:
+            raise self._error(
+                f"cannot be rolled back: snapshot {undone[-1].snapshot_id} is somebody else's, and "
+                "would be undone too",
+                'Delete the rows of later epochs by hand and start with on_divergence="new_writer"'
+                "; or use another table.",
+            )
+        if keep is None and oldest is not None and oldest.parent_snapshot_id is not None:
+            keep = metadata.snapshot_by_id(oldest.parent_snapshot_id)
+        if keep is None and (oldest is None or not _is_first(oldest)):
+            raise self._error(
+                "cannot be rolled back: the snapshots of the epochs to return to have expired",
+                "Restore the table from a copy, or use another.",
+            )
+        return keep, left
+
+    def continue_after(self, point: HistoryPoint) -> None:
+        with self._explaining("cannot be written", "Check the catalog and the credentials."):
+            table = self._catalog.load_table(self._table_name)
+            nothing = self._schema.empty_table()
+            self._commit(table, nothing, point, complete=False, once=False)
+
+    def deliver(self, output: EpochOutput) -> None:
+        """Commit the epoch's rows with its number, unless the table has it."""
+        complete = is_whole(output, self._context)
+        if output.num_rows == 0 and not complete:
+            return
+        with self._explaining(
+            f"epoch {output.epoch} cannot be committed",
+            "It is in the table whole or not at all; mend the cause and start the query again.",
+            epoch=output.epoch,
+        ):
+            for attempt in range(_ATTEMPTS):
+                table = self._catalog.load_table(self._table_name)
+                if self._has(table.metadata, output.epoch):
+                    return
+                try:
+                    self._commit(table, self._rows(output), output.point, complete=complete)
+                except _EpochIsThereError:
+                    self._last = output.point
+                except (CommitFailedException, ValidationException):
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+                    continue
+                return
+
+    def _has(self, metadata: TableMetadata, epoch: int) -> bool:
+        """Return whether the table has an epoch; refuse a table that lost some in this run."""
+        there = self._last_in(metadata)
+        if self._last is not None and (there is None or there.epoch < self._last.epoch):
+            raise self._error(
+                "was rolled back to a snapshot before the last epoch that was delivered to it in "
+                "this run",
+                "Return to its newest snapshot; or start from a backup of the checkpoint that is "
+                'as old; or go on without the epochs in between, on_divergence="new_writer".',
+                epoch=epoch,
+            )
+        return there is not None and there.epoch >= epoch
+
+    def _rows(self, output: EpochOutput) -> pa.Table:
+        """Return the rows; one per key where rows are merged."""
+        name = self._context.name
+        batches: Iterator[pa.RecordBatch] = (
+            without_replaced_rows(output, self._schema, self._merge_keys, name)
+            if self._merge_keys
+            else fit(output, self._schema, name)
+        )
+        return pa.Table.from_batches(gather(batches), schema=self._schema)
+
+    def _commit(
+        self,
+        table: Table,
+        rows: pa.Table,
+        point: HistoryPoint,
+        *,
+        complete: bool,
+        once: bool = True,
+    ) -> None:
+        """Write rows and commit them, with the epoch that they are of.
+
+        `once`: raise `_EpochIsThereError` if another driver commits it meanwhile.
+        """
+        query, writer = self._context.query_id, self._context.writer
+        fields = {**asdict(point), "writer": writer}
+        fields["sequence"] = table.metadata.next_sequence_number()  # or more, if repeated
+        text = json.dumps(fields, sort_keys=True)
+
+        merged = bool(self._merge_keys and rows.num_rows)
+        of_snapshot = table.metadata.current_snapshot_id
+
+        def refuse_repetition(metadata: TableMetadata) -> None:
+            last = last_epoch_of(metadata, query, writer)
+            if once and last is not None and last.epoch >= point.epoch:
+                raise _EpochIsThereError("The epoch is in the table.")
+            if once and (complete or merged) and metadata.current_snapshot_id != of_snapshot:
+                raise CommitFailedException("The rows were made of an older snapshot.")
+
+        with _EpochTable(table, refuse_repetition).transaction() as transaction:
+            transaction.set_properties({_property(query, writer): text})
+            summary = {_PROPERTY: text}
+            if complete:
+                num_replaced = table.scan().count()
+                _replace(transaction, rows, AlwaysTrue(), summary, num_replaced)
+            elif merged:
+                self._merge(transaction, table, rows, summary)
+            else:
+                transaction.append(rows, snapshot_properties=summary)
+        self._last = point
+
+    def _merge(
+        self, transaction: Transaction, table: Table, rows: pa.Table, summary: dict[str, str]
+    ) -> None:
+        """Replace the rows of the same keys."""
+        # The library cannot compare a partition that is null.
+        partitioned = {table.schema().find_column_name(f.source_id) for f in table.spec().fields}
+        near = rows_near(rows, [key for key in self._merge_keys if key not in partitioned])
+        there = table.scan(row_filter=near).to_arrow().select(self._schema.names)
+        there = there.cast(self._schema)
+        every = pa.concat_tables([there, rows])
+        newest = last_of_each_key(every.select(list(self._merge_keys)))
+        _replace(transaction, every.filter(pa.array(newest)), near, summary, there.num_rows)
+
+    def close(self) -> None:
+        """Close the catalog."""
+        catalog = getattr(self, "_catalog", None)
+        if catalog is not None:
+            catalog.close()
+
+
+class _EpochIsThereError(Exception):
+    """The epoch was committed meanwhile: by another driver, or by a commit whose answer was lost.
+
+    Not an error that the library takes for a refused commit, after which it deletes the files.
+    """
+
+
+class _EpochTable(Table):
+    """Table whose commit is repeated only where that is right."""
+
+    def __init__(self, table: Table, refuse: Callable[[TableMetadata], None]) -> None:
+        super().__init__(
+            identifier=table.name(),
+            metadata=table.metadata,
+            metadata_location=table.metadata_location,
+            io=table.io,
+            catalog=table.catalog,
+            config=table.config,
+        )
+        self._refuse = refuse
+
+    def refresh(self) -> Table:
+        """Load the newest metadata, as the library does before it repeats a commit."""
+        refreshed = super().refresh()
+        self._refuse(refreshed.metadata)
+        return refreshed
+
+
+def _replace(
+    transaction: Transaction,
+    rows: pa.Table,
+    where: BooleanExpression,
+    summary: dict[str, str],
+    num_replaced: int,
+) -> None:
+    """Replace the rows that a filter selects, of which there are `num_replaced`."""
+    if num_replaced:
+        transaction.overwrite(rows, overwrite_filter=where, snapshot_properties=summary)
+    else:  # the library warns of a deletion that finds nothing
+        transaction.append(rows, snapshot_properties=summary)
+
+
+def rows_near(rows: pa.Table, keys: Sequence[str]) -> BooleanExpression:
+    """Return a filter that selects all rows of the same keys, and not many others.
+
+    It is a range of the first key column that has an order which all readers agree on.
+    """
+    for key in keys:
+        column = rows.column(key)
+        if not _is_ordered(column.type):
+            continue
+        ends = pc.min_max(column)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        near: BooleanExpression = IsNull(key)
+        if low is None:
+            return near
+        within = And(GreaterThanOrEqual(key, _literal(low)), LessThanOrEqual(key, _literal(high)))
+        return Or(near, within) if column.null_count else within
+    return AlwaysTrue()
+
+
+def _is_ordered(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype) or pa.types.is_string(dtype) or pa.types.is_date32(dtype)
+    )
+
+
+def _literal(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def last_epoch_of(metadata: TableMetadata, query_id: str, writer: str) -> HistoryPoint | None:
+    """Return a writer's last epoch in a table: -1 if its rows are gone.
+
+    ``None`` if it never wrote to the table.
+    """
+    ancestors = list(_ancestors(metadata))
+    for snapshot in ancestors:
+        point = _point_of(snapshot, query_id, writer)
+        if point is not None:
+            return point
+    text = metadata.properties.get(_property(query_id, writer))
+    if text is None:
+        return None
+    # Its snapshots have expired, unless there are older ones: the table was rolled back to these.
+    recorded, sequence = _read_point(text, query_id, writer), _sequence_in(text)
+    if recorded is None or any((s.sequence_number or 0) < sequence for s in ancestors):
+        return without_history(-1, query_id)
+    return recorded if ancestors else without_history(-1, query_id)
+
+
+def _ancestors(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yield the snapshots behind the table's content that are still there, newest first."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Return whether a table had no snapshot before; parents that have expired are not named."""
+    return snapshot.parent_snapshot_id is None and snapshot.sequence_number == 1
+
+
+def _sequence_in(text: str) -> int:
+    """Return the sequence number that a table's property has beside an epoch."""
+    return int(json.loads(text).get("sequence", 0))
+
+
+def _property(query_id: str, writer: str) -> str:
+    """Name of the table's property that has a writer's last epoch."""
+    return f"{_PROPERTY}.{query_id}.{writer}"
+
+
+def _operation(snapshot: Snapshot) -> Operation | None:
+    return None if snapshot.summary is None else snapshot.summary.operation
+
+
+def _point_of(snapshot: Snapshot, query_id: str, writer: str) -> HistoryPoint | None:
+    """Read a writer's epoch from a snapshot; ``None`` if it is of somebody else."""
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return _read_point(summary.get(_PROPERTY, ""), query_id, writer)
+
+
+def _read_point(text: str, query_id: str, writer: str) -> HistoryPoint | None:
+    """Read a writer's epoch; ``None`` if it is of somebody else."""
+    try:
+        fields = json.loads(text)
+        if (fields["query_id"], fields["writer"]) != (query_id, writer):
+            return None
+        return HistoryPoint(
+            query_id=query_id,
+            history=str(fields["history"]),
+            epoch=int(fields["epoch"]),
+            digest=str(fields["digest"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def as_iceberg_stores(dtype: pa.DataType) -> pa.DataType:
+    """Return the narrowest type of Iceberg that holds `dtype`; it has few widths of numbers."""
+    return {
+        pa.int8(): pa.int32(),
+        pa.int16(): pa.int32(),
+        pa.uint8(): pa.int32(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+        pa.float16(): pa.float32(),
+        pa.time32("s"): pa.time64("us"),
+        pa.time32("ms"): pa.time64("us"),
+        pa.date64(): pa.date32(),
+        pa.large_string(): pa.string(),
+        pa.large_binary(): pa.binary(),
+    }.get(dtype, dtype)
+
+
+def _shape_of(schema: pa.Schema, name: str) -> object:
+    """Return a column's type without what Arrow and Iceberg tell in different ways."""
+    return _shape(schema.field(name).type) if name in schema.names else None
+
+
+def _shape(dtype: pa.DataType) -> object:
+    if pa.types.is_struct(dtype):
+        return {field.name: _shape(field.type) for field in dtype}
+    if pa.types.is_map(dtype):
+        return ["map", _shape(dtype.key_type), _shape(dtype.item_type)]
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return ["list", _shape(dtype.value_type)]
+    return str(dtype).removeprefix("large_")
+
+
+def _type_name(schema: pa.Schema, name: str) -> str:
+    return str(schema.field(name).type) if name in schema.names else "absent"

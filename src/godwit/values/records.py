@@ -1,0 +1,354 @@
+"""Rows as instances of a user's class: its columns, columns as instances, and back.
+
+A dataclass, a `msgspec.Struct` or a named tuple says the names and types of columns: what a
+function of `process` reads (``row=Order``) and what it emits (``output=Trade``).
+
+Rows become instances by columns: a column is a list of Python values once for all keys, converted
+once where Arrow's values are not those of the field (an enumeration, a nested class), and an
+instance is one call with a value of each column, in order.  What a field does not admit, a null or
+an unknown member of an enumeration, is found before the function is called, so that the error names
+the row's key and column.
+
+Invariant: an instance has, in each field, a value of the field's type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import inspect
+import operator
+import re
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from godwit.columns.python_values import python_values
+from godwit.columns.types import is_binary, is_list, is_text, type_of_text
+from godwit.model.errors import InvalidFlowError
+from godwit.model.naming import check_column_names, did_you_mean, listing
+from godwit.values.types import defaults_of, fields_of, is_record, keeps_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_COLUMN_TYPES: Final[dict[Any, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.date: pa.date32(),
+    dt.datetime: pa.timestamp("us", tz="UTC"),
+    dt.timedelta: pa.duration("us"),
+    decimal.Decimal: pa.decimal128(38, 18),
+}
+_AS_THEY_ARE: Final = (dt.date, dt.datetime, dt.timedelta, decimal.Decimal, bytes)
+"""Types that Arrow takes, and msgspec would make text of."""
+_KNOWN: Final = (
+    "bool, int, float, str, bytes, date, datetime, timedelta, Decimal, an enumeration of text or "
+    "of whole numbers, list[...], another such class, and each of them with `| None`"
+)
+_NUMBER: Final = (int, str)
+
+
+class MisfitError(Exception):
+    """A column has a value that a field of the class does not admit."""
+
+    def __init__(self, column: str, index: int, reason: str) -> None:
+        super().__init__(column, index, reason)
+        self.column, self.index, self.reason = column, index, reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a class as a column."""
+
+    name: str
+    hint: Any  # its type
+    dtype: pa.DataType  # of the column that its values make
+    nullable: bool
+    plain: bool  # its values are those that Arrow gives and takes for the column's type
+
+
+class RowClass:
+    """A class of rows; `row_class` makes it."""
+
+    def __init__(self, cls: type, fields: tuple[Field, ...]) -> None:
+        self.cls, self.fields = cls, fields
+        self.names = [field.name for field in fields]
+        self.schema = pa.schema([pa.field(field.name, field.dtype) for field in fields])
+        self._by_name = {field.name: field for field in fields}
+
+    def __repr__(self) -> str:
+        return f"<RowClass {self.cls.__qualname__}>"
+
+    def field(self, name: str) -> Field:
+        """Return the field of a name."""
+        return self._by_name[name]
+
+    # -- columns as instances -------------------------------------------------------------------
+
+    def check_columns(self, columns: pa.Schema, operator: str, origin: str) -> None:
+        """Refuse columns that instances cannot be made of."""
+        where = f"Operator {operator!r} has row={self.cls.__qualname__}, whose field"
+        for field in self.fields:
+            if field.name not in columns.names:
+                raise InvalidFlowError(
+                    f"{where} {field.name!r} is no column of {origin}.",
+                    remedy=f"{did_you_mean(field.name, columns.names)}There are "
+                    f"{listing(columns.names)}. A class needs no more fields than the function "
+                    "reads.",
+                    operator=operator,
+                    column=field.name,
+                )
+            dtype = columns.field(field.name).type
+            if not _fits(field.dtype, dtype):
+                raise InvalidFlowError(
+                    f"{where} {field.name!r} is {hint_text(field.hint)}, and the column of "
+                    f"{origin} is {dtype}.",
+                    remedy="Declare the field as what the column holds, or cast the column in a "
+                    "map before.",
+                    operator=operator,
+                    column=field.name,
+                )
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        """Function of one positional value for each field, in order, that makes an instance."""
+        names = self.names
+        parameters = inspect.signature(self.cls).parameters.values()
+        positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if positional[: len(names)] == names:
+            return self.cls
+        cls = self.cls
+        return lambda *values: cls(**dict(zip(names, values, strict=True)))
+
+    def is_certain(self, name: str, column: pa.Array) -> bool:
+        """Return true if a field admits every value of a column, as can be told at a glance."""
+        field = self._by_name[name]
+        return field.plain and (field.nullable or not column.null_count)
+
+    def values(self, name: str, column: pa.Array) -> list[Any]:
+        """Return a column as values of its field.
+
+        Raises `MisfitError` for the first that the field does not admit.
+        """
+        field = self._by_name[name]
+        if column.null_count and not field.nullable:
+            index = pc.index(column.is_null(), value=True).as_py()
+            raise MisfitError(name, index, "there is no value")
+        if pa.types.is_floating(field.dtype) and pa.types.is_integer(column.type):
+            column = column.cast(field.dtype, safe=False)
+        plain = python_values(column)
+        if field.plain:
+            return plain
+        try:
+            return msgspec.convert(plain, list[field.hint])  # type: ignore[name-defined]
+        except msgspec.ValidationError:
+            for index, value in enumerate(plain):
+                try:
+                    msgspec.convert(value, field.hint)
+                except msgspec.ValidationError as error:
+                    raise MisfitError(name, index, str(error)) from error
+            raise
+
+    # -- instances as columns -------------------------------------------------------------------
+
+    def first_other(self, rows: Sequence[Any]) -> int | None:
+        """Return the position of the first row that is no instance; ``None`` if all are."""
+        if all(issubclass(kind, self.cls) for kind in set(map(type, rows))):
+            return None
+        return next(i for i, row in enumerate(rows) if not isinstance(row, self.cls))
+
+    def columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return the values of every field, as Arrow takes them.
+
+        Raises `MisfitError` for the first that is not of its field's type.
+        """
+        return [self._column(field, rows) for field in self.fields]
+
+    @staticmethod
+    def _column(field: Field, rows: Sequence[Any]) -> Sequence[Any]:
+        values = list(map(operator.attrgetter(field.name), rows))
+        if field.plain:
+            return values
+        plain: list[Any] = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)
+        hint: Any = field.hint | None  # a null has an error of its own
+        try:  # what is of another class would lose the values of fields that are not found by name
+            msgspec.convert(plain, list[hint])
+        except msgspec.ValidationError:
+            for index, value in enumerate(plain):
+                try:
+                    msgspec.convert(value, hint)
+                except msgspec.ValidationError as error:
+                    raise MisfitError(field.name, index, str(error)) from error
+            raise
+        return plain
+
+    def defaults(self) -> dict[str, Any]:
+        """Default of every field that has one, as Arrow takes it."""
+        given = defaults_of(self.cls)
+        made = {name: value() if callable(value) else value for name, value in given.items()}
+        return msgspec.to_builtins(made, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
+
+
+def is_row_class(value: object) -> bool:
+    """Return true for a class whose instances can be rows."""
+    return isinstance(value, type) and is_record(value)
+
+
+def row_class(cls: Any, where: str, *, example: str = "row=Order") -> RowClass:
+    """Read the columns of a class.
+
+    Raises `InvalidFlowError` if it is none, or a field has a type that is no column's.
+    """
+    if not is_row_class(cls):
+        raise InvalidFlowError(
+            f"{where} is {cls!r:.100}, which is no class of rows.",
+            remedy="Give a dataclass, a msgspec.Struct or a NamedTuple, whose fields are the "
+            f"columns, as in {example}.",
+        )
+    where = f"{where}, {cls.__qualname__},"
+    fields = _fields(cls, where)
+    if not fields:
+        raise InvalidFlowError(
+            f"{where} has no fields.", remedy="Declare a field for each column, with its type."
+        )
+    check_column_names([field.name for field in fields], where)
+    made = {p.name for p in inspect.signature(cls).parameters.values()}
+    unmade = [field.name for field in fields if field.name not in made]
+    if unmade:
+        raise InvalidFlowError(
+            f"{where} cannot be made with {listing(unmade)}, which its constructor does not take.",
+            remedy="Let the constructor take every field by its name.",
+            column=unmade[0],
+        )
+    return RowClass(cls, fields)
+
+
+def hint_text(hint: Any) -> str:
+    """Write a type as Python does."""
+    if hint is None or hint is type(None):
+        return "None"
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return hint.__qualname__
+    return re.sub(r"(?:[\w<>]+\.)+(?=\w)", "", str(hint))
+
+
+def _fields(cls: Any, where: str) -> tuple[Field, ...]:
+    """Read the fields of a class with their columns' types."""
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception as error:
+        raise InvalidFlowError(
+            f"{where} has annotations that cannot be looked up: {type(error).__name__}: {error}.",
+            remedy="Import the types of its fields where the program runs, not only under "
+            "TYPE_CHECKING.",
+        ) from error
+    return tuple(_field(name, hints.get(name, Any), where) for name in fields_of(cls))
+
+
+def _field(name: str, hint: Any, where: str) -> Field:
+    """Find the type of a field's column."""
+    told = hint
+    exact: pa.DataType | None = None
+    while isinstance(hint, typing.NewType) or hasattr(hint, "__value__"):
+        hint = getattr(hint, "__value__", None) or hint.__supertype__
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, *said = typing.get_args(hint)
+        for one in said:
+            if isinstance(one, pa.DataType):
+                exact = one
+            elif isinstance(one, str):
+                exact = type_of_text(name, one, where)
+    nullable = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [part for part in typing.get_args(hint) if part is not type(None)]
+        nullable = len(parts) < len(typing.get_args(hint))
+        if set(parts) == {int, float}:
+            parts = [float]
+        if len(parts) == 1:
+            of = _field(name, parts[0], where)
+            return dataclasses.replace(
+                of,
+                hint=hint if not of.plain else told,
+                nullable=nullable or of.nullable,
+                dtype=of.dtype if exact is None else exact,
+            )
+    else:
+        found = _column_type(name, hint, where)
+        if found is not None:
+            dtype, plain = found
+            return Field(
+                name=name,
+                hint=hint,
+                dtype=dtype if exact is None else exact,
+                nullable=nullable,
+                plain=plain,
+            )
+    raise InvalidFlowError(
+        f"{where} has the field {name!r} of type {hint_text(told)}, which is no type of a column.",
+        remedy=f"Fields are {_KNOWN}; or say the column's type, as in "
+        'Annotated[Decimal, "decimal(10, 2)"].',
+        column=name,
+    )
+
+
+def _column_type(name: str, hint: Any, where: str) -> tuple[pa.DataType, bool] | None:
+    """Return a type's column type, and whether Arrow's values are of it; ``None`` if none is."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _COLUMN_TYPES:
+        return _COLUMN_TYPES[hint], True
+    if origin is typing.Literal:
+        kinds = {type(value) for value in arguments}
+        kind = kinds.pop()
+        return (_COLUMN_TYPES[kind], False) if not kinds and kind in _NUMBER else None
+    if origin in (list, tuple, set, frozenset):
+        if origin is tuple and (len(arguments) != 2 or arguments[1] is not ...):
+            return None
+        item = _field(f"{name}[]", arguments[0], where)
+        return pa.list_(item.dtype), item.plain and origin is list
+    if isinstance(hint, type) and issubclass(hint, enum.Enum) and not issubclass(hint, enum.Flag):
+        of_members = {type(member.value) for member in hint}
+        of = of_members.pop()
+        return (_COLUMN_TYPES[of], False) if not of_members and of in _NUMBER else None
+    if is_record(hint) and not issubclass(hint, tuple):
+        if not keeps_names(hint):
+            raise InvalidFlowError(
+                f"{where} has the field {name!r} of type {hint_text(hint)}, whose options rename "
+                "its fields or leave some out, so that values would not be found by name.",
+                remedy="Take rename=, omit_defaults=, array_like= and forbid_unknown_fields= from "
+                "a class within a class of rows.",
+                column=name,
+            )
+        inner = _fields(hint, where)
+        return pa.struct([pa.field(field.name, field.dtype) for field in inner]), False
+    return None
+
+
+def _fits(dtype: pa.DataType, column: pa.DataType) -> bool:
+    """Return whether values of a column are those of a field whose own column is of `dtype`."""
+    of = pa.types
+    if column == dtype:
+        return True
+    for are in (is_text, is_binary, of.is_timestamp, of.is_date, of.is_duration, of.is_decimal):
+        if are(dtype):
+            return bool(are(column))
+    if of.is_integer(dtype):
+        return bool(of.is_integer(column))
+    if of.is_floating(dtype):
+        return bool(of.is_floating(column) or of.is_integer(column))
+    if is_list(dtype):
+        return is_list(column) and _fits(dtype.value_type, column.value_type)
+    if of.is_struct(dtype) and of.is_struct(column):
+        there = {column.field(i).name: column.field(i).type for i in range(column.num_fields)}
+        inner = [dtype.field(i) for i in range(dtype.num_fields)]
+        return all(f.name in there and _fits(f.type, there[f.name]) for f in inner)
+    return False

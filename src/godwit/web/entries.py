@@ -1,0 +1,79 @@
+"""Values of journal entries, made safe to show.
+
+A journal may be of another version, damaged or made up.  Whatever is read of an entry through these
+functions is finite, short and printable; what is not there, or is of another kind, is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from godwit.model.errors import GodwitError
+from godwit.model.events import event_from_dict
+from godwit.model.wording import printable
+
+_MAX_TEXT: Final = 300
+_MOST: Final = 1e18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """A line about an event: time (seconds, driver's clock), kind and text."""
+
+    at_s: float
+    kind: str
+    line: str
+
+
+def event_line(values: Mapping[str, Any]) -> EventLine | None:
+    """Describe an event; ``None`` if it cannot be read."""
+    try:
+        line = event_from_dict(values).describe()
+        datetime.fromtimestamp(values["at_s"])  # noqa: DTZ006  only whether it is a time at all
+    except (GodwitError, ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError):
+        return None  # of another version, or not ours
+    return EventLine(at_s=float(values["at_s"]), kind=text(values["kind"]), line=text(line))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, or an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Any, limit: int) -> list[Any]:
+    """Return the first items of a list; none of anything else."""
+    return value[:limit] if isinstance(value, list) else []
+
+
+def number(value: Any) -> float:
+    """Return a finite number, or 0."""
+    known = finite(value)
+    return 0.0 if known is None else known
+
+
+def finite(value: Any) -> float | None:
+    """Return a number; ``None`` for what is none, or is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _MOST else None  # which is not so of what is no number
+
+
+def count(value: Any) -> int:
+    """Return a value as a whole number; 0 if it is none."""
+    return max(0, int(number(value)))
+
+
+def text(value: Any) -> str:
+    """Return a value as one short printable line."""
+    return printable(str(value)[:_MAX_TEXT]).replace("\n", " ")
+
+
+def unix_time(value: Any) -> float:
+    """Unix time of an ISO text; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0

@@ -1,0 +1,156 @@
+"""An HTTP server of bounded connections and times, for metrics and the live page.
+
+Whoever connects and says nothing takes a thread and a descriptor of the process, so there are never
+more than a few connections, each for a bounded time: the oldest makes room for one that comes.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import threading
+import time
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+_SILENT_S: Final = 10.0
+"""A connection that neither sends nor takes anything for so long is given up."""
+_PIECE_BYTES: Final = 2**14
+"""The time is for a call that sends, so whoever takes something all the time needs short ones."""
+_logger = logging.getLogger("godwit")
+
+
+class _Failures(io.StringIO):
+    """Takes what an answer that broke off has to say."""
+
+    def write(self, said: str) -> int:
+        """Log the text at debug level, since usually a reader has disconnected."""
+        _logger.debug("An answer broke off: %s", said)
+        return len(said)
+
+
+class _Handler(WSGIRequestHandler):
+    """Answers one request, and logs none."""
+
+    timeout = _SILENT_S
+
+    def get_stderr(self) -> io.StringIO:
+        """Return what errors are written to."""
+        return _Failures()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the name it has there
+        """Log nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """The server; `BoundedServer` has its thread."""
+
+    daemon_threads = True
+    request_queue_size = 64  # of those that only wait to be accepted
+
+    def __init__(self, host: str, port: int, *, max_connections: int, max_s: float) -> None:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        self.address_family = family
+        self._max_connections, self._max_s = max_connections, max_s
+        self._changing = threading.Lock()
+        self._since_s: dict[socket.socket, float] = {}
+        super().__init__((str(address[0]), port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection; end the oldest if there are too many."""
+        with self._changing:
+            while len(self._since_s) >= self._max_connections:
+                self._end(next(iter(self._since_s)))  # in the order in which they came
+            self._since_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End connections that take too long; called twice a second."""
+        late_s = time.monotonic() - self._max_s
+        with self._changing:
+            for request in [r for r, since_s in self._since_s.items() if since_s < late_s]:
+                self._end(request)
+
+    def close_request(self, request: Any) -> None:
+        """Close a connection, and forget it."""
+        with self._changing:
+            self._since_s.pop(request, None)
+        super().close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Log a broken connection at debug level."""
+        _logger.debug("A reader at %s was given up", client_address)
+
+    def close(self) -> None:
+        """Stop serving, and end all connections."""
+        self.shutdown()
+        self.server_close()
+        with self._changing:
+            for request in list(self._since_s):
+                self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        """Shut a connection down; its thread closes it."""
+        del self._since_s[request]
+        with suppress(OSError):  # the other side was first
+            request.shutdown(socket.SHUT_RDWR)
+
+
+def _in_pieces(app: WSGIApplication) -> WSGIApplication:
+    """Wrap an application so that answers are sent in small pieces, for slow readers."""
+
+    def pieces(body: Iterable[bytes]) -> Iterator[bytes]:
+        try:
+            for part in body:
+                for at in range(0, len(part), _PIECE_BYTES):
+                    yield part[at : at + _PIECE_BYTES]
+        finally:
+            if hasattr(body, "close"):
+                body.close()
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        return pieces(app(environ, start_response))
+
+    return answer
+
+
+class BoundedServer:
+    """Serves a WSGI application on a thread of its own.
+
+    `port`: 0 takes any that is free. `max_s`: how long a connection may last. Raises `OSError` or
+    `UnicodeError` if the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        host: str,
+        port: int,
+        name: str,
+        max_connections: int = 8,
+        max_s: float = _SILENT_S,
+    ) -> None:
+        self._server = _Server(host, port, max_connections=max_connections, max_s=max_s)
+        self._server.set_app(_in_pieces(app))
+        self.port = self._server.server_port
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"  # where
+        self._thread = threading.Thread(target=self._server.serve_forever, name=name, daemon=True)
+        self._thread.start()
+        self._open = True
+
+    def close(self) -> None:
+        """Close the port; idempotent."""
+        if self._open:
+            self._open = False
+            self._server.close()
+            self._thread.join()

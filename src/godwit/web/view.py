@@ -1,0 +1,228 @@
+"""Views of a `PageState` as plain values: sections that the page draws.
+
+A section is sent again only when it changed; series grow at their end (`Series`), so an epoch adds
+a few numbers to what a page has, and not the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from godwit.web.heat import heat_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from godwit.web.entries import EventLine
+    from godwit.web.page_state import Frame, Movement, PageState, Point, ShownDecision
+
+_MAX_EXECUTORS: Final = 128
+_MAX_LISTED: Final = 60
+_RATE_S: Final = 10.0
+_REPORT_FRAMES: Final = 120
+COLUMNS: Final = (
+    *("epoch", "at_s", "rows_in", "rows_out", "took_ms", "busy_s", "p50_ms", "p99_ms", "backlog"),
+    *("written_bytes", "commit_ms", "state_bytes", "left_out", "waiting", "executors"),
+)
+"""Columns of the series, fields of `Point`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Figures over time, as columns; those of a finer resolution begin anew."""
+
+    points: tuple[Point, ...]
+    step: int
+
+    def since(self, begun_s: float, step: int, points: int) -> dict[str, Any] | None:
+        """Return the points that somebody lacks; ``None`` if nothing.
+
+        `begun_s`, `step`, `points`: the first point's end, the step and the number of points that
+        are known already; the last of them may have grown since.
+        """
+        if not self.points:
+            return None
+        first = self.points[0].at_s
+        fresh = begun_s != first or step != self.step or points > len(self.points)
+        at = 0 if fresh else max(points - 1, 0)
+        return {
+            "from": at,
+            "step": self.step,
+            "columns": {
+                name: [_rounded(getattr(point, name)) for point in self.points[at:]]
+                for name in COLUMNS
+            },
+        }
+
+    @property
+    def mark(self) -> tuple[float, int, int]:
+        """Lengths of these lists, which a reader who has them gives as `since`."""
+        return (self.points[0].at_s if self.points else 0.0, self.step, len(self.points))
+
+
+def sections_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[str, Any]:
+    """Return the sections of the page, without series and heat map.
+
+    `flow`: name of the flow; `life`: state of the query and how that is known.
+    """
+    return {
+        "run": _run(state, flow, life),
+        "graph": _graph(state),
+        "now": now_of(state.frame),
+        "decisions": [_decision(of) for of in state.decisions],
+        "movements": [_movement(of) for of in state.movements[-_MAX_LISTED:]],
+        "events": [_event(of) for of in state.events[-_MAX_LISTED:]],
+    }
+
+
+def heat_section(frame: Frame) -> dict[str, Any]:
+    """Return the heat map of a frame."""
+    return heat_of(frame.placements, frame.loads, frame.warming)
+
+
+def frame_at(state: PageState, epoch: int) -> Frame:
+    """Return the frame of an epoch, or of the last one before it that is kept."""
+    known = [point.frame for point in state.points if point.epoch <= epoch]
+    if known:
+        return known[-1]
+    return state.points[0].frame if state.points else state.frame
+
+
+def report_of(state: PageState, *, flow: str, life: tuple[str, str]) -> dict[str, Any]:
+    """Return everything that a page without a server draws: sections, series, some frames."""
+    series = Series(state.points, state.step)
+    every = -(-len(state.points) // _REPORT_FRAMES) or 1
+    chosen = state.points[::-1][::every][::-1]
+    heats: list[dict[str, Any]] = []
+    number: dict[tuple[int, int, int], int] = {}
+    frames = []
+    for point in chosen:
+        frame = point.frame
+        of = id(frame.placements), id(frame.loads), id(frame.warming)
+        if of not in number:
+            number[of] = len(heats)
+            heats.append(heat_section(frame))
+        frames.append({"now": now_of(frame), "heat": number[of]})
+    return {
+        **sections_of(state, flow=flow, life=life),
+        "series": series.since(0.0, 0, 0),
+        "heat": heat_section(state.frame),
+        "frames": frames,
+        "heats": heats,
+    }
+
+
+def now_of(frame: Frame) -> dict[str, Any]:
+    """Return the figures of one epoch."""
+    listed = sorted(frame.executors, key=lambda e: -e.busy_ms)[:_MAX_EXECUTORS]
+    names = {e.name for e in listed}
+    return {
+        "epoch": frame.epoch,
+        "atS": _rounded(frame.at_s),
+        "executors": [
+            {**asdict(e), "busy_ms": _rounded(e.busy_ms)}
+            for e in frame.executors
+            if e.name in names
+        ],
+        "executorsLeftOut": frame.executors_left_out + len(frame.executors) - len(listed),
+        "rowsIn": frame.rows_in,
+        "sourceRows": dict(frame.source_rows),
+        "componentRows": dict(frame.component_rows),
+        "sinkRows": dict(frame.sink_rows),
+        "edgeRows": [[start, end, rows] for (start, end), rows in frame.edge_rows.items()],
+        "sources": [asdict(source) for source in frame.sources],
+        "watermarks": dict(frame.watermarks),
+        "hotKeys": {name: dict(keys) for name, keys in frame.hot_keys.items() if keys},
+        "leftOut": [[where, reason, rows] for (where, reason), rows in frame.left_out.items()],
+        "stateBytes": dict(frame.state_bytes),
+        "inFlight": frame.in_flight,
+        "planned": frame.planned,
+        "waiting": frame.waiting,
+        "suspended": frame.suspended,
+        "phasesMs": {phase: _rounded(ms) for phase, ms in frame.phases_ms.items()},
+    }
+
+
+def _run(state: PageState, flow: str, life: tuple[str, str]) -> dict[str, Any]:
+    """Return the headline."""
+    return {
+        "flow": flow,
+        "state": life[0],
+        "why": life[1],
+        "rowsPerS": _rounded(_rows_per_s(state.points)),
+        "measured": state.measured,
+        "lost": state.lost,
+        "keyGroups": state.flow.get("keyGroups"),
+    }
+
+
+def _rows_per_s(points: tuple[Point, ...]) -> float:
+    """Source rows a second over the last seconds in which there were epochs."""
+    if not points:
+        return 0.0
+    end_s = points[-1].at_s
+    recent = [p for p in points[-64:] if 0 <= end_s - p.at_s <= _RATE_S]
+    # A point may be of many epochs, and epochs may be far apart: only from the end of one point on
+    # is it known what came in which time.
+    if len(recent) < 2:
+        recent = [*points[-2:]]
+    span_s = end_s - recent[0].at_s
+    if span_s > 0:
+        return sum(p.rows_in for p in recent[1:]) / span_s
+    return points[-1].rows_in / max(points[-1].busy_s, 1e-3)
+
+
+def _graph(state: PageState) -> dict[str, Any]:
+    """Return the graph; where the journal has none, as far as figures of epochs tell."""
+    if state.flow:
+        return dict(state.flow)
+    frame = state.frame
+    names = dict.fromkeys([*frame.component_rows, *(n for edge in frame.edge_rows for n in edge)])
+    return {
+        "name": "",
+        "sources": [source.description for source in frame.sources],
+        "operators": [
+            {"name": name, "parts": [name], "components": [name], "does": "", "keys": []}
+            for name in names
+        ],
+        "sinks": [{"name": name, "takes": "results"} for name in frame.sink_rows],
+        "edges": [
+            {"from": ["operator", start], "to": ["operator", end], "exchange": True}
+            for start, end in frame.edge_rows
+        ],
+        "derived": True,
+    }
+
+
+def _decision(decision: ShownDecision) -> dict[str, Any]:
+    return {
+        "atS": _rounded(decision.at_s),
+        "epoch": decision.epoch,
+        "kind": decision.kind,
+        "line": decision.line,
+        "figure": decision.figure,
+        "before": _rounded(decision.before),
+        "expected": _rounded(decision.expected),
+        "measured": _rounded(decision.measured),
+        "verdict": decision.verdict,
+        "judged": decision.judged,
+    }
+
+
+def _movement(movement: Movement) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in asdict(movement).items()}
+
+
+def _event(event: EventLine) -> dict[str, Any]:
+    return {"atS": _rounded(event.at_s), "kind": event.kind, "line": event.line}
+
+
+def _rounded(value: Any) -> Any:
+    """Shorten numbers: times to milliseconds, others to what can be seen."""
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[str]:
+    """Names of the sections that differ."""
+    return [name for name in after if before.get(name) != after[name]]

@@ -1,0 +1,67 @@
+"""Seeds that have among them whatever two things a larger number of drawn flows has together.
+
+What breaks a stream is rarely one thing: it is late rows *and* sessions, a window *of* a join.  Of
+many drawn flows most repeat pairs that others have, so the same pairs are played by fewer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from tests.streams.drawing import draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.streams.drawing import Drawn
+    from tests.streams.reference import Operator
+
+__all__ = ["covering", "pairs_of"]
+
+
+@cache
+def covering(first: int, count: int) -> tuple[int, ...]:
+    """Return as few of these seeds as show every pair that all of them show, greedily."""
+    pairs_of_seed = {seed: pairs_of(draw(seed)) for seed in range(first, first + count)}
+    number = {pair: n for n, pair in enumerate(sorted(set().union(*pairs_of_seed.values())))}
+    masks = {
+        seed: sum(1 << number[pair] for pair in pairs) for seed, pairs in pairs_of_seed.items()
+    }
+    left, chosen = (1 << len(number)) - 1, []
+    while left:
+        best = max(masks, key=lambda seed: ((masks[seed] & left).bit_count(), -seed))
+        left &= ~masks.pop(best)
+        chosen.append(best)
+    return tuple(chosen)
+
+
+def pairs_of(drawn: Drawn) -> set[tuple[str, str]]:
+    """Return the pairs of things that a drawn flow has."""
+    things = {
+        f"key {drawn.key}",
+        f"unit {drawn.unit}",
+        f"zone {drawn.time_type.tz}",
+        f"before or after 1970: {drawn.base > 0}",
+        f"idle {any(source.idle for source in drawn.sources.values())}",
+        f"sources {len(drawn.sources)}",
+        f"apart {any('apart' in text for text in drawn.text)}",
+        *(thing for operator in drawn.operators for thing in _things_of(operator)),
+    }
+    return set(combinations(sorted(things), 2))
+
+
+def _things_of(operator: Operator) -> Iterator[str]:
+    kind = type(operator).__name__
+    yield kind
+    yield f"how {getattr(operator, 'how', None)}"
+    yield f"bound {getattr(operator, 'within', 0) is not None}"
+    for name in ("calendar", "length_as", "update", "lateness"):
+        yield f"{name} {bool(getattr(operator, name, None))}"
+    yield f"kinds {min(len(getattr(operator, 'kinds', [])), 2)}"
+    yield f"keys {len(operator.keys)}"
+    for aggregate, _ in getattr(operator, "aggregates", {}).values():
+        yield f"aggregate {aggregate}"
+    for feed in operator.feeds():
+        yield f"{kind} of {type(feed).__name__}"

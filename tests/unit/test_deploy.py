@@ -1,0 +1,121 @@
+"""Files for Kubernetes agree with each other, and what of them can run does."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import godwit as gw
+
+ROOT = Path(__file__).parents[2]
+PLACE = ROOT / "deploy/kubernetes"
+OBJECTS: dict[str, Any] = {
+    one["kind"]: one for one in yaml.safe_load_all((PLACE / "godwit.yaml").read_text())
+}
+POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
+DRIVER = POD["containers"][0]
+JOB = runpy.run_path(str(PLACE / "job.py"))
+
+
+def settings() -> dict[str, str]:
+    environment = {one["name"]: one.get("value", "ticks-1") for one in DRIVER["env"]}
+    found: dict[str, str] = JOB["settings"](environment)
+    return found
+
+
+def test_the_driver_has_the_rights_ports_and_names_that_its_settings_speak_of() -> None:
+    spark = settings()
+    ports = {one["name"]: one["port"] for one in OBJECTS["Service"]["spec"]["ports"]}
+    assert ports == {one["name"]: one["containerPort"] for one in DRIVER["ports"]}
+    assert spark["spark.driver.port"] == str(ports["driver"])
+    assert spark["spark.driver.blockManager.port"] == str(ports["blocks"])
+    assert spark["spark.driver.host"].split(".")[0] == OBJECTS["Service"]["metadata"]["name"]
+    account = spark["spark.kubernetes.authenticate.driver.serviceAccountName"]
+    assert account == POD["serviceAccountName"] == OBJECTS["ServiceAccount"]["metadata"]["name"]
+    assert OBJECTS["RoleBinding"]["subjects"][0]["name"] == account
+    assert OBJECTS["RoleBinding"]["roleRef"]["name"] == OBJECTS["Role"]["metadata"]["name"]
+    labels = OBJECTS["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert OBJECTS["Service"]["spec"]["selector"] == labels
+    assert OBJECTS["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    secrets = [v for name, v in spark.items() if "secretKeyRef" in name]
+    assert {s.split(":")[0] for s in secrets} == {DRIVER["envFrom"][0]["secretRef"]["name"]}
+
+
+def test_one_driver_runs_and_none_beside_it() -> None:
+    deployment = OBJECTS["Deployment"]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+    assert settings()["spark.executor.instances"] == "2"
+
+
+def test_image_and_version_are_those_of_the_package() -> None:
+    image = f"godwit:{gw.__version__}"
+    assert DRIVER["image"] == settings()["spark.kubernetes.container.image"] == image
+    dockerfile = (PLACE / "Dockerfile").read_text()
+    assert f"-t {image} ." in dockerfile
+    [user] = [line.split()[1] for line in dockerfile.splitlines() if line.startswith("USER")]
+    assert POD["securityContext"]["runAsUser"] == int(user)
+    copied = [line.split()[1] for line in dockerfile.splitlines() if line.startswith("COPY")]
+    assert all((ROOT / path).exists() for path in copied if not path.startswith("dist/"))
+
+
+def test_the_example_counts_its_rows() -> None:
+    rows = [{"timestamp": "2024-05-01", "value": n, "key": n % 2} for n in range(6)]
+    played = gw.testing.run(JOB["build"](), {"ticks": rows})
+    assert sorted(row["ticks"] for row in played.rows("counts").to_pylist()) == [3, 3]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Any:
+    """Run the entry point with a stand-in for the program that it hands over to."""
+    stand_in = tmp_path / "tini"
+    stand_in.write_text('#!/bin/sh\nfor one in "$@"; do printf "%s\\n" "$one"; done\n')
+    stand_in.chmod(0o755)
+
+    def run(*arguments: str, **variables: str) -> list[str]:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = subprocess.run(
+            [PLACE / "entrypoint.sh", *arguments],
+            env={"PATH": path, **variables},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_the_entry_point_runs_a_command_as_it_is(start: Any) -> None:
+    assert start("python", "a job.py") == ["-s", "--", "python", "a job.py"]
+
+
+def test_the_entry_point_starts_an_executor_with_all_that_spark_says(start: Any) -> None:
+    said = start(
+        "executor",
+        SPARK_JAVA_OPT_0="-Da=b c",
+        SPARK_JAVA_OPT_1="-Dd=*",
+        SPARK_EXECUTOR_MEMORY="2g",
+        SPARK_HOME="/spark",
+        SPARK_DRIVER_URL="spark://driver:7078",
+        SPARK_EXECUTOR_ID="3",
+        SPARK_EXECUTOR_CORES="2",
+        SPARK_APPLICATION_ID="app",
+        SPARK_EXECUTOR_POD_IP="10.0.0.7",
+        SPARK_RESOURCE_PROFILE_ID="0",
+        SPARK_EXECUTOR_POD_NAME="pod",
+    )
+    assert said[:5] == ["-s", "--", "java", "-Da=b c", "-Dd=*"]
+    assert said[said.index("-cp") + 1] == "/spark/jars/*"
+    assert said[said.index("--executor-id") + 1] == "3"
+    assert said[-2:] == ["--podName", "pod"]
+
+
+def test_an_executor_without_its_variables_does_not_start(start: Any) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        start("executor", SPARK_HOME="/spark")
