@@ -1,0 +1,1 @@
+"""Figures of paper 1: migrations between intervals of key groups."""

@@ -1,0 +1,140 @@
+"""Workload of paper 1 §6: migrations that follow the hourly rate of tweets, 8 to 16 executors.
+
+The paper counts tweets per hour and takes executors in proportion, from 8 to 16; the transition
+matrix is that of the month before.  Its tweets are not public.  Here the hourly rate has a daily
+and a weekly rhythm with noise, and words have Zipf frequencies; nodes are our executors, tasks our
+key groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.baselines import (
+    hash_choice,
+    plan_consistent_hashing,
+    plan_redistribution,
+    plan_storm_default,
+)
+from godwit.planning.intervals.mtm import plan_mtm
+from godwit.planning.intervals.pmc import approximate_projected_cost
+from godwit.planning.intervals.projected import ProjectedCost, Transitions, estimate_transitions
+from godwit.planning.intervals.ssm import plan_ssm
+from godwit.planning.problem import Limits, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from godwit.cli.reproduce.figure import FigureRun
+    from godwit.planning.solution import Solution
+
+SIZES = tuple(range(8, 17))
+APPLICATIONS = ("word count", "frequent patterns")
+TAUS = (0.2, 0.4, 0.8, 1.2, 1.6)
+NOTE = (
+    "the paper's tweets are not public: hourly rates and words are generated (a daily and a weekly "
+    "rhythm; Zipf frequencies)"
+)
+
+_MONTH_H = 30 * 24
+# Exponent of the frequencies of words and of patterns; most patterns are rare and filtered early.
+_ZIPF = {"word count": 0.7, "frequent patterns": 0.4}
+_WORDS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrations:
+    """One application and a sequence of executor counts."""
+
+    start: Problem
+    counts: tuple[int, ...]  # executors after each migration
+    transitions: Transitions  # estimated from the month before
+
+
+def hourly_executors(rng: np.random.Generator, hours: int) -> np.ndarray:
+    """Executors in each hour, in proportion to the tweets in it and from 8 to 16."""
+    hour = np.arange(hours)
+    noise = np.zeros(hours)
+    for at, shock in enumerate(rng.normal(0, 0.08, hours)):
+        noise[at] = 0.7 * noise[at - 1] + shock
+    rate = 1 + 0.5 * np.sin(2 * np.pi * hour / 24) + 0.15 * np.sin(2 * np.pi * hour / 168) + noise
+    low, high = np.quantile(rate, (0.01, 0.99))
+    share = np.clip((rate - low) / (high - low), 0, 1)
+    executors: np.ndarray = np.rint(SIZES[0] + share * (SIZES[-1] - SIZES[0])).astype(np.int64)
+    return executors
+
+
+def migrations(
+    run: FigureRun, application: str, *, count: int, tau: float, tasks: int = 64
+) -> Migrations:
+    """Draw an application's key groups, and a sequence of migrations."""
+    hours = hourly_executors(run.rng(1), _MONTH_H + 24 * count)
+    changes = [int(hours[_MONTH_H])]
+    for size in hours[_MONTH_H:].tolist():
+        if size != changes[-1]:
+            changes.append(size)
+    frequency = np.arange(1, _WORDS + 1, dtype=np.float64) ** -_ZIPF[application]
+    home = hash_choice(_WORDS, tasks, run.seed)
+    load = np.bincount(home, weights=run.rng(2).permutation(frequency), minlength=tasks)
+    # Counters: one for each word that there is, and in a sliding window also its occurrences.
+    words = np.bincount(home, minlength=tasks).astype(np.float64)
+    occurrences = load * (_WORDS / load.sum()) if application == "frequent patterns" else 0.0
+    first = changes[0]
+    start = Problem(
+        executors=tuple(f"e{i}" for i in range(SIZES[-1])),
+        load=load / load.sum(),
+        state_bytes=32 * (words + occurrences),
+        current=(np.arange(tasks) * first // tasks).astype(np.int32),
+        limits=Limits(tau=tau, target_executors=first),
+    )
+    return Migrations(
+        start=replace(start, current=plan_ssm(start).assignment),
+        counts=tuple(changes[1 : count + 1]),
+        transitions=estimate_transitions(hours[:_MONTH_H].tolist(), sizes=SIZES),
+    )
+
+
+def projected(run: FigureRun, of: Migrations, *, gamma: float = 0.8) -> ProjectedCost:
+    """Pre-compute projected costs (PMC) over a sample of partitionings."""
+    return approximate_projected_cost(
+        of.start,
+        of.transitions,
+        rng=run.rng(3),
+        gamma=gamma,
+        num_partitionings=run.pick(300, 1_000),
+    )
+
+
+def moved_share(of: Migrations, plan: Callable[[Problem], Solution]) -> float:
+    """Share of all state that one migration of the sequence moves, on average."""
+    problem, moved = of.start, 0.0
+    for size in of.counts:
+        problem = replace(problem, limits=replace(problem.limits, target_executors=size))
+        solution = plan(problem)
+        moved += solution.moved_bytes
+        problem = replace(problem, current=solution.assignment)
+    return moved / len(of.counts) / float(of.start.state_bytes.sum())
+
+
+def strategies(run: FigureRun, of: Migrations) -> dict[str, float]:
+    """Share of the state that each of the five strategies moves in one migration.
+
+    Switched off, the proposed two are Storm's default: intervals without regard to what moves.
+    """
+    table = projected(run, of)
+    rings = [moved_share(of, _ring(seed)) for seed in range(run.pick(10, 100))]
+    storm = moved_share(of, plan_storm_default)
+    return {
+        "single-step (SSM)": storm if run.off else moved_share(of, plan_ssm),
+        "MTM-aware": storm if run.off else moved_share(of, lambda p: plan_mtm(p, projected=table)),
+        "consistent hashing": float(np.mean(rings)),
+        "Redist": moved_share(of, plan_redistribution),
+        "Storm": storm,
+    }
+
+
+def _ring(seed: int) -> Callable[[Problem], Solution]:
+    return lambda problem: plan_consistent_hashing(problem, seed=seed, equal_counts=True)

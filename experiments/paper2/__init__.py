@@ -1,0 +1,1 @@
+"""Figures of paper 2: load balancing, scaling and collocation in one plan."""

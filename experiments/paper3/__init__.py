@@ -1,0 +1,1 @@
+"""Figures of paper 3: windows, fusion and instant migration."""

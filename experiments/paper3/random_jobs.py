@@ -1,0 +1,86 @@
+"""Random jobs of paper 3 §7, and the three scores of fusion on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from godwit.planning.fusion import FusionProblem, plan_fusion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from godwit.cli.reproduce.figure import FigureRun, Row
+    from godwit.planning.fusion import Score
+
+OPERATORS = (50, 100, 150)
+SCORES: dict[str, Score] = {
+    "baseline": "baseline",
+    "score = PA": "attributes",
+    "score = COMM": "traffic",
+}
+WORKLOAD = (
+    "The paper's: 500 random jobs (40 if quick) of 50, 100 and 150 operators with 30 partition "
+    "attributes; components may form cycles, which the paper does not exclude."
+)
+_ATTRIBUTES = 30
+
+
+def random_job(operators: int, rng: np.random.Generator) -> FusionProblem:
+    """Draw a job: random attributes, levels, and rows sent to the next level only."""
+    size, attributes = _ATTRIBUTES // 2, []
+    for _ in range(operators):
+        size = int(np.clip(size + rng.integers(-2, 3), 1, _ATTRIBUTES))
+        chosen = rng.choice(_ATTRIBUTES, size, replace=False)
+        attributes.append(frozenset(f"a{i}" for i in chosen))
+    levels = int(rng.integers(3, int(0.75 * operators) + 1))
+    level = np.arange(operators) * levels // operators
+    source, target, rate = [], [], []
+    for sender in range(operators):
+        left = 1000.0
+        for receiver in np.flatnonzero(level == level[sender] + 1).tolist():
+            sent = left * rng.random() * rng.random()
+            left -= sent
+            source.append(sender)
+            target.append(receiver)
+            rate.append(sent)
+    return FusionProblem(
+        operators=tuple(f"o{i}" for i in range(operators)),
+        attributes=tuple(attributes),
+        source=np.array(source, np.int32),
+        target=np.array(target, np.int32),
+        rate=np.array(rate),
+    )
+
+
+def fuse(run: FigureRun) -> list[Row]:
+    """Fuse random jobs by every score; means for every number of operators.
+
+    Switched off, the score by communication is the baseline.
+    """
+    rows: list[Row] = []
+    for operators in OPERATORS:
+        jobs = [random_job(operators, run.rng(operators, at)) for at in range(run.pick(40, 500))]
+        for name, score in SCORES.items():
+            run.progress(f"{operators} operators, {name}")
+            used: Score = "baseline" if run.off and score == "traffic" else score
+            plans = [
+                plan_fusion(job, score=used, acyclic=False, rng=run.rng(operators, at, 1))
+                for at, job in enumerate(jobs)
+            ]
+            rows.append(
+                {
+                    "operators": operators,
+                    "score": name,
+                    "components": float(np.mean([p.num_components for p in plans])),
+                    "between_percent": float(100 * np.mean([p.communication for p in plans])),
+                }
+            )
+    return rows
+
+
+def ratios(rows: Sequence[Row], column: str, of: str, to: str) -> list[float]:
+    """Ratio of two scores' figures for every number of operators."""
+    found = {(row["score"], row["operators"]): float(row[column]) for row in rows}
+    return [found[of, n] / max(found[to, n], 1e-9) for n in OPERATORS]
