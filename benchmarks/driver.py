@@ -35,6 +35,7 @@ from godwit.engine.event_time import EventTimes
 from godwit.engine.instructions import Instructor
 from godwit.engine.lane.instruction_parts import InstructionParts
 from godwit.engine.lane.lane import lane_flow
+from godwit.engine.lane.messages import LaneReport
 from godwit.engine.loop import Stopwatch
 from godwit.engine.outcomes import outcome_of, progress_of, record_of
 from godwit.engine.settings import Lanes
@@ -187,9 +188,9 @@ class Driver:
             received.for_place(0)
         fed = {index: [batch] for index in range(len(self.flow.operators))}
         reports = run_stages(self.lanes, instruction, fed)
-        answers = [pickle.dumps(report) for report in reports]
+        answers = [report.dumps() for report in reports]
         with self.part("decode"):
-            reports = [pickle.loads(answer) for answer in answers]
+            reports = [LaneReport.loads(answer) for answer in answers]
         with self.part("record"):
             times = self.times.after(told, reports)
             record = record_of(

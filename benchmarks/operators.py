@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from godwit.checkpoint.entries import StateRows
 from godwit.columns.groups import group_rows
 from godwit.columns.hashing import hash_keys
 from godwit.operators import aggregates as gw
+from godwit.operators.batch import BatchProcess, StateColumns
 from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import STATE, KeyedOperator, OperatorInput
 from godwit.operators.process import KeyRows, ProcessOperator
+from godwit.values.records import row_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +48,41 @@ class Total(msgspec.Struct):
 def add_up(key: tuple[str], rows: KeyRows, state: Total) -> None:  # noqa: ARG001 - the contract
     state.count += len(rows)
     state.total += sum(rows.column("v"))
+
+
+class Row(msgspec.Struct):
+    """A row of `INPUTS`."""
+
+    v: float
+    i: int
+    s: str
+
+
+@dataclass
+class RowOfDataclass:
+    """A row of `INPUTS`."""
+
+    v: float
+    i: int
+    s: str
+
+
+def walk(key: tuple[str], rows: KeyRows, state: Total) -> None:  # noqa: ARG001 - the contract
+    for row in rows:
+        state.count += 1
+        state.total += row.v
+
+
+def add_up_tables(rows: pa.Table, states: pa.Table, key_of_row: Any) -> Any:
+    """Do what `add_up` does, for all keys at once."""
+    size = states.num_rows
+    counts = np.bincount(key_of_row, minlength=size)
+    totals = np.bincount(key_of_row, rows["v"], minlength=size)
+    columns = {
+        "count": pc.add(states["count"], counts),
+        "total": pc.add(states["total"], totals),
+    }
+    return None, pa.table(columns)
 
 
 def best_of(function: Callable[[], Any], runs: int = 7) -> float:
@@ -77,6 +115,10 @@ class Prior:
     def scan(self, part: object = None) -> StateRows:
         """Nobody scans."""
         raise NotImplementedError(part)
+
+    def select(self, columns: object, part: object, choose: object) -> StateRows:
+        """Nobody asks."""
+        raise NotImplementedError(columns, part, choose)
 
     def min_after(self, column: int, after: int) -> int:
         """Nobody has timers."""
@@ -174,6 +216,30 @@ def main(rows: int) -> None:
             output=pa.schema({"n": pa.int64()}),
         )
         cut.show_process(f"function per key: about {per_key} rows a key", operator_of_user)
+        for cls in (None, Row, RowOfDataclass):
+            walking = ProcessOperator(
+                name="o",
+                keys=cut.keys.schema,
+                inputs=INPUTS,
+                function=walk,
+                state_type=Total,
+                output=pa.schema({"n": pa.int64()}),
+                row_class=None if cls is None else row_class(cls, "The rows"),
+            )
+            of = "named tuples" if cls is None else cls.__name__
+            cut.show_process(f"  row by row, {of}", walking)
+        batches = BatchProcess(
+            name="o",
+            keys=cut.keys.schema,
+            inputs=INPUTS,
+            function=add_up_tables,
+            state=StateColumns(
+                columns=pa.schema({"count": pa.int64(), "total": pa.float64()}),
+                defaults={"count": 0, "total": 0.0},
+            ),
+            output=pa.schema({"n": pa.int64()}),
+        )
+        cut.show_process("  process_batch", batches)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time of the planners of papers 3, 4 and 5: medians in milliseconds of processor time.
+"""Time of the planners of papers 4 and 5: medians in milliseconds of processor time.
 
 python benchmarks/planning_heuristics.py
 """
@@ -26,7 +26,6 @@ from godwit.planning.cores.core_assignment import (
     plan_naive_core_assignment,
 )
 from godwit.planning.cores.intra_executor import balance_lanes
-from godwit.planning.fusion import FusionProblem, plan_fusion
 from godwit.planning.problem import Limits, Problem
 
 if TYPE_CHECKING:
@@ -150,44 +149,7 @@ def cores() -> None:
     )
 
 
-def random_job(operators: int, rng: np.random.Generator) -> FusionProblem:
-    """Draw paper 3's large job: 30 attributes, levels, streams to the next level only."""
-    size, attributes = 15, []
-    for _ in range(operators):
-        size = int(np.clip(size + rng.integers(-2, 3), 1, 30))
-        attributes.append(frozenset(f"a{i}" for i in rng.choice(30, size, replace=False)))
-    levels = int(rng.integers(3, max(4, int(0.75 * operators))))
-    level = np.sort(rng.integers(0, levels, operators))
-    streams = [
-        (i, j)
-        for i in range(operators)
-        for j in np.flatnonzero(level == level[i] + 1).tolist()
-        if rng.random() < 0.5
-    ]
-    return FusionProblem(
-        operators=tuple(f"o{i}" for i in range(operators)),
-        attributes=tuple(attributes),
-        source=np.array([i for i, _ in streams], np.int32),
-        target=np.array([j for _, j in streams], np.int32),
-        rate=rng.uniform(1, 100, len(streams)),
-    )
-
-
-def fusion() -> None:
-    """Compare fusion scores on random jobs (figures 14 and 15 of paper 3)."""
-    for operators in (50, 100, 150):
-        jobs = [random_job(operators, np.random.default_rng(seed)) for seed in range(10)]
-        for score in ("baseline", "attributes", "traffic"):
-            plans = [plan_fusion(job, score=score, acyclic=False) for job in jobs]
-            print(
-                f"{operators} operators, {score:10s}: "
-                f"{np.mean([p.num_components for p in plans]):.1f} components, "
-                f"{100 * np.mean([p.communication for p in plans]):.1f} % between them"
-            )
-
-
 if __name__ == "__main__":
     windows()
     lanes()
     cores()
-    fusion()

@@ -30,7 +30,7 @@ from godwit.adapt.spreading import parts_for
 from godwit.cluster.local.sources import lane_inputs
 from godwit.cluster.local.stages import ship_rows
 from godwit.engine.lane.lane import run_lane
-from godwit.operators.joins.spreading import WHOLE, Grid, hash_of_keys
+from godwit.operators.spreading import WHOLE, Grid, hash_of_keys
 
 if TYPE_CHECKING:
     from collections.abc import Generator
