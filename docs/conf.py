@@ -1,0 +1,132 @@
+"""The site: `./run docs` builds it; every warning is an error."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+import godwit
+from godwit.cli.main import parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+# Where a link to a file of the project leads that is no page of the site.
+REPOSITORY = "https://github.com/godwit-streams/godwit"
+
+project = "Godwit"
+author = "The Godwit developers"
+project_copyright = author
+release = version = godwit.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown"}
+
+# Pages are read on code hosts too: links are relative paths, anchors are their slugs of headings.
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]  # mermaid is drawn by code hosts
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+autosummary_generate = False  # numpydoc brings the extension; no page uses it
+numpydoc_xref_param_type = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"Godwit {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {
+    "github_url": REPOSITORY,
+    "navbar_align": "left",
+    "show_nav_level": 1,
+    "navigation_depth": 3,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_context = {"default_mode": "auto"}
+
+
+def commands(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and, in order, those of its commands."""
+    yield of
+    for action in of._actions:  # noqa: SLF001 (argparse has no public way to its commands)
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                yield from commands(command)
+
+
+class CommandLine(SphinxDirective):
+    """Every command of `godwit` with what its `--help` prints."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return one section a command."""
+        sections: list[nodes.Node] = []
+        for command in commands(parser()):
+            section = nodes.section(ids=[nodes.make_id(command.prog)])
+            section += nodes.title(text=command.prog)
+            section += nodes.literal_block(
+                command.format_help(), command.format_help(), language="none"
+            )
+            sections.append(section)
+        return sections
+
+
+def lead_outside(app: Sphinx, document: str, source: list[str]) -> None:
+    """Let links to the project's files that are no pages of the site lead to the repository."""
+    page = Path(str(app.env.doc2path(document)))
+    docs = ROOT / "docs"
+
+    def outside(path: str) -> str | None:
+        if not path or "://" in path or path.startswith(("#", "mailto:")):
+            return None
+        name, _, anchor = path.partition("#")
+        target = Path(posixpath.normpath(page.parent / name))
+        is_page = target.is_relative_to(docs) and target.is_file()
+        if is_page or not target.exists():
+            return None  # the build reports what is nowhere
+        kind = "tree" if target.is_dir() else "blob"
+        url = f"{REPOSITORY}/{kind}/main/{target.relative_to(ROOT).as_posix()}"
+        return f"{url}#{anchor}" if anchor else url
+
+    source[0] = _linked(source[0], outside)
+
+
+def _linked(text: str, outside: Any) -> str:
+    """Replace the targets of Markdown links, outside of code, where `outside` has another."""
+    parts = text.split("](")
+    for at, part in enumerate(parts[1:], start=1):
+        path, closed, rest = part.partition(")")
+        other = outside(path) if closed and "\n" not in path else None
+        if other is not None:
+            parts[at] = f"{other}){rest}"
+    return "](".join(parts)
+
+
+def setup(app: Sphinx) -> None:
+    """Register what is above."""
+    sys.path.insert(0, str(ROOT))
+    app.add_directive("godwit-commands", CommandLine)
+    app.connect("source-read", lead_outside)
