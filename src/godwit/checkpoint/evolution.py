@@ -83,6 +83,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
+    changes: bool = False  # whether it puts out each result with the one that it replaces
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
 from godwit.operators.spreading import Spreads
 from godwit.operators.windows.slots import Slots
+from godwit.plan.compiled import SourceInput
 from godwit.plan.feedback import insist_on_loops
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.evolution import FlowVersion
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
@@ -186,6 +188,8 @@ def recover_flow(
     edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
     changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
+    if latest is not None and before is not None:
+        _insist_on_all_changes(flow, before, changes)
     layouts = layouts_of(flow, stored, changes)
     _insist_on_slots(flow, _recorded_slots(latest, changes))
     _insist_on_merge(flow, {} if latest is None else _still_there(latest.spreads, changes))
@@ -242,6 +246,38 @@ def _insist_on_kind_of_sources(
         flow=flow.name,
         uri=uri,
     )
+
+
+def _insist_on_all_changes(flow: CompiledFlow, before: FlowVersion, changes: FlowChanges) -> None:
+    """Refuse an operator that reads changes of results, and has not seen all of them.
+
+    It would take back results that it never had, and be wrong from then on.
+    """
+    origin = {new: old for old, new in changes.renamed.items()}
+    loops = {feedback.loop: feedback.operator for feedback in flow.feedbacks}
+    for feed in flow.inputs:
+        name = loops.get(feed.source) if isinstance(feed, SourceInput) else feed.upstream
+        if name is None or name in changes.added or not flow.operator(name).changes:
+            continue
+        was = before.operator(origin.get(name, name))
+        if feed.operator in changes.added:
+            problem = "begins without state"
+        elif feed.operator in changes.returned and name not in changes.returned:
+            problem = "was out of the flow for a while"
+        elif was is not None and not was.changes:
+            problem = f"has seen {name!r} without them until now"
+        else:
+            continue
+        raise CheckpointMismatchError(
+            f"Operator {feed.operator!r} reads the changes of operator {name!r}, which has state, "
+            f"and {problem}: it would take back results that it never had (change = -1), and be "
+            "wrong from then on.",
+            remedy=f"Let both begin without state: give {name!r} and {feed.operator!r} new names, "
+            "or start with a new checkpoint. Or read results in place of changes "
+            '(output="update").',
+            operator=feed.operator,
+            upstream=name,
+        )
 
 
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:

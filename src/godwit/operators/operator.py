@@ -213,6 +213,7 @@ class KeyedOperator(ABC):
     schema: StateSchema  # columns that tell entries apart, key columns first, and state columns
     output: pa.Schema  # columns of its output: key columns, then results
     complete: bool = False  # whether every epoch puts out every key there is (complete mode)
+    changes: bool = False  # whether it puts out each result with the one that it replaces
     function: Any = None  # function of the user that it calls, if any
     # Classes of the rows that the function gets and of those that it returns, if they have one.
     row_class: RowClass | None = None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.operators.aggregates.conditions import Conditional
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
@@ -286,7 +285,7 @@ def _emits(operator: KeyedOperator) -> str:
     """Describe when an operator emits rows."""
     if operator.complete:
         return "all keys, in every epoch"
-    if isinstance(operator, ComputeOperator) and operator.changes:
+    if operator.changes:
         return "of keys that changed in the epoch, the result before and the one after"
     if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
         if operator.update:

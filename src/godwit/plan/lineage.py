@@ -73,6 +73,7 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
         origin=_origin(operator, flow),
+        changes=operator.changes,
     )
 
 
