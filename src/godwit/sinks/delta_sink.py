@@ -295,11 +295,10 @@ class DeltaSink(TargetSink):
                 if self._recorded_epoch() >= output.epoch:
                     return
                 self._insist_on_what_was_delivered(output.epoch)
-                if output.files():
-                    # Files that are added are not looked at by the library.
+                if not self._merge_keys:  # a merge leaves columns that others added as they are
                     self._check_table()
-                    if not self._has_files(output):
-                        return
+                if output.files() and not self._has_files(output):
+                    return
                 if output.files() and takes_plain_files(self._table):
                     files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
                     self._add(files, output.point, complete=is_whole(output, self._context))

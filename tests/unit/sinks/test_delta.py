@@ -439,6 +439,22 @@ def test_a_table_with_other_columns_is_refused(
         opened(tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_column_that_others_add_while_it_runs_loses_no_values(tmp_path: Path, mode: str) -> None:
+    sink = opened(tmp_path, mode=mode)
+    sink.deliver(rows(0, ("N1", 1)))
+    note = deltalake.Field("note", deltalake.schema.PrimitiveType("string"))
+    deltalake.DeltaTable(tmp_path).alter.add_columns([note])
+    deltalake.DeltaTable(tmp_path).update(updates={"note": "'theirs'"})
+    if mode == "append":
+        with pytest.raises(SinkError, match=r"other columns: note \(absent in the rows"):
+            sink.deliver(rows(1, ("N1", 2)))
+    else:
+        sink.deliver(rows(1, ("N1", 2)))
+    (row,) = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+    assert row == {"plane": "N1", "total": 2 if mode == "upsert" else 1, "note": "theirs"}
+
+
 def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -> None:
     schema = pa.schema(
         [

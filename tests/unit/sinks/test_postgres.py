@@ -71,6 +71,16 @@ def test_upserted_rows_replace_those_with_the_same_key_and_null_is_a_key(postgre
     assert table(postgres) == UPSERTED
 
 
+def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) -> None:
+    with opened(postgres, mode="upsert") as sink:
+        sink.deliver(rows(0, ("N1", 1)))
+        with psycopg.connect(postgres) as connection:
+            connection.execute("ALTER TABLE target ADD COLUMN note text")
+            connection.execute("UPDATE target SET note = 'theirs'")
+        sink.deliver(rows(1, ("N1", 10)))
+    assert query(postgres, "SELECT plane, total, note FROM target") == [("N1", 10, "theirs")]
+
+
 def test_a_complete_epoch_replaces_all_rows(postgres: str) -> None:
     with opened(postgres, context(complete=True)) as sink:
         for epoch in EPOCHS:

@@ -339,7 +339,7 @@ class LocalCluster:
     def _insist_on_loopback(self) -> None:
         """Refuse a JVM in which the pages of master and workers would be open to the network."""
         host = self._jvm.java.lang.System.getenv("SPARK_LOCAL_IP")  # Spark goes by nothing else
-        if host != HOST:
+        if host not in (HOST, "localhost"):
             raise ClusterError(
                 "The JVM of this process was started by another Spark session, with "
                 f"SPARK_LOCAL_IP {'unset' if host is None else f'set to {host!r}'}: other machines "

@@ -40,7 +40,7 @@ def test_a_jvm_that_would_open_pages_to_the_network_is_refused(
 def test_a_start_that_failed_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "127.0.0.1")
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "localhost")
     master, worker = deploy.master.Master, deploy.worker.Worker
     rpc = master.startRpcEnvAndEndpoint.return_value.productElement.return_value
     rpc.address.return_value.port.return_value = 7
