@@ -74,6 +74,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # ``"compute"`` or ``"process"``
     keys: Columns  # key columns, in the order they are hashed
     states: dict[str, StateDescription]  # state's name → what it looks like
+    # key columns whose hash decides a row's key group; empty: all of them
+    partition_by: tuple[str, ...] = ()
     waiting: Columns = ()  # columns of the rows that wait for it: key columns, then the others
     formerly: str = ""  # name that the program says it had before; empty if it says none
     # whether somebody chose its name; otherwise it follows from what the operator does
@@ -468,6 +470,7 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += _changed_keys(where, before.keys, operator.keys)
+        problems += _changed_partition(name, before, operator)
         problems += _changed_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _changed_results(name, before, operator)
@@ -574,6 +577,18 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
             "needs a checkpoint of its own.",
         )
     return dict(sorted({**before, **today.times}.items()))
+
+
+def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Yield that other columns place the entries of an operator."""
+    if was.partition_by != now.partition_by:
+        before, after = (
+            ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
+        )
+        yield (
+            f"operator {name!r} was partitioned by {before} and is by {after}, so its state is in "
+            "other key groups (leave partition_by= as it was)"
+        )
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:

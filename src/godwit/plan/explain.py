@@ -189,7 +189,7 @@ def _physical(flow: CompiledFlow, names: UserNames) -> str:
 
 
 def _shared(component: Component) -> str:
-    """Describe a shared component: its common key columns, flexible or rigid."""
+    """Describe a shared component: its partition attributes, flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
 
@@ -201,6 +201,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     reads = [_reads(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
     yield from _labelled("key", [_columns(operator.own_keys)])
+    if operator.partition_by:
+        yield from _labelled("placed", [f"by {', '.join(operator.partition_by)}"])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]

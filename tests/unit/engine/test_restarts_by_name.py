@@ -382,3 +382,18 @@ def test_a_key_is_removed_from_state_that_was_written_in_two_time_zones(
         return keys.column(0).cast("int64").to_numpy() == 2 * S
 
     assert remove_key(run.lanes.log, "op", is_second, key="2") == {"op/state": 1}
+
+
+def test_state_is_not_read_in_the_key_groups_of_other_columns(tmp_path: Path) -> None:
+    def sums(by: str | None) -> Build:
+        return lambda rows: rows.key_by("k", "a", partition_by=by).compute(name="op", n=gw.count())
+
+    run = run_of(tmp_path, sums("a"), rows=AB)
+    run.epoch(rows=rows_of(AB, ROWS))
+    for by, shown in (("k", "k"), (None, "k, a")):
+        with pytest.raises(
+            CheckpointMismatchError, match=f"'op' was partitioned by a and is by {shown}"
+        ):
+            run_of(tmp_path, sums(by), rows=AB)
+    same = run_of(tmp_path, sums("a"), rows=AB)
+    assert same.epoch(rows=rows_of(AB, ROWS[:1])) == [("k", 1, 2)]
