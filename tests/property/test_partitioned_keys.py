@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from godwit.api.streams import KeyedStream
     from godwit.migration import EpochOutcome
 
 COLUMNS = "area string, user int, ts timestamp, v long"
@@ -62,6 +63,11 @@ def number(rows: pa.Table, states: pa.Table, key_of_row: Any) -> Any:
     return new, new
 
 
+def stated(by: KeyedStream) -> list[str] | None:
+    """Return the columns that place rows, as a call takes them."""
+    return None if by.partition_by is None else [*(by.partition_by or by.keys)]
+
+
 HOUR, TEN = gw.tumbling("1 hour"), gw.hopping("1 hour", every="10 minutes")
 KINDS: dict[str, Any] = {
     "compute": lambda _, by: by.compute(name="a", n=gw.count()),
@@ -77,12 +83,12 @@ KINDS: dict[str, Any] = {
     "apart": lambda _, by: by.window(TEN, consolidate="measured", name="a").compute(n=gw.count()),
     "session": lambda _, by: by.window(gw.session("5 minutes"), name="a").compute(n=gw.count()),
     "whole": lambda _, by: by.window(HOUR, name="a").process(whole, output=EMITTED),
-    "join": lambda _, by: (
-        by.join(by, between=("0 seconds", "9 minutes"), how="left", suffix="_r", name="a")
+    "join": lambda _, by: by.join(
+        by, between=("0 seconds", "9 minutes"), how="left", suffix="_r", name="a"
     ),
     "newest": lambda _, by: by.join_newest(by, suffix="_r", name="a"),
     "duplicates": lambda rows, by: rows.drop_duplicates(
-        "area", "user", within="20 minutes", partition_by=by.partition_by or None, name="a"
+        "area", "user", within="20 minutes", partition_by=stated(by), name="a"
     ),
 }
 MEETING = {"join", "newest", "duplicates"}
@@ -91,7 +97,7 @@ ONCE = {"rows", "tumbling", "hopping", "apart", "session", "whole", *MEETING}
 """Kinds whose rows do not depend on where epochs begin."""
 
 
-def flow_of(kind: str, key_groups: int, *, partition_by: str | None) -> gw.Flow:
+def flow_of(kind: str, key_groups: int, *, partition_by: Any) -> gw.Flow:
     """One operator of a kind by area and user, and one behind it by area."""
     flow = gw.Flow("areas", num_key_groups=key_groups)
     rows = flow.source("rows", gw.testing.stream(COLUMNS), event_time="ts", slack="1 minute")
@@ -110,7 +116,7 @@ def drawn_rows(rng: random.Random, epoch: int) -> list[dict[str, Any]]:
         {
             "area": rng.choice(AREAS),
             "user": rng.randrange(9),
-            "ts": f"2024-05-01 {(epoch + 1) // 3:02}:{(20 * epoch + rng.randrange(20)) % 60:02}",
+            "ts": f"2024-05-01 {epoch // 3:02}:{(20 * epoch + rng.randrange(20)) % 60:02}",
             "v": rng.randrange(50),
         }
         for _ in range(40)
@@ -156,11 +162,11 @@ def test_placed_by_area_is_what_placed_by_both_is(
             trouble = rng.choice(["migrate", "kill", "restart", "none"])
             if trouble == "migrate":
                 executor = rng.choice(sorted(played.executors))
-                played.migrate("one", {g: executor for g in rng.sample(range(key_groups), 6)})
+                played.migrate("one", dict.fromkeys(rng.sample(range(key_groups), 6), executor))
             elif trouble == "kill":
                 played.kill(rng.choice(sorted(played.executors)))
                 played.add(f"new-{number}")
-            elif trouble == "restart":
+            elif trouble == "restart" and number:
                 played.restart()
             played.epoch({"rows": rows})
         played.end_input()
@@ -169,3 +175,38 @@ def test_placed_by_area_is_what_placed_by_both_is(
         assert sent(played.epochs) == 0
         assert sum(rows for o in played.epochs for rows, _ in o.streams.values()) > 0
     assert sent(undisturbed.epochs) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_that_is_partitioned_anew_is_the_same_state(tmp_path: Path, kind: str) -> None:
+    rng = random.Random(kind)
+    epochs = [drawn_rows(rng, epoch) for epoch in range(7)]
+    ways = {"both": ["area", "user"], "area": "area", "user": "user"}
+    flows = {by: flow_of(kind, 16, partition_by=placed) for by, placed in ways.items()}
+    undisturbed = gw.testing.run(flows["both"], {"rows": epochs}, now=NOW, close_at_end=True)
+    before = "both"
+    with gw.testing.cluster(flows["both"], executors=2, now=NOW) as played:
+        for rows in epochs:
+            by = rng.choice([*ways])
+            held = entries_of(played)
+            played.restart(flows[by], repartition=True)
+            assert entries_of(played) == held
+            if by != before and held:
+                changed = [e for e in played.events if isinstance(e, gw.events.FlowChanged)]
+                assert "a is partitioned anew" in changed[-1].results
+            before = by
+            played.epoch({"rows": rows})
+        played.end_input()
+        assert results(played, kind) == results(undisturbed, kind)
+
+
+def entries_of(played: Any) -> dict[str, Counter[str]]:
+    """Return the entries of all states of the operator, without their key groups."""
+    operators = [o for o in played.flow.operators if o.name == "a" or o.part_of == "a"]
+    found = {}
+    for state in (state for operator in operators for state in operator.states):
+        table = played.state(state.operator, state.state)
+        if table.num_rows:
+            rows = table.drop_columns("key_group").to_pylist()
+            found[str(state)] = Counter(map(repr, rows))
+    return found

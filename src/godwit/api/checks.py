@@ -24,6 +24,7 @@ from godwit.model.naming import (
     did_you_mean,
     function_name,
     is_one_of,
+    listing,
     type_name,
 )
 from godwit.operators.aggregates import builtin
@@ -152,10 +153,15 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
     return tuple(keys)
 
 
-def check_partition_by(columns: object, keys: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return the key columns that place rows; none where all of them do, in their order."""
+def check_partition_by(
+    columns: object, keys: tuple[str, ...], where: str
+) -> tuple[str, ...] | None:
+    """Return the key columns that place rows: none where all of them do, in their order.
+
+    ``None``: nobody has said.
+    """
     if columns is None:
-        return ()
+        return None
     named = (columns,) if isinstance(columns, str) else columns
     if not isinstance(named, (list, tuple)):
         raise InvalidFlowError(
@@ -190,7 +196,8 @@ def operator_fields(
     name: str | None,
     action: str,
     formerly: str | None,
-    partition_by: tuple[str, ...] = (),
+    *,
+    partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Fields that every node of an operator has; a default name says what it does to which rows."""
     named = name is not None

@@ -22,6 +22,7 @@ from godwit.api.checks import (
     check_merge,
     check_not_results,
     check_one_of,
+    check_partition_by,
     check_plain,
     check_process,
     check_results,
@@ -35,7 +36,6 @@ from godwit.api.checks import (
     checked_spread,
     describe,
     interval_of,
-    check_partition_by,
     operator_fields,
     read_output,
     read_state_columns,
@@ -321,16 +321,16 @@ class Stream:
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
         placed = check_partition_by(partition_by, keys, where)
-        options = operator_fields(self.node, keys, name, "drop_duplicates", formerly, placed)
+        options = operator_fields(
+            self.node, keys, name, "drop_duplicates", formerly, partition_by=placed
+        )
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
         return _operate(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
 
     @user_call
-    def key_by(
-        self, *columns: str, partition_by: str | Sequence[str] | None = None
-    ) -> KeyedStream:
+    def key_by(self, *columns: str, partition_by: str | Sequence[str] | None = None) -> KeyedStream:
         """Key the stream by columns; the stateful operators are calls on the result.
 
         Null is a key value like any other: all rows whose key is null share one key.
@@ -340,10 +340,11 @@ class Stream:
         *columns
             Names of the key columns. Their types are checked when the flow is explained or started.
         partition_by
-            Key columns that decide which lane gets a row; by default all of them. An operator by
-            area and user that is partitioned by area can share a component with one by area, so
-            that rows between them need no exchange. It has as many places as there are areas, and
-            all users of an area are processed in one of them. Fixed once there is state.
+            Key columns that decide which lane gets a row. An operator by area and user that is
+            partitioned by area can share a component with one by area, so that rows between them
+            need no exchange. It has as many places as there are areas, and all users of an area are
+            processed in one of them. By default those of the checkpoint; of a new operator all
+            columns, if `gw.Fusion` does not choose others.
 
         Raises
         ------
@@ -375,7 +376,8 @@ class KeyedStream:
     flow: OwningFlow
     node: StreamNode
     keys: tuple[str, ...]
-    partition_by: tuple[str, ...] = ()  # key columns that place rows; empty: all of them do
+    # key columns that place rows; empty: all of them do, ``None``: nobody has said
+    partition_by: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         placed = f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
@@ -1077,7 +1079,9 @@ class KeyedStream:
 
     def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
         """Fields that nodes of all operators have: name, former names, key."""
-        return operator_fields(self.node, self.keys, name, action, formerly, self.partition_by)
+        return operator_fields(
+            self.node, self.keys, name, action, formerly, partition_by=self.partition_by
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -431,6 +431,7 @@ class FlowChanges:
     removed: tuple[str, ...]  # operators that are gone from the flow, and whose state is kept
     # what became of the results of operators that aggregate, and of the columns of sinks, in words
     results: tuple[str, ...] = ()
+    repartitioned: tuple[str, ...] = ()  # operators whose state has to go to other key groups
 
 
 def changes_to(
@@ -440,10 +441,12 @@ def changes_to(
     previous: int,
     uri: str,
     edits: Sequence[EditRecord] = (),
+    repartition: bool = False,
 ) -> FlowChanges:
     """Compare the present flow with the stored one; raise if it does not fit.
 
-    `stored`: version of the last committed epoch; ``None`` before the first.
+    `stored`: version of the last committed epoch; ``None`` before the first. `repartition`: other
+    columns may place the rows of an operator.
     """
     if stored is None:
         return FlowChanges(
@@ -459,6 +462,7 @@ def changes_to(
     added: list[str] = []
     returned: list[str] = []
     results: list[str] = []
+    repartitioned: list[str] = []
     for name, operator in today.operators.items():
         old = origin.get(name, name)
         before = None if old == name and name in renamed else stored.operator(old)
@@ -470,7 +474,11 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += _changed_keys(where, before.keys, operator.keys)
-        problems += _changed_partition(name, before, operator)
+        moved = list(_changed_partition(name, before, operator))
+        if moved and repartition:
+            repartitioned.append(name)
+        else:
+            problems += moved
         problems += _changed_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _changed_results(name, before, operator)
@@ -485,6 +493,13 @@ def changes_to(
             problems,
             remedy="Give an operator the name that its state has (name=, or formerly= to rename "
             "it); one that is to start empty needs a name that the checkpoint does not have.",
+        )
+    if repartitioned and (renamed or edits):
+        raise unfit(
+            uri,
+            [f"operator {name!r} is to be partitioned anew" for name in repartitioned],
+            "Operators are renamed or dropped by the same start.",
+            remedy="Do one after the other: start once with partition_by= as it was.",
         )
     # From the names in the checkpoint, through those after the edits, to those of the program.
     to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
@@ -501,7 +516,12 @@ def changes_to(
         added=tuple(added),
         returned=tuple(returned),
         removed=removed,
-        results=(*results, *_changed_sinks(today, stored)),
+        results=(
+            *results,
+            *(f"{name} is partitioned anew" for name in repartitioned),
+            *_changed_sinks(today, stored),
+        ),
+        repartitioned=tuple(repartitioned),
     )
 
 
@@ -586,8 +606,9 @@ def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) ->
             ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
         )
         yield (
-            f"operator {name!r} was partitioned by {before} and is by {after}, so its state is in "
-            "other key groups (leave partition_by= as it was)"
+            f"operator {name!r} was partitioned by {before} and is by {after} (leave partition_by= "
+            "as it was, or have its state rewritten: checkpointing=gw.Checkpointing("
+            "repartition=True))"
         )
 
 

@@ -232,6 +232,7 @@ class KeyedOperator(ABC):
     # Key columns whose hash decides a row's key group; empty: all of them do.  Entries are told
     # apart by all of them either way.
     partition_by: tuple[str, ...] = ()
+    partition_stated: bool = False  # whether the program says so
     # Parts that rows of a hot key may be spread over at most while the stream runs; 0: one lane has
     # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
     max_parts: int = 0

@@ -135,7 +135,7 @@ class _Compilation:
         inputs: dict[str, list[Input]] = {}
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
-            self.operators[node.name].partition_by = _partition_by(node, self.operators[node.name])
+            _partition(self.operators[node.name], node)
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
@@ -506,8 +506,8 @@ class _Compilation:
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
 
 
-def _partition_by(node: OperatorNode, operator: KeyedOperator) -> tuple[str, ...]:
-    """Return the key columns that place an operator's rows, or refuse what places them itself."""
+def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
+    """Let the key columns of a node place its operator's rows; refuse what places them itself."""
     if node.partition_by and PART in operator.hashed.names:
         raise InvalidFlowError(
             f"Operator {node.name!r} has partition_by={listing(node.partition_by)}, and spread= or "
@@ -515,7 +515,8 @@ def _partition_by(node: OperatorNode, operator: KeyedOperator) -> tuple[str, ...
             remedy="Leave one of the two out.",
             operator=node.name,
         )
-    return node.partition_by
+    operator.partition_by = node.partition_by or ()
+    operator.partition_stated = node.partition_by is not None
 
 
 def _keys_of(

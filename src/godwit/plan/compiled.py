@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
-
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
@@ -20,6 +18,8 @@ from godwit.plan.feedback import FeedbackSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
