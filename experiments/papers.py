@@ -54,10 +54,6 @@ PAPERS: Mapping[str, Paper] = {
                 "Latency under changing load, instant against disruptive",
                 "it needs Spark and an hour of a cluster, and is not written yet",
             ),
-            "figure16": (
-                "Completion time of the fast job with operators fused",
-                "it needs Spark; `python benchmarks/fusion.py` measures it there",
-            ),
         },
     ),
     "paper4": Paper(
@@ -76,10 +72,6 @@ PAPERS: Mapping[str, Paper] = {
             "figure8": ("Costs and sizes of rows against throughput", _TRANSFER),
             "figure11": (
                 "Time of a shard's reassignment, in parts",
-                _SENDERS,
-            ),
-            "figure12": (
-                "Senders and state size against the time of a reassignment",
                 _SENDERS,
             ),
             "figure13": ("Scalability of one executor by costs and sizes of rows", _TRANSFER),

@@ -113,6 +113,28 @@ def test_oms_equals_trying_every_sequence(seed: int) -> None:
         assert solution.moved_bytes == pytest.approx(solution.details["moved_bytes"][0])
 
 
+@given(seeds, st.integers(1, 30))
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_oms_by_a_sample_is_within_the_limits_and_no_better_than_the_optimum(
+    seed: int, sample: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    problem = random_line_problem(rng)
+    further = rng.integers(1, len(problem.available) + 1, int(rng.integers(0, 3))).tolist()
+    targets = [problem.target_executors, *further]
+    exact = plan_oms(problem, targets=targets)
+    sampled = plan_oms(problem, targets=targets, sample=sample)
+    validate_solution(sampled)
+    if "cuts" not in exact.details:
+        assert "no intervals within its limits" in sampled.reason
+        return
+    assert exact.objective is not None
+    assert sampled.objective is not None
+    assert sampled.objective >= exact.objective - 1e-9
+    assert sampled.objective == pytest.approx(sum(sampled.details["moved_bytes"]))
+    assert sampled.moved_bytes == pytest.approx(sampled.details["moved_bytes"][0])
+
+
 @given(seeds)
 @settings(derandomize=True, deadline=None, max_examples=200)
 def test_nothing_moves_onto_a_draining_executor_and_one_plan_empties_it(seed: int) -> None:

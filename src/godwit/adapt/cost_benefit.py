@@ -15,7 +15,9 @@ With ``Worth(gain="any")`` every move of a plan pays, and only the budget cuts i
 
 Invariants: cutting a plan short never breaks it (every prefix of its moves is a legal plan); moves
 off a draining executor need no gain, and have half of a budget that does not suffice for all, so
-that draining ends; no budget is exceeded, but by one key group that is larger by itself.
+that draining ends; no budget is exceeded, but by one key group that is larger by itself.  Plans by
+ranges are made as a whole or not at all: half of one leaves no ranges to plan from.  One that
+empties an executor is made whatever its bytes.
 
 Source: paper 2 §4.3 (a budget for every adaptation period); Algorithm 1's "apply"; paper 3 §4.5
 (instant migration, and the expansion of keys that it costs).
@@ -127,6 +129,9 @@ def select_moves(
     variance: FloatArray | None = None,
     # whether a key group larger than the budget may move, if it moves alone
     alone: bool = True,
+    # whether all moves are made or none, since half of a plan by ranges leaves none
+    whole: bool = False,
+    must: bool = False,  # whether they are made whatever they gain
 ) -> SelectedMoves:
     """Choose the moves of a plan that are worth making.
 
@@ -138,15 +143,13 @@ def select_moves(
     order = moves_in_order(problem, planned)
     leaving = problem.draining[problem.current[order]]
     balancing, draining = order[~leaving], order[leaving]
-    if problem.intervals:
-        balanced = _judged(plan, balancing)
-        if len(_within(problem, balanced.order, budget, alone=alone)) < len(balanced.order):
-            balanced = replace(
-                _effect_of(plan, order[:0]), reason="a plan by ranges exceeds the budget"
-            )
-        if not len(draining):
-            return balanced
-        return _effect_of(plan, np.concatenate([balanced.order, draining]))
+    if whole or problem.intervals:
+        if len(draining):
+            return _effect_of(plan, np.concatenate([balancing, draining]))
+        ranges = _effect_of(plan, balancing) if must else _judged(plan, balancing)
+        if len(_within(problem, ranges.order, budget, alone=alone)) == len(ranges.order):
+            return ranges
+        return replace(_effect_of(plan, order[:0]), reason="a plan by ranges exceeds the budget")
     first = order[:0]
     if len(draining):
         half = Budget(

@@ -160,6 +160,7 @@ class Controller:
             now_s,
             self._announce,
             sizes=self._planning.sizes,
+            started_s=self._planning.started_s,
         )
         self._lanes.forget()
 
@@ -259,7 +260,7 @@ class Controller:
             or self._overrides.holds(f"migration of {name}", now_s)
         }
         planning = self._planning
-        planning.begin(now_s)
+        planning.begin(now_s, coming=self._resizing.pending)
         if scale:
             planning.remember(period, self._speed_of)
         planned = planning.plan(period, view, self._speed_of, fixed=busy.keys())
@@ -338,7 +339,7 @@ class Controller:
             return  # what is under way leads to where it was to lead
         selected, problem = plan.selected, plan.measured.problem
         leaves = problem.draining[problem.current[selected.order]].any()
-        must = leaves or self._settings.worth.gain == "any"
+        must = leaves or plan.must or self._settings.worth.gain == "any"
         if len(selected.order) or selected.reason:
             yield Proposal(
                 subject=f"balancing of {', '.join(plan.measured.components)}",

@@ -8,8 +8,8 @@ comparing like with like.  State is what a move would carry: nothing, where a ke
 an empty slot at its destination (instant migration, paper 3 §4.5).
 
 What is planned together is what runs at the same time: one *stage* (see `Topology`), or everything
-where the planner collocates, as in paper 2.  The most unbalanced goes first, since all of them
-share one budget.
+where the planner collocates, as in paper 2; planners by ranges get one component at a time, whose
+key groups form one line.  The most unbalanced goes first, since all of them share one budget.
 
 A planner may be a function of the user's: it may raise, return something that is no plan, or never
 return.  What comes out here is a plan that can be carried out, or `PlannerFailedError` with the
@@ -20,6 +20,7 @@ is on a draining executor, every plan that leaves here moves at least one off; s
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import time
 from collections import deque
@@ -33,7 +34,8 @@ from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
 from godwit.adapt.latency_model import Learning, StageLoad
 from godwit.adapt.load_range import LoadRange
-from godwit.adapt.scaling import ScalingSituation, Station
+from godwit.adapt.migration_sequence import SAMPLE, MigrationSequence
+from godwit.adapt.scaling import ScalingSituation, Scripted, Station
 from godwit.adapt.settings import Budget
 from godwit.adapt.statistics import AssignmentPeriod, ComponentStatistics
 from godwit.migration.placement import with_newcomers
@@ -41,6 +43,7 @@ from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
 from godwit.planning.intervals.projected import estimate_transitions
+from godwit.planning.intervals.ranges import gather_ranges
 from godwit.planning.problem import ComponentFacts, joint_problem
 from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
 from godwit.planning.solution import make_solution
@@ -320,6 +323,7 @@ class Planned:
     assignment: IntArray  # shape ``(m,)``: what the planner wants
     selected: SelectedMoves  # what of it is worth it
     planner: str  # whose plan
+    must: bool = False  # whether its moves are made whatever they gain
 
 
 class Planning:
@@ -334,9 +338,13 @@ class Planning:
         announce: Announce,
         *,
         sizes: Sequence[int] = (),  # numbers of executors until now, oldest first
+        started_s: float | None = None,  # when the run began; ``None``: now
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
-        self._announce, self._started_s = announce, now_s
+        self._announce = announce
+        self.started_s = now_s if started_s is None else started_s
+        """When the run began, by the controller's clock."""
+        self._now_s, self._coming = now_s, 0
         self._limit_s = settings.planning_limit_s
         self._any_gain = settings.worth.gain == "any"
         self._left_s, self._searched = self._limit_s, 1
@@ -350,6 +358,15 @@ class Planning:
         known = settings.registered
         joint = known is not None and some_traffic in known.requires
         self._groups = (topology.components,) if joint else topology.stages
+        by_plan = settings.elasticity == _BY_PLAN
+        self._by_ranges = by_plan and known is not None and known.plans_intervals
+        if self._by_ranges:
+            self._groups = tuple((name,) for name in topology.components)
+        self._sequence = None
+        if self._by_ranges and settings.planner_name == "oms":
+            self._sequence = MigrationSequence(announce)
+        # numbers of executors to come, where the planner's options name them
+        self._targets = tuple(settings.search.options.get("targets", ()))
         self._failure = ""
         self._learning = Learning()
         # the last period in which nothing changed
@@ -378,9 +395,9 @@ class Planning:
             self.note_size(event.before)
             self.note_size(event.wanted)
 
-    def begin(self, now_s: float) -> None:
-        """Start the time limit of a decision."""
-        self._left_s = self._limit_s
+    def begin(self, now_s: float, *, coming: int = 0) -> None:
+        """Start the time limit of a decision, while some executors are on their way."""
+        self._left_s, self._now_s, self._coming = self._limit_s, now_s, coming
         # A period that ends early shares the budget of the one before.
         begun_s = now_s - self._settings.period_s * (1 - 1e-6)
         self._spent = [(at_s, *rest) for at_s, *rest in self._spent if at_s > begun_s]
@@ -423,7 +440,8 @@ class Planning:
                 group,
                 statistics=period,
                 view=view,
-                speeds=speeds,
+                # Planners by ranges know no speeds: a slow executor's key groups count as heavy.
+                speeds={} if self._by_ranges else speeds,
                 means=settings.worth.means,
                 limits=settings.search.limits,
                 draining=draining,
@@ -438,14 +456,20 @@ class Planning:
         measured.sort(key=lambda q: -metrics.load_distance(q.problem, q.problem.current))
         plans = []
         for one in measured:
-            plan = self._plan_one(one, budget, set(fixed), alone=alone)
+            plan = self._plan_one(one, budget, set(fixed), alone=alone, tried=tried)
             alone = alone and not len(plan.selected.order)
             budget = budget.less(len(plan.selected.order), plan.selected.moved_bytes)
             plans.append(plan)
         return plans
 
     def _plan_one(
-        self, measured: MeasuredProblem, budget: Budget, fixed: set[str], *, alone: bool
+        self,
+        measured: MeasuredProblem,
+        budget: Budget,
+        fixed: set[str],
+        *,
+        alone: bool,
+        tried: bool,
     ) -> Planned:
         """Plan one problem within the budget, and select the moves that pay."""
         settings, model = self._settings, self._settings.scaling_model
@@ -457,9 +481,13 @@ class Planning:
         measured = replace(measured, problem=replace(measured.problem, limits=limits))
         measured = fill_limits(settings.registered, measured, settings.worth.max_load_distance)
         problem = measured.problem
-        planned = problem.current
+        planned, gathers = problem.current, False
         if not fixed.issuperset(measured.components):
-            planned = evacuated(problem, self._ask(measured))
+            gathers = self._by_ranges and bool(one_range_each(problem)) and not self._waits(problem)
+            if gathers and self._sequence is not None and not tried:
+                self._sequence.forget(measured.components, "ranges were laid out anew")
+            asked = gather_ranges(problem) if gathers else self._ask(measured, tried=tried)
+            planned = evacuated(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()
                 planned[measured.part(name)] = problem.current[measured.part(name)]
@@ -481,11 +509,14 @@ class Planning:
                 held_bytes=measured.held_bytes,
                 variance=measured.variance,
                 alone=alone,
+                whole=self._by_ranges,
+                must=gathers,
             ),
+            must=gathers,
             planner=settings.elasticity if self._homes is not None else settings.planner_name,
         )
 
-    def _ask(self, measured: MeasuredProblem) -> IntArray:
+    def _ask(self, measured: MeasuredProblem, *, tried: bool) -> IntArray:
         """Run the planner, with few moves first; return today's assignment if it fails."""
         problem = measured.problem
         if not len(problem.available):
@@ -499,10 +530,20 @@ class Planning:
             return problem.current
         if self._homes is not None:
             return self._homes.plan(measured, measured.rows_per_s)
+        if self._sequence is not None:
+            if self._waits(problem):
+                return problem.current
+            return self._sequence.assignment(
+                measured.components,
+                problem,
+                self._executors_to_come(len(problem.available), tried=tried),
+                measured.variance,
+                plan=lambda widened, targets: self._guarded(widened, targets=targets),
+                tried=tried,
+            )
         limits, best = problem.limits, problem.current
         for moves in self._allowances(problem):
-            tried = replace(problem, limits=replace(limits, max_moves=moves))
-            solution = self._guarded(tried)
+            solution = self._guarded(replace(problem, limits=replace(limits, max_moves=moves)))
             if solution is None:
                 break
             best = solution.assignment
@@ -510,6 +551,10 @@ class Planning:
             if even or solution.num_moves < (moves or 0) or _nearly_proved(solution):
                 break  # more moves would not help
         return best
+
+    def _waits(self, problem: Problem) -> bool:
+        """Return whether ranges are laid out anew only once all have come who are on their way."""
+        return self._coming > 0 and not problem.draining[problem.current].any()
 
     def _allowances(self, problem: Problem) -> tuple[int | None, ...]:
         """Return limits on the number of moves, to be tried in order until a plan is balanced.
@@ -527,15 +572,31 @@ class Planning:
         counts = (few, 4 * few) if self._searched <= _WORK else (2 * few,)
         return tuple(n if most is None else min(n, most) for n in counts)
 
-    def _guarded(self, problem: Problem) -> Solution | None:
+    def _executors_to_come(self, have: int, *, tried: bool) -> tuple[int, ...]:
+        """Return how many executors there are, and how many there will be, as the user says."""
+        model, later = self._settings.scaling_model, self._targets
+        if later:
+            while later and later[0] == have:
+                later = later[1:]
+            if not tried:
+                self._targets = later
+        elif isinstance(model, Scripted):
+            later = model.to_come(self._now_s - self.started_s)
+        numbers = (have, *later)
+        changes = [True, *(n != before for before, n in itertools.pairwise(numbers))]
+        return tuple(itertools.compress(numbers, changes))
+
+    def _guarded(self, problem: Problem, *, targets: tuple[int, ...] = ()) -> Solution | None:
         """Run the planner; ``None`` if it fails, which is announced."""
-        settings = self._settings
+        settings, options = self._settings, self._options(problem)
+        if targets:
+            options = {"sample": SAMPLE} | options | {"targets": targets}
         try:
             solution = guarded_plan(
                 settings.registered or settings.planner,  # type: ignore[arg-type]
                 problem,
                 name=settings.planner_name,
-                options=self._options(problem),
+                options=options,
                 run=self._run_in_time,
                 time_limit_s=self._limit_s,
             )
@@ -613,7 +674,7 @@ class Planning:
         budget = settings.budget
         return ScalingSituation(
             now_s=now_s,
-            started_s=self._started_s,
+            started_s=self.started_s,
             executors=len(stays),
             least=settings.min_executors,
             most=settings.max_executors or max(64, len(stays)),

@@ -442,7 +442,8 @@ class Resizing:
         if busiest * demand > _FULL:
             return f"the rest would be busy for {busiest * demand:.0%} of the time"
         # How even they must be is how even they are now, or the bound.
-        allowed = max(1 + self._settings.worth.max_load_distance, situation.evenness)
+        bound = max(self._settings.worth.max_load_distance, self._settings.search.limits.tau or 0.0)
+        allowed = max(1 + bound, situation.evenness)
         if mean > 0 and busiest / mean > allowed * (1 + 1e-9):
             return f"the rest could not be balanced: {busiest / mean:.2f} times the mean"
         return ""

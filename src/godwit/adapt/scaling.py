@@ -513,6 +513,11 @@ class Scripted:
             numbers={"passed_s": passed_s},
         )
 
+    def to_come(self, passed_s: float) -> tuple[int, ...]:
+        """Return the number that the script has after a time, if any, and those that follow."""
+        over = sum(since_s <= passed_s for since_s, _ in self.steps)
+        return tuple(count for _, count in self.steps[max(over - 1, 0) :])
+
 
 @user_call
 def fixed(executors: int) -> Fixed:

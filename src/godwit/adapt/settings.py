@@ -348,6 +348,13 @@ class Control:
                 planner=known.name,
             )
 
+        if "taus" in self.search.options:
+            raise InvalidControlError(
+                "The option taus is one of a single call: a stream's steps follow one another.",
+                remedy="Give gw.Search(limits=Limits(tau=...)), which holds for every step.",
+                planner=known.name,
+            )
+
     def _check_scaling(self) -> None:
         """Raise `InvalidControlError` if scaling settings are wrong or contradict each other."""
         least, most = self.min_executors, self.max_executors

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
-    from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef, SnapshotRef
+    from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
@@ -186,20 +186,19 @@ def remove_key(
                 "of the checkpoint of an earlier epoch.",
                 operator=operator,
             )
-    commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
+    _commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
     return counts
 
 
-def commit_edit(
+def _commit_edit(
     log: CommitLog,
     latest: CommitRecord,
     before: BatchRef | None,
     *,
     segments: Iterable[SegmentRef] = (),
-    snapshots: Iterable[SnapshotRef] = (),
     delivered: bool,
 ) -> None:
-    """Commit an epoch without input, with the given segments and snapshots, after the last epoch.
+    """Commit an epoch without input, with the given segments, after the last epoch.
 
     `before`: last committed batch, from which sources go on.
 
@@ -232,7 +231,7 @@ def commit_edit(
             batch=None,
             before=before,
             segments=tuple(segments),
-            snapshots=tuple(snapshots),
+            snapshots=(),
             outputs=_still_fed_back(log, latest),
             consumed={},
             sinks=sinks,
@@ -359,4 +358,4 @@ def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> No
         )
     identities = {**known, source: ANY_IDENTITY}
     before = msgspec.structs.replace(latest.last_batch, identities=identities)
-    commit_edit(log, latest, before, delivered=delivered)
+    _commit_edit(log, latest, before, delivered=delivered)

@@ -115,6 +115,36 @@ class RebalancingStarted(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationsPlanned(Decision):
+    """Migrations to a sequence of numbers of executors are planned together.
+
+    Examples
+    --------
+    >>> event = gw.events.MigrationsPlanned(
+    ...     epoch=4, at_s=1.0, components=("sum",), executors=(3, 4), cuts=((4, 13), (4, 6, 13)),
+    ...     moved_bytes=(4096.0, 2048.0), reason="it is the first plan",
+    ... )
+    >>> print(event.describe())
+    migrations of sum to 3, 4 executors planned together, 4.0 KiB, 2.0 KiB move: it is the first
+    plan
+    """
+
+    components: tuple[str, ...]  # that are planned
+    executors: tuple[int, ...]  # how many there are in each step, the present one first
+    # of each step, the first key group of every range but the first range
+    cuts: tuple[tuple[int, ...], ...]
+    moved_bytes: tuple[float, ...]  # state that each step is to move
+    reason: str  # why it is planned now
+
+    def _line(self) -> str:
+        return (
+            f"migrations of {', '.join(self.components)} to "
+            f"{', '.join(map(str, self.executors))} executors planned together, "
+            f"{', '.join(map(human_bytes, self.moved_bytes))} move: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LanesBalanced(Decision):
     """Key groups changed lane within their executors; no state moved.
 

@@ -59,13 +59,15 @@ class Event(ABC):
         """Return plain values, as JSON has them; ``kind`` names the class."""
         values: dict[str, Any] = {"kind": type(self).__name__}
         for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, tuple):
-                value = list(value)
-            elif isinstance(value, Mapping):
-                value = dict(value)
-            values[f.name] = value
+            values[f.name] = _plain(getattr(self, f.name))
         return values
+
+
+def _plain(value: Any) -> Any:
+    """Return a field's value as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_event(kinds: Mapping[str, type[Event]], values: Any) -> Event:

@@ -259,10 +259,14 @@ _REGISTERED = (
         module="intervals.oms",
         minimises="bytes moved by a known sequence of migrations",
         constraints="as ssm, after every migration",
-        cost="partitionings per step, squared; refuses what cannot be enumerated",
+        cost="partitionings per step, squared; refuses or samples what cannot be enumerated",
         paper="1 §5.1",
         refuses=("max_moves", "max_bytes"),
-        takes={"targets": tuple[_Whole, ...], "taus": tuple[_Number, ...]},
+        takes={
+            "targets": tuple[_Whole, ...],
+            "taus": tuple[_Number, ...],
+            "sample": _Whole | None,
+        },
     ),
     _intervals(
         name="mtm",

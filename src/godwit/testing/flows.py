@@ -298,8 +298,6 @@ class Run:
         flow: LogicalFlow,
         executors: Mapping[str, int],
         components: Mapping[str, Sequence[str]] | None,
-        *,
-        repartition: bool = False,
     ) -> None:
         """Start a run of a flow from the checkpoint."""
         if not isinstance(flow, LogicalFlow):
@@ -316,7 +314,6 @@ class Run:
             settings=Lanes(local_dir=str(self._directory / "local")),
             policy=self._policy,
             components=components,
-            repartition=repartition,
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
@@ -574,7 +571,6 @@ class Run:
         *,
         executors: int | Mapping[str, int] | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
-        repartition: bool = False,
     ) -> dict[str, pa.Table]:
         """Stop, and start again from the checkpoint, perhaps with a changed flow.
 
@@ -584,8 +580,6 @@ class Run:
             The changed flow; by default the same flow.
         executors, components
             As in `gw.testing.run`; by default as before.
-        repartition
-            As in `gw.Checkpointing`.
 
         Returns
         -------
@@ -600,8 +594,7 @@ class Run:
         """
         lanes = self.executors if executors is None else _lanes(executors)
         self._driver.sources.close()
-        changed = self._logical if flow is None else flow
-        self._start(changed, lanes, components, repartition=repartition)
+        self._start(self._logical if flow is None else flow, lanes, components)
         return self._settled(self._driver.log.latest_epoch + 1)
 
     # -- what can be asked ------------------------------------------------------------------------

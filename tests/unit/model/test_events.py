@@ -102,6 +102,15 @@ ONE_OF_EACH: tuple[Event, ...] = (
         gain_s=4.0,
         cost_s=0.5,
     ),
+    events.MigrationsPlanned(
+        epoch=4,
+        at_s=1.0,
+        components=("sum",),
+        executors=(3, 4),
+        cuts=((4, 13), (4, 6, 13)),
+        moved_bytes=(4096.0, 2048.0),
+        reason="it is the first plan",
+    ),
     events.LanesBalanced(
         epoch=4,
         at_s=1.0,

@@ -27,7 +27,7 @@ def test_every_planner_loads_and_says_what_it_does() -> None:
 
 
 def test_options_leave_out_clocks() -> None:
-    assert list(PLANNERS["oms"].takes) == ["targets", "taus"]
+    assert list(PLANNERS["oms"].takes) == ["targets", "taus", "sample"]
 
 
 def test_an_unknown_planner_is_refused_with_the_names_there_are() -> None:

@@ -19,7 +19,6 @@ key in one place: what is split is the work of an epoch, not the state.
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,12 +75,11 @@ def pack(
         [*keys.columns, *columns.columns[len(keys.schema) :]], schema=raw_schema(operator)
     )
     if not operator.mergeable:
-        hashes = operator.hash_of(keys, num_key_groups)
+        hashes = hash_keys(keys.select(list(range(own))))
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
-    hash_of = partial(operator.hash_of, num_key_groups=num_key_groups)
-    groups = group_repeating_rows(keys, num_key_groups, own, hash_of=hash_of)
+    groups = group_repeating_rows(keys, num_key_groups, own)
     if groups is None:
-        hashes = hash_of(keys)
+        hashes = hash_keys(keys.select(list(range(own))))
         if _combining_pays(hashes, keys.select(list(range(own, keys.num_columns)))):
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import read_segment
 from godwit.checkpoint.entries import StateRows, ranges
 from godwit.columns.groups import group_rows
+from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.packing import partial_schema, raw_schema
 from godwit.engine.lane.wire import unpack_rows
 from godwit.model.key_groups import key_groups_of
@@ -56,7 +57,7 @@ class LaneRows:
             operator=operator,
             num_key_groups=num_key_groups,
             batch=batch,
-            hashes=operator.hash_of(batch, num_key_groups),
+            hashes=hash_keys(batch.select(operator.hashed.names)),
             partial=partial,
         )
 

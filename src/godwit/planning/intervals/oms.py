@@ -8,6 +8,10 @@ Only cuts matter to what comes after, not who owns which interval (lemmas 5.1 an
 *partitioning* is a row of p + 1 ascending cuts, from 0 to m; it may have fewer than p intervals
 that are not empty, and then m is repeated at its end.  This is a shortest path through layers of
 partitionings, found backwards; the last step is `ssm`.  Ties: the lexicographically first.
+
+Where there are too many partitionings of a step, a *sample* of them may stand for all: those that
+cut between blocks of about equal load, as fine as the sample allows, and what cheapest single steps
+lead to.  So a plan by samples never moves more than single steps do.
 """
 
 from __future__ import annotations
@@ -129,28 +133,34 @@ def plan_oms(
     *,
     targets: Sequence[int] = (),
     taus: Sequence[float] = (),
+    sample: int | None = None,
     clock: Clock = time.perf_counter,
 ) -> Solution:
     """Plan the first step of the cheapest path through a sequence of migrations.
 
     `targets` are n₁, ..., nₚ (default: one step to the problem's own n'), `taus` the τ of each step
-    (default: ``limits.tau`` for all). ``objective`` is the bytes that all migrations move together;
-    ``details["cuts"]`` and ``details["moved_bytes"]`` describe every step.
+    (default: ``limits.tau`` for all). `sample` is the most partitionings of a step that are looked
+    at (default: all); where there are more, the plan is feasible and not proved optimal.
+    ``objective`` is the bytes that all migrations move together; ``details["cuts"]`` and
+    ``details["moved_bytes"]`` describe every step.
 
     Raises `InvalidProblemError` if the problem is not one of intervals, the sequence is malformed,
-    or a step before the last has more than `MAX_PARTITIONINGS` partitionings.
+    or, without a sample, a step before the last has more than `MAX_PARTITIONINGS` partitionings.
     """
     began = clock()
     load_bound(problem)  # refuses problems that are not of intervals
     targets = tuple(targets) or (problem.target_executors,)
     taus = tuple(taus) or (problem.limits.tau or 0.0,) * len(targets)
     _check_sequence(problem, targets, taus)
+    if sample is not None and sample < 1:
+        raise wrong_value("sample", sample, "give a number of partitionings, at least 1")
     total = float(problem.weight.sum())
     reaches = [
         reach_within(problem, (1 + tau) * total / n * (1 + RELATIVE_TOLERANCE / 2))
         for n, tau in zip(targets, taus, strict=True)
     ]
-    path = _shortest_path(problem, targets, reaches)
+    layers, every = _layers(problem, targets, reaches, sample)
+    path = _shortest_path(problem, targets, reaches, layers)
     if path is None:
         fallback = plan_ssm(problem, clock=clock)
         return make_solution(
@@ -166,9 +176,10 @@ def plan_oms(
         problem,
         match_intervals(problem, cuts[0]),
         method="oms",
-        optimal=True,
+        optimal=every,
+        reason="" if every else "steps before the last are planned by a sample of partitionings",
         objective=sum(moved),
-        bound=sum(moved),
+        bound=sum(moved) if every else None,
         elapsed_s=clock() - began,
         details={"cuts": [c.tolist() for c in cuts], "moved_bytes": moved},
     )
@@ -190,17 +201,59 @@ def _check_sequence(problem: Problem, targets: Sequence[int], taus: Sequence[flo
         raise wrong_value("targets[0]", targets[0], remedy)
 
 
+def _layers(
+    problem: Problem, targets: Sequence[int], reaches: list[IntArray], sample: int | None
+) -> tuple[list[IntArray], bool]:
+    """Partitionings of every step but the last, and whether these are all of them."""
+    most = MAX_PARTITIONINGS if sample is None else min(sample, MAX_PARTITIONINGS)
+    steps = list(zip(reaches[:-1], targets[:-1], strict=True))
+    if sample is None or all(count_partitionings(reach, n) <= most for reach, n in steps):
+        return [partitionings(reach, n, at_most=most) for reach, n in steps], True
+    layers, cuts = [], present_cuts(problem)
+    kept = line_of(problem, np.inf, use=False).kept
+    for reach, n in steps:
+        layer = _coarse_partitionings(problem, reach, n, at_most=most)
+        best = best_cuts(lay_out(_no_repeats(cuts), reach=reach, kept=kept), n)
+        if best is not None:  # what a single step would lead to
+            cuts = np.full(n + 1, problem.num_key_groups, np.int32)
+            cuts[: len(best) + 1] = [0, *(y for _, y, _ in best)]
+            layer = np.unique(np.concatenate((layer, cuts[None])), axis=0)
+        layers.append(layer)
+        kept = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
+    return layers, False
+
+
+def _coarse_partitionings(
+    problem: Problem, reach: IntArray, parts: int, *, at_most: int
+) -> IntArray:
+    """Partitionings that cut between blocks of about equal load, as many blocks as are allowed.
+
+    Shape ``(count, parts + 1)``; none where even the fewest blocks allow too many, or nothing.
+    """
+    m, total = problem.num_key_groups, np.cumsum(problem.weight)
+    blocks = m
+    while blocks >= parts:
+        ends = np.searchsorted(total, total[-1] * np.arange(1, blocks) / blocks) + 1
+        points = np.unique(np.concatenate(([0, m], np.minimum(ends, m), present_cuts(problem))))
+        coarse = np.searchsorted(points, reach[points], side="right") - 1
+        coarse = np.maximum(coarse, np.arange(len(points))).astype(np.int32)
+        if 0 < count_partitionings(coarse, parts) <= at_most:
+            rows: IntArray = points[partitionings(coarse, parts, at_most=at_most)]
+            return rows.astype(np.int32)
+        blocks = blocks * 3 // 4
+    return np.empty((0, parts + 1), np.int32)
+
+
 def _shortest_path(
-    problem: Problem, targets: Sequence[int], reaches: list[IntArray]
+    problem: Problem, targets: Sequence[int], reaches: list[IntArray], layers: list[IntArray]
 ) -> tuple[list[IntArray], list[float]] | None:
-    """Return the cuts and the bytes moved of every step; None if a step has no partitioning."""
+    """Return the cuts and the bytes moved of every step; None if a step has no partitioning.
+
+    `layers`: partitionings of every step but the last.
+    """
     everything = float(problem.state_bytes.sum())
     state_before = np.concatenate(([0.0], np.cumsum(problem.state_bytes)))
     now = line_of(problem, np.inf, use=False)
-    layers = [
-        partitionings(reach, n, at_most=MAX_PARTITIONINGS)
-        for reach, n in zip(reaches[:-1], targets[:-1], strict=True)
-    ]
     if any(len(layer) == 0 for layer in layers):
         return None
     if not layers:

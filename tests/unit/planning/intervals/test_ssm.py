@@ -113,9 +113,37 @@ def test_oms_refuses_what_cannot_be_enumerated() -> None:
         plan_oms(problem, targets=(8, 7))
 
 
+def test_oms_takes_a_sample_of_what_cannot_be_enumerated_and_moves_no_more_than_single_steps() -> (
+    None
+):
+    problem = line_problem([0] * 130 + [1] * 70, num_executors=8, tau=0.4, target=3)
+    plan = plan_oms(problem, targets=(3, 4, 8), sample=100)
+    assert plan.status is Status.FEASIBLE
+    assert plan.bound is None
+    step, single = problem, 0.0
+    for target in (3, 4, 8):
+        limits = dataclasses.replace(problem.limits, target_executors=target)
+        step = dataclasses.replace(step, limits=limits)
+        solution = plan_ssm(step)
+        single += solution.moved_bytes
+        step = dataclasses.replace(step, current=solution.assignment)
+    assert plan.objective is not None
+    assert plan.objective <= single
+    for cuts, target in zip(plan.details["cuts"], (3, 4, 8), strict=True):
+        assert np.diff(cuts).max() <= 1.4 * 200 / target
+
+
+def test_a_sample_that_holds_everything_is_as_good_as_no_sample() -> None:
+    problem = line_problem([0] * 13 + [1] * 7, num_executors=4, tau=0.4, target=3)
+    plan = plan_oms(problem, targets=(3, 4), sample=20_000)
+    assert plan.status is Status.OPTIMAL
+    assert plan.objective == plan_oms(problem, targets=(3, 4)).objective
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
+        ({"targets": (2,), "sample": 0}, "sample"),
         ({"targets": (2, 3)}, "targets[1]"),
         ({"targets": (1, 2)}, "targets[0]"),
         ({"targets": (2, 2), "taus": (0.1,)}, "taus"),
