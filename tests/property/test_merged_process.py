@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,6 +31,7 @@ from hypothesis.stateful import (
 )
 from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
+import godwit as gw
 from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.records import BatchRef
@@ -41,6 +45,11 @@ from godwit.migration import Bounds, MigrationRequested, Policy, Strategy
 from godwit.model.assignment import Assignment
 from godwit.operators.spreading import WHOLE, Grid, hash_of_keys, key_group_of_part
 
+if TYPE_CHECKING:
+    from godwit.api.streams import KeyedStream, Stream
+    from godwit.operators.states.declared import Declared
+
+OUTPUT = "k string, n bigint"
 SCHEMA = pa.schema({"k": pa.string(), "v": pa.int64()})
 KEYS = ("hot", "warm", "cold")
 HASH = dict(zip(KEYS, hash_of_keys(pa.record_batch({"k": list(KEYS)})).tolist(), strict=True))
@@ -88,18 +97,30 @@ class HotKeys(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="godwit-merged-"))
         flow = LogicalFlow("flow", KEY_GROUPS)
         frame: Any = FakeDataFrame(SCHEMA)
-        counted = (
-            flow.source("rows", frame)
-            .key_by("k")
-            .process(see, state=State, output="k string, n bigint", merge=merge, name="p")
-        )
-        flow.sink("out", counted, FakeSink())
+        flow.sink("out", self.counted(flow.source("rows", frame).key_by("k")), FakeSink())
         self.flow = flow.compile(resolver(flow))
         self.storage = CheckpointStorage.open(str(self.root / "checkpoint"))
         self.expected: dict[str, Seen] = {}
         self.batches: list[list[tuple[str, int]]] = []
         self.happens = ""
         self.migrations = self.executor = 0
+
+    def counted(self, keyed: KeyedStream) -> Stream:
+        """Return the stream of the function whose hot keys have parts."""
+        return keyed.process(see, state=State, output=OUTPUT, merge=merge, name="p")
+
+    def found(self) -> dict[str, Seen]:
+        """Read what was seen of every key, with the states of parts merged as a reader would."""
+        found: dict[str, Seen] = {}
+        for row in self.rows_of_state(None):
+            state = json.loads(row["state"])
+            seen = state["rows"], state["total"], frozenset(state["values"])
+            found[row["k"]] = seen_with(found.get(row["k"], NOTHING), *seen)
+        return found
+
+    def rows_of_state(self, state: str | None) -> list[dict[str, Any]]:
+        view, cache = view_state(self.storage, "p", None, state), BatchCache(self.storage)
+        return [row for chain in view.chains for row in view.read(chain, cache).to_pylist()]
 
     def teardown(self) -> None:
         try:
@@ -266,15 +287,7 @@ class HotKeys(RuleBasedStateMachine):
             return
         for _ in self.run.settle():
             pass
-        view = view_state(self.storage, "p", None, None)
-        cache = BatchCache(self.storage)
-        found: dict[str, Seen] = {}
-        for chain in view.chains:
-            for row in view.read(chain, cache).to_pylist():
-                state = json.loads(row["state"])
-                seen = state["rows"], state["total"], frozenset(state["values"])
-                found[row["k"]] = seen_with(found.get(row["k"], NOTHING), *seen)
-        assert found == self.expected
+        assert self.found() == self.expected
         emitted: dict[str, int] = {}
         for epoch in range(self.run.log.latest_epoch + 1):
             for batch in rows_of(self.run.log.record(epoch), self.storage).get("out", []):
@@ -283,15 +296,55 @@ class HotKeys(RuleBasedStateMachine):
         assert emitted == {key: seen[0] for key, seen in self.expected.items()}
 
 
-def test_states_of_parts_become_what_one_state_had_been() -> None:
+def see_apart(_key: tuple[Any, ...], rows: Any, states: Any) -> list[tuple[str, int]]:
+    for row in rows:
+        states.total.value += row.v
+        states.seen.append(row.v)
+        states.times[row.v] = states.times.get(row.v, 0) + 1
+    return [(_key[0], len(rows))]
+
+
+class HotKeysOfStates(HotKeys):
+    """The same, of a function with several named states."""
+
+    def counted(self, keyed: KeyedStream) -> Stream:
+        states: dict[str, Declared] = {
+            "total": gw.ValueState(int, merge=add),
+            "seen": gw.ListState(int, merge=add),
+            "times": gw.MapState(int, int, merge=add),
+        }
+        return keyed.process(see_apart, states=states, output=OUTPUT, name="p")
+
+    def found(self) -> dict[str, Seen]:
+        found: dict[str, Seen] = {}
+        times: Counter[tuple[str, int]] = Counter()
+        for row in self.rows_of_state("times"):
+            times[row["k"], row["item"]] += int(row["state"])
+        for row in self.rows_of_state("seen"):
+            values = json.loads(row["state"])
+            seen = len(values), sum(values), frozenset(values)
+            found[row["k"]] = seen_with(found.get(row["k"], NOTHING), *seen)
+            times.subtract((row["k"], value) for value in values)
+        assert not any(times.values())
+        totals = dict.fromkeys(found, 0)
+        for row in self.rows_of_state("total"):
+            totals[row["k"]] += int(row["state"])
+        assert totals == {key: total for key, (_, total, _) in found.items()}
+        return found
+
+
+@pytest.mark.parametrize("machine", [HotKeys, HotKeysOfStates])
+def test_states_of_parts_become_what_one_state_had_been(machine: type[HotKeys]) -> None:
     run_state_machine_as_test(
-        HotKeys, settings=settings(max_examples=10, stateful_step_count=10, deadline=None)
+        machine, settings=settings(max_examples=10, stateful_step_count=10, deadline=None)
     )
 
 
-def played(epochs: int, *, spread: dict[int, Grid]) -> tuple[HotKeys, list[dict[str, Any]]]:
+def played(
+    epochs: int, *, spread: dict[int, Grid], machine: HotKeys | None = None
+) -> tuple[HotKeys, list[dict[str, Any]]]:
     """Play epochs of many rows of three keys, with orders; return the rows of the state."""
-    machine = HotKeys()
+    machine = HotKeys() if machine is None else machine
     machine.start(2)
     rng = np.random.default_rng(1)
     for number in range(epochs):
@@ -299,9 +352,8 @@ def played(epochs: int, *, spread: dict[int, Grid]) -> tuple[HotKeys, list[dict[
             assert machine.run.epochs.times.spreading["p"].order(HASH["hot"], "", spread[number])
         keys = rng.choice(KEYS, 200, p=[0.8, 0.1, 0.1]).tolist()
         machine.epoch(list(zip(keys, rng.integers(0, 1000, 200).tolist(), strict=True)), "")
-    view = view_state(machine.storage, "p", None, None)
-    cache = BatchCache(machine.storage)
-    return machine, [row for chain in view.chains for row in view.read(chain, cache).to_pylist()]
+    state = "total" if isinstance(machine, HotKeysOfStates) else None
+    return machine, machine.rows_of_state(state)
 
 
 def test_a_hot_key_is_seen_by_several_lanes_and_one_that_cools_by_its_own() -> None:
@@ -369,3 +421,17 @@ def test_a_key_is_merged_with_its_state_where_no_store_has_it() -> None:
         assert not machine.run.epochs.times.spreading["p"].spreads.keys
         machine.every_row_was_seen_once()
         machine.teardown()
+
+
+def test_named_states_of_parts_are_each_in_a_lane_and_are_merged_where_no_store_has_them() -> None:
+    parts = (3, 4, 5)
+    spread = {1: Grid(rows=3, columns=1, parts=parts)}
+    machine, rows = played(3, spread=spread, machine=HotKeysOfStates())
+    assert {row["part"] for row in rows if row["k"] == "hot"} == {None, *parts}
+    assert {row["part"] for row in rows if row["k"] != "hot"} == {None}
+    machine.restart()
+    machine.cool("hot")
+    machine.epoch([("cold", 1)], "")
+    assert [row["part"] for row in machine.rows_of_state("total")] == [None] * len(KEYS)
+    machine.every_row_was_seen_once()
+    machine.teardown()

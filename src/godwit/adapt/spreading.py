@@ -328,7 +328,7 @@ def change_by_hand(
             f"{operator.max_parts}, the most parts that its keys may have.",
             operator=name,
         )
-    if operator.parts_state and right > 1:
+    if operator.part_states and right > 1:
         raise InvalidPlanError(
             f"Operator {name!r} was to divide a key in right={right!r} parts, and is no join.",
             remedy=f"Give the number of parts alone, as in left={left * right}.",

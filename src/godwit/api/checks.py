@@ -29,6 +29,7 @@ from godwit.model.naming import (
 from godwit.operators.aggregates import builtin
 from godwit.operators.batch import StateColumns
 from godwit.operators.calls import check_arguments, is_asynchronous
+from godwit.operators.parts import PARTS, part_state_of
 from godwit.operators.spreading import MAX_PARTS
 from godwit.operators.states.declared import ListState, MapState, ValueState
 from godwit.operators.windows.rows import RowWindows
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from godwit.model.durations import Duration
+    from godwit.operators.states.declared import Declared
     from godwit.operators.windows.spec import WindowSpec
     from godwit.plan.nodes import Branch, StreamNode, WindowedNode
     from godwit.values.records import RowClass
@@ -352,6 +354,56 @@ def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
             operator=name,
         )
     check_arguments(name, merge, "merge(state, other)", number=2)
+    _insist_on_parts(name, others)
+
+
+def check_merge_of_states(
+    name: str, states: Mapping[str, Declared], others: Mapping[str, object]
+) -> None:
+    """Refuse states some of which have ``merge=``, or beside what is not divided."""
+    merged = [state for state, declared in states.items() if declared.merge is not None]
+    if not merged:
+        return
+    for state, declared in states.items():
+        where = f"State {state!r} of operator {name!r}"
+        if declared.merge is None:
+            raise InvalidFlowError(
+                f"{where} has no merge=, and state {merged[0]!r} has.",
+                remedy="Give every state one, since a key is divided with all its states; or none, "
+                "and all rows of a key go to one lane.",
+                operator=name,
+                state=state,
+            )
+        if not callable(declared.merge):
+            raise InvalidFlowError(
+                f"{where} was given merge={declared.merge!r:.100}, which cannot be called.",
+                remedy="Give a function of two values that returns what they become, as in "
+                "merge=lambda value, other: value + other.",
+                operator=name,
+                state=state,
+            )
+        check_arguments(name, declared.merge, "merge(value, other)", number=2)
+        if declared.ttl is not None:
+            raise InvalidFlowError(
+                f"{where} has merge= and ttl=: the merged state would be as new as the last of "
+                "its parts.",
+                remedy="Leave out one of the two.",
+                operator=name,
+                state=state,
+            )
+        if part_state_of(state) in states or state == PARTS:
+            taken = PARTS if state == PARTS else part_state_of(state)
+            raise InvalidFlowError(
+                f"Operator {name!r} has a state named {taken!r}, which is that of its parts.",
+                remedy="Choose another name.",
+                operator=name,
+                state=taken,
+            )
+    _insist_on_parts(name, others)
+
+
+def _insist_on_parts(name: str, others: Mapping[str, object]) -> None:
+    """Refuse settings that belong to a whole key beside ``merge=``."""
     given = [other for other, value in others.items() if value]
     if given:
         raise InvalidFlowError(

@@ -20,6 +20,7 @@ from godwit.api.checks import (
     check_keys,
     check_late,
     check_merge,
+    check_merge_of_states,
     check_not_results,
     check_one_of,
     check_plain,
@@ -578,7 +579,8 @@ class KeyedStream:
             each with a partial state of its own, by ``gw.Adaptation(spreading=gw.Spreading())`` or
             ``query.hot_keys.spread(...)``. Meanwhile the function sees only the rows and the
             partial state of its lane; the partial states are merged when the key goes back to one
-            lane. By default all rows of a key go to one lane.
+            lane. By default all rows of a key go to one lane. With `states`, each declaration has
+            its own, as in ``gw.ValueState(int, merge=add)``.
         formerly
             Former name, under which the checkpoint has the operator's state; for renaming it.
 
@@ -593,7 +595,9 @@ class KeyedStream:
         options = self._named(name, _action(function), formerly)
         name = options["name"]
         if states is not None:
-            states = check_states(name, states, state=state, state_upgrade=state_upgrade, ttl=ttl)
+            states = check_states(
+                name, states, state=state, state_upgrade=state_upgrade, ttl=ttl, merge=merge
+            )
         check_process(name, States if states else state, codec, state_upgrade)
         columns, output_class, column, slack_us = read_output(name, output, event_time, slack)
         of_rows = None if row is None else row_class(row, f"The class of rows of operator {name!r}")
@@ -610,13 +614,15 @@ class KeyedStream:
                 has_timers=timers is not None,
                 timed=called is not function,
             )
-        for called in (*functions, *(() if merge is None else (merge,))):
+        merges = [merge, *(declared.merge for declared in (states or {}).values())]
+        for called in (*functions, *(called for called in merges if called is not None)):
             warn_of_rebinding(name, called, stacklevel=3)  # of the line that calls process
         asynchronous = settings_for(name, asynchronous, functions)
         resources = () if asynchronous is None else asynchronous.resources
         tables = self._tables(name, broadcast, taken=(*resources, *(states or ())))
-        others = {"states": states, "timers": timers, "ttl": ttl, "asynchronous": asynchronous}
-        check_merge(name, merge, others | {"broadcast": broadcast})
+        others = {"timers": timers, "asynchronous": asynchronous, "broadcast": broadcast}
+        check_merge(name, merge, {"ttl": ttl, **others})
+        check_merge_of_states(name, states or {}, others)
         lives = f"The time-to-live of operator {name!r}"
         node = ProcessNode(
             function=function,

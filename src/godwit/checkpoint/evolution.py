@@ -411,8 +411,6 @@ def _sorted_windows(windows: Any) -> Any:
 
 _TIMERS = "timers"
 """State that holds the timers of an operator of several states."""
-_PARTS = "parts"
-"""State that holds the parts of hot keys of an operator with `merge`."""
 _CLOCK = "clock of timers"
 """Entry of `StateDescription.means` of a state that holds timers."""
 
@@ -590,11 +588,12 @@ def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str
 
 def _lost_states(name: str, before: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
     """Yield states that the program no longer declares."""
-    lost = sorted(before.states.keys() - now.states.keys())
+    # Parts of hot keys come and go: where keys are in parts, recovery refuses.
+    part = f"{RESERVED_PREFIX}_part"
+    whole = {n for n, state in before.states.items() if part not in dict(state.entries)}
+    lost = sorted(whole - now.states.keys())
     if lost == [_TIMERS] and not any(_CLOCK in state.means for state in now.states.values()):
         return  # timers come and go
-    if lost == [_PARTS]:
-        return  # where keys are in parts, recovery refuses
     if lost == ["state"]:
         yield (
             f"operator {name!r} kept a single state, which is a state named 'state' among several: "

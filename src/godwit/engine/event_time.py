@@ -303,7 +303,7 @@ class EventTimes:
         spreads = self._times.spreads.get(operator.name) or Spreads()
         plan = components.get(self._flow.component_of(operator.name).name)
         waits = plan is not None and bool(plan.suspended)
-        if operator.parts_state and (waits or (isinstance(plan, EpochPlan) and plan.consume)):
+        if operator.part_states and (waits or (isinstance(plan, EpochPlan) and plan.consume)):
             return spreads  # rows of the parts wait, and would come after these were merged
         reached = self._times.reached.get(str(operator.states[0]), BEGINNING)
         return orders.carried_out(spreads, reached)

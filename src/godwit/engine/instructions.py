@@ -269,12 +269,12 @@ class Instructor:
 
     def _left_parts(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
         """Chains of the key groups of parts that are merged in the next epoch."""
-        if not operator.parts_state or time.spreads is None:
+        if not operator.part_states or time.spreads is None:
             return []
-        state = StateId(operator.name, operator.parts_state)
+        states = [StateId(operator.name, state) for state in operator.part_states]
         chains = self._log.chains
         left = time.spreads.key_groups_left(self.num_key_groups)
-        return [chains.chain(state, key_group) for key_group in left]
+        return [chains.chain(state, key_group) for state in states for key_group in left]
 
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]

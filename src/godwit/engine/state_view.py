@@ -20,6 +20,7 @@ from godwit.checkpoint.records import StateId
 from godwit.columns.arrays import values_of
 from godwit.model.errors import CheckpointError
 from godwit.model.naming import RESERVED_PREFIX, did_you_mean, listing
+from godwit.operators.parts import PART_FIELD, part_state_of
 from godwit.operators.process import columns_beside_state
 from godwit.operators.spreading import PART
 from godwit.operators.states.declared import TIMERS
@@ -53,6 +54,7 @@ class StateReader:
     layouts: Mapping[StateId, EntryLayout]
     live: EntryRange | None  # panes that some open window needs; None for state without panes
     shown: _Shown
+    num_keys: int  # key columns
     # Whether keys may have parts, each of which is a row: of a whole key the part is null.
     in_parts: bool = False
 
@@ -68,7 +70,7 @@ class StateReader:
         rows = rows if self.live is None else rows.take(self.live.positions(rows.keys))
         rows = without_derived(rows)
         if self.in_parts and PART not in rows.keys.schema.names:
-            rows = replace(rows, keys=_whole(rows.keys))
+            rows = replace(rows, keys=_whole(rows.keys, self.num_keys))
         return self.shown(chain.key_group, rows)
 
 
@@ -97,7 +99,8 @@ def view_state(
         operator, state, [name for name in described if not _is_of_parts(described[name])]
     )
     states = [which]
-    parts = [StateId(operator, name) for name in described if _is_of_parts(described[name])]
+    of_parts = part_state_of(which.state)
+    parts = [StateId(operator, of_parts)] if _is_of_parts(described.get(of_parts)) else []
     states += [
         StateId(part, which.state)
         for part in version.parts_of(operator)
@@ -119,8 +122,8 @@ def view_state(
     stored = next(iter(layouts.values())).schema
     if parts and PART not in stored.keys.names:
         none = pa.RecordBatch.from_pylist([], schema=stored.keys)
-        stored = StateSchema(_whole(none).schema, stored.values)
-    show = _Shown.of(described_as, stored, num_keys)
+        stored = StateSchema(_whole(none, num_keys).schema, stored.values)
+    show = _Shown.of(described_as, stored, num_keys + len(parts))
     live = _live_panes(log, chains.epoch, which, described_as, num_keys)
     return StateReader(
         storage=storage,
@@ -128,6 +131,7 @@ def view_state(
         layouts=layouts,
         live=live,
         shown=show,
+        num_keys=num_keys,
         in_parts=bool(parts),
     )
 
@@ -139,14 +143,19 @@ def without_derived(rows: StateRows) -> StateRows:
     return rows.take(np.flatnonzero(values_of(rows.keys.column(SPAN)) >= 0))
 
 
-def _is_of_parts(described_as: StateDescription) -> bool:
-    """Return whether a state holds parts of keys; see `godwit.operators.merged`."""
-    return [name for name, _ in described_as.entries] == [PART]
+def _is_of_parts(described_as: StateDescription | None) -> bool:
+    """Return whether a state holds parts of keys; see `godwit.operators.parts`."""
+    return described_as is not None and [name for name, _ in described_as.entries][:1] == [PART]
 
 
-def _whole(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the part of whole keys: none."""
-    return keys.append_column(pa.field(PART, pa.int32()), pa.nulls(keys.num_rows, pa.int32()))
+def _whole(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
+    """Add the part of whole keys, behind the key columns: none."""
+    none = pa.nulls(keys.num_rows, PART_FIELD.type)
+    columns, fields = keys.columns, list(keys.schema)
+    return pa.RecordBatch.from_arrays(
+        [*columns[:num_keys], none, *columns[num_keys:]],
+        schema=pa.schema([*fields[:num_keys], PART_FIELD, *fields[num_keys:]]),
+    )
 
 
 def _layouts(

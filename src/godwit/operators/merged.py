@@ -21,8 +21,7 @@ Source: key expansion, Madsen et al. (Enorm) §4.4.2; partial states of split ke
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -31,20 +30,28 @@ import pyarrow as pa
 from godwit.checkpoint.entries import StateRows
 from godwit.checkpoint.evolution import columns_of
 from godwit.checkpoint.records import StateId
-from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.arrays import mask_of
 from godwit.columns.python_values import rows_as_tuples
-from godwit.model.errors import UserFunctionError
+from godwit.model.errors import StateEncodingError, UserFunctionError
 from godwit.model.frames import function_failed
-from godwit.model.key_groups import key_groups_of
-from godwit.model.naming import function_name
+from godwit.model.naming import function_name, type_name
 from godwit.operators.calls import Meter, columns_of_rows, uncollected
 from godwit.operators.emitted import emitted_batch
 from godwit.operators.operator import STATE, OperatorOutput
-from godwit.operators.ordering import order_by
+from godwit.operators.parts import (
+    PART_FIELD,
+    PARTS,
+    in_parts,
+    parts_are_left,
+    parts_left,
+    whole_of,
+    with_removed,
+)
 from godwit.operators.process import ProcessOperator
-from godwit.operators.spreading import MAX_PARTS, PART, hash_of_keys
+from godwit.operators.spreading import MAX_PARTS, PART
 from godwit.operators.windows.event_time import NO_ARRIVALS
 from godwit.store.columns import StateSchema
+from godwit.values.codec import UnencodableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,22 +63,18 @@ if TYPE_CHECKING:
     from godwit.operators.operator import Changed, OperatorInput
     from godwit.operators.windows.event_time import Arrivals, EpochTime
 
-PARTS: Final = "parts"
-"""Name of the state of parts."""
-_PART: Final = pa.field(PART, pa.int32())  # null: the whole key
-
 
 class MergedProcess(ProcessOperator):
     """A user's function called per key, or per part of a hot one."""
 
-    parts_state = PARTS
+    part_states = (PARTS,)
 
     def __init__(self, *, merge: Callable[[Any, Any], Any], **options: Any) -> None:
         super().__init__(**options)
         self.merge, self.max_parts = merge, MAX_PARTS
         self._whole = self.schema
         self.schema = StateSchema(
-            keys=pa.schema([*self._whole.keys, _PART]), values=self._whole.values
+            keys=pa.schema([*self._whole.keys, PART_FIELD]), values=self._whole.values
         )
 
     @property
@@ -98,11 +101,11 @@ class MergedProcess(ProcessOperator):
         described = super().describe_state()
         if state != PARTS:
             return described
-        return msgspec.structs.replace(described, entries=columns_of(pa.schema([_PART])))
+        return msgspec.structs.replace(described, entries=columns_of(pa.schema([PART_FIELD])))
 
     def needs_state(self, time: EpochTime) -> bool:
         """Return whether parts are merged in the epoch, which their rows cannot wait for."""
-        return super().needs_state(time) or (time.spreads is not None and bool(time.spreads.left))
+        return super().needs_state(time) or parts_are_left(time)
 
     def reads_all(self, time: EpochTime) -> bool:
         """Return whether parts are merged in this epoch, also of keys without rows."""
@@ -115,17 +118,7 @@ class MergedProcess(ProcessOperator):
         input_number: int = 0,  # noqa: ARG002
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
         """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
-        at, parts = len(self.keys), pa.nulls(rows.num_rows, _PART.type)
-        if time.spreads is not None and time.spreads.keys:
-            hashes = hash_of_keys(rows.select(self.keys.names))
-            routes = time.spreads.current.routes(hashes, 0, rows)
-            if routes is not None:  # every row goes to one part, so they are in their order
-                parts = pa.array(routes[1], _PART.type, mask=routes[1] == 0)
-        columns, names = rows.columns, rows.schema.names
-        arranged = pa.RecordBatch.from_arrays(
-            [*columns[:at], parts, *columns[at:]], names=[*names[:at], PART, *names[at:]]
-        )
-        return arranged, None, NO_ARRIVALS
+        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
 
     @uncollected()
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -181,34 +174,16 @@ class MergedProcess(ProcessOperator):
 
         The former are in the order of the parts' numbers, under the undivided key.
         """
-        rows = data.left_parts
-        if rows is None or data.time.spreads is None:
+        rows = data.left_parts.get(PARTS)
+        if rows is None:
             nothing = StateRows(
                 hashes=np.empty(0, np.int64),
                 keys=pa.RecordBatch.from_pylist([], schema=self.schema.keys),
                 values=pa.RecordBatch.from_pylist([], schema=self.schema.values),
             )
             return nothing, nothing
-        assert data.here is not None, "a lane says what it processes"
-        own = rows.keys.select(self.keys.names)
-        hashes, parts = hash_of_keys(own), values_of(rows.keys.column(PART))
-        is_left = np.zeros(len(hashes), np.bool_)
-        for key_hash, left in data.time.spreads.left.items():
-            is_left |= (hashes == key_hash) & np.isin(parts, left)
-        is_home = is_left & data.here[key_groups_of(hashes, data.num_key_groups)]
-        home = np.flatnonzero(is_home)
-        home = home[order_by(parts[home].astype(np.int64))]
-        taken = pa.array(home)
-        merging = StateRows(
-            hashes=hashes[home],
-            keys=pa.RecordBatch.from_arrays(
-                [*own.take(taken).columns, pa.nulls(len(home), _PART.type)],
-                schema=self.schema.keys,
-            ),
-            values=rows.values.take(taken),
-        )
-        is_here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
-        return merging, rows.take(np.flatnonzero(is_here))
+        home, here = parts_left(data, rows, self.keys.names)
+        return whole_of(rows.take(home), self.schema.keys), rows.take(here)
 
     def _merge_into(
         self,
@@ -250,6 +225,16 @@ class MergedProcess(ProcessOperator):
                 operator=self.name,
                 key=key,
             )
+        try:
+            self._codec.encode([merged])
+        except UnencodableError as error:
+            raise StateEncodingError(
+                f"{function_name(self.merge)}, given as merge= of operator {self.name!r}, returned "
+                f"a {type_name(merged)} for key {key!r}, which its state cannot be: {error}.",
+                remedy="Return a state of the declared type, or change the declaration.",
+                operator=self.name,
+                key=key,
+            ) from error
         return merged
 
 
@@ -277,14 +262,5 @@ def _with_removed(
     changed: dict[str, Changed], parts: StateRows, num_key_groups: int
 ) -> dict[str, Changed]:
     """Add the removal of given-up parts, which have no rows in this epoch."""
-    if not len(parts.hashes):
-        return changed
-    removed = np.ones(len(parts.hashes), np.bool_)
-    rows, key_groups = replace(parts, removed=removed), key_groups_of(parts.hashes, num_key_groups)
-    if PARTS in changed:
-        others, of_others = changed[PARTS]
-        stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
-        rows = replace(others.then(rows), removed=np.concatenate([stay, removed]))
-        key_groups = np.concatenate([of_others, key_groups])
-    order = order_by(key_groups.astype(np.int64))
-    return {**changed, PARTS: (rows.take(order), key_groups[order])}
+    of_parts = with_removed(changed.get(PARTS), parts, num_key_groups)
+    return changed if of_parts is None else {**changed, PARTS: of_parts}

@@ -103,9 +103,9 @@ class OperatorInput:
     broadcast: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
     writes_tables: bool = False  # whether this lane writes what changes of them
     named: Mapping[str, Any] = field(default_factory=dict)  # what functions get by name
-    # Entries of `KeyedOperator.parts_state` in key groups that some keys leave parts in, of this
-    # lane or another; ``None`` if none does in this epoch.
-    left_parts: StateRows | None = None
+    # State of `KeyedOperator.part_states` → its entries in key groups that some keys leave parts
+    # in, of this lane or another; empty if no key leaves parts in this epoch.
+    left_parts: Mapping[str, StateRows] = field(default_factory=dict)
     # shape ``(num_key_groups,)``: key groups that this lane processes
     here: npt.NDArray[np.bool_] | None = None
 
@@ -230,9 +230,9 @@ class KeyedOperator(ABC):
     # Parts that rows of a hot key may be spread over at most while the stream runs; 0: one lane has
     # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
     max_parts: int = 0
-    # State of parts that is merged into that of the whole key in the epoch in which the key leaves
-    # them; empty: it stays where it is, until the watermark has passed `over_at`.
-    parts_state: ClassVar[str] = ""
+    # States of parts that are merged into those of the whole key in the epoch in which the key
+    # leaves them; none: they stay where they are, until the watermark has passed `over_at`.
+    part_states: tuple[str, ...] = ()
     # Whether part 0, a whole key, is hashed as the other parts are, or by its key columns alone.
     hashes_whole: ClassVar[bool] = False
 

@@ -15,6 +15,7 @@ from godwit.operators.joins.newest import NewestJoin
 from godwit.operators.joins.sides import JoinOperator, JoinSide
 from godwit.operators.merged import MergedProcess
 from godwit.operators.process import ProcessOperator, TimedProcess
+from godwit.operators.states.merged import MergedStates
 from godwit.operators.states.operator import ProcessOfStates
 from godwit.operators.windows.compute import WindowedCompute
 from godwit.operators.windows.process import SessionProcess, WindowedProcess
@@ -73,6 +74,8 @@ def keyed_operator(
         "row_class": node.row_class,
         "output_class": node.output_class,
     }
+    if any(declared.merge is not None for declared in node.states.values()):
+        return MergedStates(states=node.states, **options)
     if node.states:
         return ProcessOfStates(
             states=node.states,

@@ -402,11 +402,9 @@ def _declared(state: Declared) -> str:
     """Describe a named state, such as ``list of int``."""
     kind = type(state).__name__.removesuffix("State").lower()
     of = _type_text(state.of)
-    return (
-        f"{kind} of {of}"
-        if not isinstance(state, MapState)
-        else (f"map of {of} by {_type_text(state.by)}")
-    )
+    by = f" by {_type_text(state.by)}" if isinstance(state, MapState) else ""
+    merged = "" if state.merge is None else f", parts merged by {function_name(state.merge)}"
+    return f"{kind} of {of}{by}{merged}"
 
 
 def _type_text(of: object) -> str:

@@ -32,6 +32,7 @@ from godwit.model.errors import (
     CheckpointMismatchError,
     InvalidFlowError,
     InvalidPlanError,
+    StateEncodingError,
     UserFunctionError,
 )
 from godwit.model.key_groups import KeyGroupLoad
@@ -81,7 +82,6 @@ def merged() -> MergedProcess:
 
 def test_what_belongs_to_a_whole_key_is_refused_beside_merge() -> None:
     for options in (
-        {"states": {"n": gw.ValueState(int)}, "state": None},
         {"ttl": "1 hour"},
         {"timers": "processing", "on_timer": lambda *_: None},
     ):
@@ -232,6 +232,18 @@ def test_a_merge_that_fails_or_returns_nothing_fails_the_epoch_and_names_the_key
             story.epoch(hot=1)
         assert "hot" in str(caught.value)
         assert sum(story.state().values()) == 45
+
+
+def test_a_merge_that_returns_another_type_is_blamed_for_it(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.start(declared(lambda _state, _other: "much"))
+    story.epoch(hot=5)
+    story.order(GRID)
+    story.epoch(hot=40)
+    story.order(WHOLE)
+    with pytest.raises(StateEncodingError, match=r"merge= of operator 'p', returned a str"):
+        story.epoch(hot=1)
+    assert sum(story.state().values()) == 45
 
 
 def test_a_component_with_others_is_refused() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -486,17 +486,15 @@ class _Lane:
             for broadcast in member.operator.broadcasts
         }
 
-    def _left_parts(self, member: LaneOperator, own: OperatorInstruction) -> StateRows | None:
+    def _left_parts(self, member: LaneOperator, own: OperatorInstruction) -> dict[str, StateRows]:
         """Read the states of parts that are merged in this epoch, from any lane."""
-        if not own.left_parts:
-            return None
-        layout = member.states[member.operator.parts_state]
-        cache = BatchCache(self.instruction.storage)
-        parts = [
-            read_chain(self.instruction.storage, chain, layout, cache=cache)
-            for chain in own.left_parts
-        ]
-        return reduce(StateRows.then, parts)
+        storage = self.instruction.storage
+        cache, left = BatchCache(storage), dict[str, StateRows]()
+        for chain in own.left_parts:
+            state = chain.state.state
+            rows = read_chain(storage, chain, member.states[state], cache=cache)
+            left[state] = left[state].then(rows) if state in left else rows
+        return left
 
     def _hydration(
         self,

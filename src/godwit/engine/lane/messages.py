@@ -89,7 +89,7 @@ class OperatorInstruction:
     time: EpochTime = NO_TIME  # event time of the operator
     # what brings tables that every lane has whole to the committed version
     tables: tuple[StateInstruction, ...] = ()
-    # of `KeyedOperator.parts_state`: chains of the key groups that keys leave parts in, which every
+    # of `KeyedOperator.part_states`: chains of the key groups that keys leave parts in, which every
     # lane reads
     left_parts: tuple[KeyGroupChain, ...] = ()
 

@@ -54,17 +54,25 @@ class ValueState(Generic[T]):
     upgrade
         Called with a stored value that does not fit the present type, as plain values (a dict for a
         class); returns it as the present type.
+    merge
+        Called as ``merge(value, other)`` with two values of a key; returns them merged, and must
+        give the same for either order. If all states of a function have it, rows of a hot key can
+        be divided among several lanes (see ``merge`` of `godwit.KeyedStream.process`). By default
+        all rows of a key go to one lane.
 
     Examples
     --------
-    >>> gw.ValueState(int, ttl="30 days")
-    ValueState(of=<class 'int'>, ttl='30 days', upgrade=None)
+    >>> gw.ValueState(int, ttl="30 days").ttl
+    '30 days'
+    >>> gw.ValueState(int, merge=lambda value, other: value + other).merge(2, 3)
+    5
     """
 
     of: Callable[[], T]
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
+    merge: Callable[[T, T], T] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.of):
@@ -87,6 +95,9 @@ class ListState(Generic[T]):
         it is kept for good.
     upgrade
         As of `ValueState`, for an element.
+    merge
+        As of `ValueState`, for two lists: called as ``merge(elements, others)`` with two ``list``
+        that are not empty; returns a ``list``.
 
     Examples
     --------
@@ -98,6 +109,7 @@ class ListState(Generic[T]):
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], T] | None = None
+    merge: Callable[[list[T], list[T]], list[T]] | None = None
 
     def __post_init__(self) -> None:
         if not _is_type(self.of):
@@ -123,6 +135,9 @@ class MapState(Generic[K, V]):
         By default it is kept for good.
     upgrade
         As of `ValueState`, for the value of an item.
+    merge
+        As of `ValueState`, for the values of an item that both maps have. Items that only one of
+        them has stay as they are.
 
     Examples
     --------
@@ -135,6 +150,7 @@ class MapState(Generic[K, V]):
     _: KW_ONLY
     ttl: Duration | None = None
     upgrade: Callable[[Any], V] | None = None
+    merge: Callable[[V, V], V] | None = None
 
     def __post_init__(self) -> None:
         for given in (self.by, self.of):

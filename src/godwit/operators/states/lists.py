@@ -32,8 +32,7 @@ from godwit.values.codec import is_immutable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from godwit.operators.operator import StateView
-    from godwit.operators.states.stored import LaneKeys
+    from godwit.operators.states.stored import Entries, LaneKeys
 
 T = TypeVar("T")
 
@@ -157,7 +156,7 @@ class ListCells(Cells):
         self,
         stored: StoredState,
         lane: LaneKeys,
-        state: StateView,
+        state: Entries,
         expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
         super().__init__(stored, lane, state, expired)

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from godwit.operators.operator import StateView
-    from godwit.operators.states.stored import LaneKeys, Looked
+    from godwit.operators.states.stored import Entries, LaneKeys, Looked
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -160,7 +159,7 @@ class MapCells(Cells):
         self,
         stored: StoredState,
         lane: LaneKeys,
-        state: StateView,
+        state: Entries,
         expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
         super().__init__(stored, lane, state, expired)

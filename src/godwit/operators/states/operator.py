@@ -7,6 +7,7 @@ is neither looked up nor written.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,15 +56,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
+    from godwit.columns.groups import Groups
     from godwit.operators.asynchronous import Async
     from godwit.operators.calls import TimerClock
     from godwit.operators.operator import Changed, OperatorInput, StateView
     from godwit.operators.states.declared import Declared
-    from godwit.operators.states.stored import Cells, StoredState
+    from godwit.operators.states.stored import Cells, Entries, StoredState
     from godwit.operators.windows.event_time import EpochTime
     from godwit.values.records import RowClass
 
 _DUE = 1
+NOTHING_EXPIRED: Mapping[str, Sequence[tuple[int, tuple[Any, ...]]]] = MappingProxyType({})
 
 
 class NoSuchStateError(UserFunctionError, AttributeError):
@@ -269,7 +272,7 @@ class ProcessOfStates(KeyedOperator):
             due.state: data.states[due.state].scan(EntryRange(column=due.column, end=due.until + 1))
             for due in (self._due_columns(time) if time.due else ())
         }
-        groups, keys, of_entries = data.grouped_with(len(self.keys), list(scanned.values()))
+        groups, keys, of_entries = data.grouped_with(len(self.hashed), list(scanned.values()))
         if not groups.count:
             return OperatorOutput(next_due=self._next_due(data, {}))
         expired = {}
@@ -278,8 +281,23 @@ class ProcessOfStates(KeyedOperator):
             columns_apart = [column.to_pylist() for column in apart]
             parts = zip(*columns_apart, strict=True) if apart else [()] * len(of)
             expired[state] = list(zip(of, parts, strict=True))
+        return self._processed(data, groups, keys, states=data.states, expired=expired)
+
+    def _processed(
+        self,
+        data: OperatorInput,
+        groups: Groups,
+        keys: pa.RecordBatch,  # of the groups
+        *,
+        states: Mapping[str, Entries],
+        expired: Mapping[str, Sequence[tuple[int, tuple[Any, ...]]]] = NOTHING_EXPIRED,
+        # called before the function is
+        prepare: Callable[[LaneKeys, Mapping[str, Cells]], None] | None = None,
+    ) -> OperatorOutput:
+        """Call the function for every key with rows or due timers."""
+        time = data.time
         meter = Meter(groups.key_groups)
-        tuples = rows_as_tuples(keys)
+        tuples = rows_as_tuples(keys.select(self.keys.names))
         columns = columns_of_rows(self, data.rows, groups, tuples)
         lane = LaneKeys(
             keys=keys,
@@ -291,9 +309,11 @@ class ProcessOfStates(KeyedOperator):
             clock=time.clock,
         )
         cells = {
-            name: stored.cells(stored, lane, data.states[name], expired.get(name, ()))
+            name: stored.cells(stored, lane, states[name], expired.get(name, ()))
             for name, stored in self.stored.items()
         }
+        if prepare is not None:
+            prepare(lane, cells)
         of_keys = [States(cells, group, key, self.name) for group, key in enumerate(lane.tuples)]
         called = [CalledKey(timers) for timers in self._timers_of(lane, data.states)]
         before = [list(key.timers) for key in called]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from godwit.checkpoint.evolution import StateUpgrade, WrittenState
     from godwit.columns.python_values import Columns
-    from godwit.operators.operator import StateView
     from godwit.values.codec import StateCodec
 
 PAGE: Final = f"{RESERVED_PREFIX}_page"
@@ -273,6 +272,15 @@ def _columns(rows: Sequence[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa
     return [pa.array(values, field.type) for values, field in zip(columns, fields, strict=False)]
 
 
+class Entries(Protocol):
+    """Look-up of the entries of one state by identity; see `StateView.find`."""
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Look up entries by key columns; return a mask of known ones, and their state columns."""
+
+
 class Cells(ABC):
     """One named state for all keys of a lane in one epoch.
 
@@ -285,7 +293,7 @@ class Cells(ABC):
         self,
         stored: StoredState,
         lane: LaneKeys,
-        state: StateView,
+        state: Entries,
         expired: Sequence[tuple[int, tuple[Any, ...]]],
     ) -> None:
         self.stored, self.lane, self._state = stored, lane, state

@@ -13,8 +13,7 @@ from godwit.values.codec import HoldsValue, is_immutable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from godwit.operators.operator import StateView
-    from godwit.operators.states.stored import LaneKeys
+    from godwit.operators.states.stored import Entries, LaneKeys
 
 T = TypeVar("T")
 
@@ -88,7 +87,7 @@ class ValueCells(Cells):
         self,
         stored: StoredState,
         lane: LaneKeys,
-        state: StateView,
+        state: Entries,
         expired: Sequence[tuple[int, tuple[Any, ...]]],
         *,
         new: Callable[[], Any],

@@ -1,0 +1,102 @@
+"""Parts of hot keys whose states are merged: rows dealt to them, and entries that they leave.
+
+A part has its entries in states of its own, whose identity begins with the key and the number of
+the part; a whole key has none there.  When a key leaves its parts, the lane of the key reads their
+entries as the last epoch left them, and the lanes of the parts remove them, by the same commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from godwit.columns.arrays import values_of
+from godwit.model.key_groups import key_groups_of
+from godwit.operators.operator import STATE
+from godwit.operators.ordering import order_by
+from godwit.operators.spreading import PART, hash_of_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from godwit.checkpoint.entries import StateRows
+    from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.windows.event_time import EpochTime
+
+PART_FIELD: Final = pa.field(PART, pa.int32())
+"""Key column with the number of a part; null: the whole key."""
+PARTS: Final = "parts"
+"""Name of the state of parts of an operator with one state, and beginning of those of others."""
+
+
+def parts_are_left(time: EpochTime) -> bool:
+    """Return whether some key leaves its parts in an epoch."""
+    return time.spreads is not None and bool(time.spreads.left)
+
+
+def in_parts(rows: pa.RecordBatch, keys: Sequence[str], time: EpochTime) -> pa.RecordBatch:
+    """Add the part of every row, behind the key columns, which come first.
+
+    Rows of hot keys go to parts by their hash, others to the undivided key.
+    """
+    at, parts = len(keys), pa.nulls(rows.num_rows, PART_FIELD.type)
+    if time.spreads is not None and time.spreads.keys:
+        hashes = hash_of_keys(rows.select(keys))
+        routes = time.spreads.current.routes(hashes, 0, rows)
+        if routes is not None:  # every row goes to one part, so they are in their order
+            parts = pa.array(routes[1], PART_FIELD.type, mask=routes[1] == 0)
+    columns, names = rows.columns, rows.schema.names
+    return pa.RecordBatch.from_arrays(
+        [*columns[:at], parts, *columns[at:]], names=[*names[:at], PART, *names[at:]]
+    )
+
+
+def parts_left(
+    data: OperatorInput, rows: StateRows, keys: Sequence[str]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return positions of entries of parts that keys leave: to merge here, and to remove here.
+
+    The former are in the order of the parts' numbers.
+    """
+    assert data.here is not None, "a lane says what it processes"
+    assert data.time.spreads is not None, "somebody leaves parts"
+    hashes, parts = hash_of_keys(rows.keys.select(keys)), values_of(rows.keys.column(PART))
+    is_left = np.zeros(len(hashes), np.bool_)
+    for key_hash, left in data.time.spreads.left.items():
+        is_left |= (hashes == key_hash) & np.isin(parts, left)
+    home = np.flatnonzero(is_left & data.here[key_groups_of(hashes, data.num_key_groups)])
+    here = is_left & data.here[key_groups_of(rows.hashes, data.num_key_groups)]
+    return home[order_by(parts[home].astype(np.int64))], np.flatnonzero(here)
+
+
+def whole_of(rows: StateRows, identity: pa.Schema) -> StateRows:
+    """Return entries of parts under their undivided keys; `identity`: key columns and part."""
+    own = rows.keys.select(identity.names[:-1])
+    none = pa.nulls(len(rows.hashes), PART_FIELD.type)
+    keys = pa.RecordBatch.from_arrays([*own.columns, none], schema=identity)
+    return replace(rows, hashes=hash_of_keys(own), keys=keys)
+
+
+def part_state_of(state: str) -> str:
+    """Return the name of the state that has the parts of another."""
+    return PARTS if state == STATE else f"{PARTS}_{state}"
+
+
+def with_removed(changed: Changed | None, parts: StateRows, num_key_groups: int) -> Changed | None:
+    """Add the removal of entries that were left to the changes of their state."""
+    if not len(parts.hashes):
+        return changed
+    removed = np.ones(len(parts.hashes), np.bool_)
+    rows, key_groups = replace(parts, removed=removed), key_groups_of(parts.hashes, num_key_groups)
+    if changed is not None:
+        others, of_others = changed
+        stay = np.zeros(len(others.hashes), np.bool_) if others.removed is None else others.removed
+        rows = replace(others.then(rows), removed=np.concatenate([stay, removed]))
+        key_groups = np.concatenate([of_others, key_groups])
+    order = order_by(key_groups.astype(np.int64))
+    return rows.take(order), key_groups[order]

@@ -1,0 +1,329 @@
+"""Named states of a function in parts, so that a hot key has several lanes.
+
+As for one state (`godwit.operators.merged`): rows of a hot key are dealt to parts, each part has
+named states of its own, and they are merged into those of the key when it leaves its parts.  How
+two become one, each state's declaration says: two values, two lists, or the values of an item that
+both maps have.  Items that one map has are as they are.
+
+The parts of a state are entries of another state, which have the number of the part behind the key.
+So the function's states look up entries of whole keys in one and those of parts in the other, and
+know nothing of it (`_WholeAndParts`); what they write is dealt out likewise.
+
+Invariant: as for one state, with all states of a part merged in one epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from godwit.checkpoint.evolution import columns_of
+from godwit.checkpoint.records import StateId
+from godwit.columns.arrays import mask_of, values_of
+from godwit.columns.groups import group_rows
+from godwit.columns.hashing import hash_keys
+from godwit.columns.python_values import rows_as_tuples
+from godwit.model.errors import UserFunctionError
+from godwit.model.frames import function_failed
+from godwit.model.naming import function_name
+from godwit.operators.calls import uncollected
+from godwit.operators.operator import OperatorOutput
+from godwit.operators.parts import (
+    PART_FIELD,
+    in_parts,
+    part_state_of,
+    parts_are_left,
+    parts_left,
+    whole_of,
+    with_removed,
+)
+from godwit.operators.spreading import MAX_PARTS, PART
+from godwit.operators.states.lists import ListOfKey
+from godwit.operators.states.operator import ProcessOfStates
+from godwit.operators.states.values import ValueOfKey
+from godwit.operators.windows.event_time import NO_ARRIVALS
+from godwit.store.columns import StateSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from godwit.checkpoint.entries import StateRows
+    from godwit.checkpoint.evolution import StateDescription, StateUpgrade, WrittenState
+    from godwit.operators.operator import Changed, OperatorInput
+    from godwit.operators.states.declared import Declared
+    from godwit.operators.states.stored import Cells, Entries, LaneKeys, StoredState
+    from godwit.operators.windows.event_time import Arrivals, EpochTime
+
+
+class MergedStates(ProcessOfStates):
+    """A user's function called per key, or per part of a hot one, with several named states."""
+
+    def __init__(self, *, keys: pa.Schema, states: Mapping[str, Declared], **options: Any) -> None:
+        super().__init__(keys=pa.schema([*keys, PART_FIELD]), states=states, **options)
+        self._own, self.max_parts = keys, MAX_PARTS
+        self._merges = {name: _Merge.of(self, name, states[name]) for name in states}
+        self._state_of = {part_state_of(name): name for name in self.stored}
+        self.part_states = tuple(sorted(self._state_of))
+
+    @property
+    def keys(self) -> pa.Schema:
+        """Key columns without the part."""
+        return self._own
+
+    @property
+    def hashed(self) -> pa.Schema:
+        """Key columns and part; a null part leaves the hash that of the key."""
+        return self.schema.keys
+
+    @property
+    def states(self) -> tuple[StateId, ...]:
+        """States of whole keys, and those of parts."""
+        return tuple(StateId(self.name, s) for s in (*sorted(self.stored), *self.part_states))
+
+    def schema_of(self, state: str) -> StateSchema:
+        """Columns of one of them."""
+        of_parts = self.stored[self._state_of.get(state, state)].schema
+        if state in self._state_of:
+            return of_parts
+        keys = pa.schema([field for field in of_parts.keys if field.name != PART])
+        return StateSchema(keys=keys, values=of_parts.values)
+
+    def describe_state(self, state: str = "") -> StateDescription:
+        """Describe one of them."""
+        if state not in self._state_of:
+            return super().describe_state(state)
+        described = super().describe_state(self._state_of[state])
+        entries = (*columns_of(pa.schema([PART_FIELD])), *described.entries)
+        return msgspec.structs.replace(described, entries=entries)
+
+    def insist_on_state(
+        self, state: str, stored: StateDescription, today: StateDescription
+    ) -> None:
+        """Refuse a state of another kind."""
+        entries = tuple(column for column in stored.entries if column[0] != PART)
+        stored = msgspec.structs.replace(stored, entries=entries)
+        super().insist_on_state(self._state_of.get(state, state), stored, today)
+
+    def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Return the upgrade of values, which are those of the state whose parts they are."""
+        return super().values_from(self._state_of.get(state, state), written)
+
+    def needs_state(self, time: EpochTime) -> bool:
+        """Return whether parts are merged in the epoch, which their rows cannot wait for."""
+        return super().needs_state(time) or parts_are_left(time)
+
+    def reads_all(self, time: EpochTime) -> bool:
+        """Return whether parts are merged in this epoch, also of keys without rows."""
+        return super().reads_all(time) or self.needs_state(time)
+
+    def arrange(
+        self,
+        rows: pa.RecordBatch,
+        time: EpochTime,
+        input_number: int = 0,  # noqa: ARG002
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Assign rows of hot keys to parts by their hash; other rows go to the undivided key."""
+        return in_parts(rows, self.keys.names, time), None, NO_ARRIVALS
+
+    @uncollected()
+    def process(self, data: OperatorInput) -> OperatorOutput:
+        """Merge parts that are given up; call the function for every key and part with rows."""
+        merging: dict[str, StateRows] = {}
+        removed: dict[str, StateRows] = {}
+        for state, rows in data.left_parts.items():
+            home, here = parts_left(data, rows, self.keys.names)
+            merging[self._state_of[state]] = rows.take(home)
+            removed[state] = rows.take(here)
+        whole = [whole_of(rows, self.schema.keys) for rows in merging.values()]
+        groups, identities, of_entries = data.grouped_with(len(self.hashed), whole)
+        output = OperatorOutput()
+        if groups.count:
+            of_state = dict(zip(merging, of_entries, strict=True))
+
+            def prepare(lane: LaneKeys, cells: Mapping[str, Cells]) -> None:
+                if any(of_entries):
+                    self._merge(merging, of_state, lane, cells)
+
+            states = {
+                name: _WholeAndParts(data.states[name], data.states[part_state_of(name)])
+                for name in self.stored
+            }
+            output = self._processed(data, groups, identities, states=states, prepare=prepare)
+        changed: dict[str, Changed] = {}
+        for name, entries in output.changed.items():
+            changed |= _dealt_out(name, *entries)
+        for state, rows in removed.items():
+            of_parts = with_removed(changed.get(state), rows, data.num_key_groups)
+            if of_parts is not None:
+                changed[state] = of_parts
+        return replace(output, changed=changed)
+
+    def _merge(
+        self,
+        merging: Mapping[str, StateRows],  # state → entries of parts, by the parts' numbers
+        of_entries: Mapping[str, list[int]],  # the key of each entry
+        lane: LaneKeys,
+        cells: Mapping[str, Cells],  # states of the keys
+    ) -> None:
+        """Merge states of parts into those of their keys."""
+        parts = pa.concat_batches(
+            [rows.keys.select(self.hashed.names) for rows in merging.values()]
+        )
+        distinct = group_rows(hash_keys(parts), parts, 1)
+        identities = parts.take(pa.array(distinct.first_row))
+        group_of = np.empty(distinct.count, np.int64)
+        group_of[distinct.of_row] = np.concatenate([of_entries[name] for name in merging])
+        in_order = np.argsort(values_of(identities.column(PART)), kind="stable").tolist()
+        lane_of_parts = replace(
+            lane,
+            keys=identities,
+            tuples=rows_as_tuples(identities.select(self.keys.names)),
+            hashes=distinct.hashes,
+            key_groups=distinct.key_groups,
+            starts=[0] * (distinct.count + 1),
+        )
+        for name, rows in merging.items():
+            stored, merge = self.stored[name], self._merges[name]
+            of_parts = stored.cells(stored, lane_of_parts, _InMemory(rows), ())
+            for part in in_order:
+                group = int(group_of[part])
+                whole = cells[name].handle(cells[name], group, _within_the_epoch)
+                other = of_parts.handle(of_parts, part, _within_the_epoch)
+                merge(whole, other, lane.tuples[group])
+
+
+def _within_the_epoch() -> None:
+    """Let states be used: they are not a function's, which might keep them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    """The user's function by which two of one named state become one."""
+
+    stored: StoredState
+    merge: Callable[[Any, Any], Any]
+
+    @classmethod
+    def of(cls, operator: ProcessOfStates, name: str, declared: Declared) -> _Merge:
+        """Return that of a declared state."""
+        assert declared.merge is not None, "declarations were checked"
+        return cls(stored=operator.stored[name], merge=declared.merge)
+
+    def __call__(self, state: Any, part: Any, key: tuple[Any, ...]) -> None:
+        """Merge the state of a part into that of its key."""
+        if isinstance(state, ValueOfKey):
+            if part.exists:
+                state.value = self._of(state.value, part.value, key) if state.exists else part.value
+        elif isinstance(state, ListOfKey):
+            if part:
+                both = self._of(list(state), list(part), key) if state else list(part)
+                state.replace(both)
+        else:
+            there = [item for item in part if item in state]
+            state.update(
+                {item: value for item, value in part.items() if item not in state}
+                | {item: self._of(state[item], part[item], key, item) for item in there}
+            )
+
+    def _of(self, state: Any, other: Any, key: tuple[Any, ...], *item: Any) -> Any:
+        """Call the user's function, and check what it returns."""
+        operator, name = self.stored.operator, self.stored.name
+        try:
+            merged = self.merge(state, other)
+        except BaseException as error:
+            raise function_failed(operator, self.merge, key, error) from error
+        whose = f"{function_name(self.merge)}, given as merge= of state {name!r} of operator"
+        if merged is None:
+            raise UserFunctionError(
+                f"{whose} {operator!r}, returned nothing for key {key!r}.",
+                remedy="Return what the two become, also where it is the first one, changed.",
+                operator=operator,
+                state=name,
+                key=key,
+            )
+        of_item = "".join(f", item {one!r}" for one in item)
+        self.stored.encoded(
+            [[merged] if item else merged],
+            lambda _: f"key {key!r}{of_item}, which {function_name(self.merge)} (merge=) returned,",
+        )
+        return merged
+
+
+class _WholeAndParts:
+    """Entries of whole keys in one state, and those of parts in another."""
+
+    def __init__(self, whole: Entries, parts: Entries) -> None:
+        self._whole, self._parts = whole, parts
+
+    def find(
+        self, keys: pa.RecordBatch, key_groups: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Look up each entry where it is; see `Entries`."""
+        whole, parts = _apart(keys)
+        if not len(parts):
+            return self._whole.find(_without_part(keys), key_groups)
+        if not len(whole):
+            return self._parts.find(keys, key_groups)
+        known_whole, of_whole = self._whole.find(
+            _without_part(keys.take(pa.array(whole))), key_groups[whole]
+        )
+        known_parts, of_parts = self._parts.find(keys.take(pa.array(parts)), key_groups[parts])
+        back = np.argsort(np.concatenate([whole, parts]), kind="stable")
+        values = pa.concat_batches([of_whole, of_parts]).take(pa.array(back))
+        return np.concatenate([known_whole, known_parts])[back], values
+
+
+class _InMemory:
+    """Entries that were read whole, as a store has them."""
+
+    def __init__(self, rows: StateRows) -> None:
+        self._rows = rows
+
+    def find(
+        self,
+        keys: pa.RecordBatch,
+        key_groups: npt.NDArray[np.integer],  # noqa: ARG002
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Look up entries by all their key columns; see `Entries`."""
+        there = self._rows.keys.num_rows
+        every = pa.concat_batches([self._rows.keys, keys])
+        groups = group_rows(hash_keys(every), every, 1)
+        row_of = np.full(groups.count, -1)
+        row_of[groups.of_row[:there]] = np.arange(there)
+        rows = row_of[groups.of_row[there:]]
+        known = rows >= 0
+        return known, self._rows.values.take(pa.array(rows, mask=~known))
+
+
+def _apart(keys: pa.RecordBatch) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the rows of whole keys, and those of parts."""
+    mask = mask_of(keys.column(keys.schema.get_field_index(PART)))
+    is_part = np.ones(keys.num_rows, np.bool_) if mask is None else mask
+    return np.flatnonzero(~is_part), np.flatnonzero(is_part)
+
+
+def _without_part(keys: pa.RecordBatch) -> pa.RecordBatch:
+    return keys.select([name for name in keys.schema.names if name != PART])
+
+
+def _dealt_out(
+    state: str, rows: StateRows, key_groups: npt.NDArray[np.int32]
+) -> dict[str, Changed]:
+    """Return changes of a state by where their entries are."""
+    changed: dict[str, Changed] = {}
+    whole, parts = _apart(rows.keys)
+    if len(whole):
+        of_whole = rows.take(whole)
+        changed[state] = (
+            replace(of_whole, keys=_without_part(of_whole.keys)),
+            key_groups[whole],
+        )
+    if len(parts):
+        changed[part_state_of(state)] = rows.take(parts), key_groups[parts]
+    return changed
