@@ -35,7 +35,7 @@ import pyarrow as pa
 from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
-from godwit.columns.groups import group_rows
+from godwit.columns.groups import group_repeating_rows, group_rows
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 STATE: Final = "state"
 """Name of the state of an operator that has one."""
+
+_MANY_ROWS: Final = 32_768
+"""From so many rows on it pays to look whether their keys are few."""
 
 Choose: TypeAlias = "Callable[[Sequence[npt.NDArray[np.int64]]], npt.NDArray[np.bool_]]"
 """Chooses n entries by some of their columns; asked once for all key groups of a lane."""
@@ -116,8 +119,13 @@ class OperatorInput:
 
     def grouped(self, num_hashed: int) -> tuple[Groups, pa.RecordBatch]:
         """Group rows by identity; return groups and keys. `num_hashed` key columns are hashed."""
-        rows = self.rows
-        groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
+        rows, groups = self.rows, None
+        if len(rows.hashes) >= _MANY_ROWS:
+            groups = group_repeating_rows(
+                rows.keys, self.num_key_groups, num_hashed, hashes=rows.hashes
+            )
+        if groups is None:
+            groups = group_rows(rows.hashes, rows.keys, self.num_key_groups, num_hashed)
         return groups, take_rows(rows.keys, groups.first_row)
 
     def grouped_with(

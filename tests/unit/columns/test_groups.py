@@ -68,9 +68,10 @@ def test_groups_are_those_of_a_dict_even_where_hashes_collide(
     ids=st.lists(st.integers(0, 12), max_size=200),
     num_key_groups=st.sampled_from([1, 3, 16, 100, 256]),
     columns=st.sampled_from(["abc", "c", "ab", "b"]),
+    known=st.booleans(),
 )
 def test_repeating_rows_are_grouped_in_the_same_way(
-    ids: list[int], num_key_groups: int, columns: str
+    ids: list[int], num_key_groups: int, columns: str, known: bool
 ) -> None:
     values = {
         "a": pa.array([None if i == 12 else f"key {i}" for i in ids], pa.string()),
@@ -82,7 +83,7 @@ def test_repeating_rows_are_grouped_in_the_same_way(
     keys = pa.record_batch({name: values[name] for name in columns})
     hashes = hash_keys(keys)
     sorted_groups = group_rows(hashes, keys, num_key_groups)
-    groups = group_repeating_rows(keys, num_key_groups)
+    groups = group_repeating_rows(keys, num_key_groups, hashes=hashes if known else None)
     if groups is None:
         assert sorted_groups.count >= 0.9 * len(ids)
         return
@@ -134,6 +135,27 @@ def test_many_rows_with_few_keys_keep_their_order_of_arrival() -> None:
     keys = pa.record_batch({"k": values})
     hashes = hash_keys(keys)
     assert_right(group_rows(hashes, keys, 256), hashes, values.tolist(), 256)
+
+
+@pytest.mark.parametrize("distinct", [50, 65_536, 65_600])
+def test_rows_are_ordered_by_group_and_then_by_arrival(distinct: int) -> None:
+    values = np.concatenate([np.arange(distinct), np.arange(distinct)[::-1]])
+    keys = pa.record_batch({"k": values})
+    hashes = hash_keys(keys)
+    groups = Groups(
+        count=distinct,
+        of_row=values,
+        first_row=np.arange(distinct),
+        hashes=hashes,
+        key_groups=values.astype(np.int32),
+    )
+    assert (groups.order == np.lexsort((np.arange(len(values)), values))).all()
+
+
+def test_many_keys_whose_hashes_are_known_are_left_to_a_sort_of_these() -> None:
+    keys = pa.record_batch({"k": np.random.default_rng(5).integers(0, 60_000, 270_000)})
+    assert group_repeating_rows(keys, 16) is not None
+    assert group_repeating_rows(keys, 16, hashes=hash_keys(keys)) is None
 
 
 def test_no_rows_give_no_groups() -> None:
