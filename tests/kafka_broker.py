@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaBroker", "KafkaRelay", "KafkaServer", "kafka", "kafka_server", "running_broker"]
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
 
 
 class KafkaRelay:
@@ -72,7 +72,7 @@ class KafkaRelay:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(60)
         self.process.stdout.close()
 
     def _tell(self, told: dict[str, Any]) -> Any:
@@ -127,7 +127,7 @@ class KafkaServer:
         """End it by a signal."""
         assert self.process is not None
         self.signal(number)
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class KafkaBroker:
             }
         )
         try:
-            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
             messages, ended = [], set[int | None]()
             deadline = time.monotonic() + 60

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresServer", "postgres", "postgres_server", "running_postgres"]
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
 
 
 class _RunAs(TypedDict, total=False):

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.campaign]
 
 SEED = 31
 KILLED = -9
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

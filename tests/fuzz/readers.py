@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["findings_in"]
 
-_CPU_S = 5.0
+_CPU_S = 30.0
 
 
 class FencedStorage(LocalStorage):

@@ -155,7 +155,7 @@ def test_every_row_of_both_kinds_is_processed_once_over_restarts_and_migrations(
         monkeypatch.setattr(split_rows, "ROWS_HERE", 10_000 if own_here else -1)
         mixed.add(9, 11)
         query.processAllAvailable()
-    move.wait(60)
+    move.wait(120)
     mixed.insist()
     progress = [p for p in query.recentProgress if p["batchId"] is not None]
     assert sum(p["numInputRows"] for p in progress) == len(mixed.rows) + len(mixed.framed)
@@ -276,7 +276,7 @@ class Failing(gw.sources.MemorySource):
     def latest(self, position: Any, **options: Any) -> Any:
         if self.blocks is not None:
             self.is_asked.set()
-            self.blocks.wait(60)
+            self.blocks.wait(120)
         if self.raises:
             message = "it has gone"
             raise OSError(message)
@@ -311,10 +311,10 @@ def test_a_source_that_raises_fails_the_query_by_name_and_one_that_blocks_keeps_
     query.processAllAvailable()
     source.blocks = blocks = threading.Event()
     inbox.put(pairs(3, 3))
-    assert source.is_asked.wait(60)
+    assert source.is_asked.wait(120)
     with suppress(StopTimeoutError):  # the query ends all the same
         query.stop()
-    assert query.awaitTermination(30)
+    assert query.awaitTermination(120)
     assert any(
         isinstance(event, events.BackgroundFailed) and "not answered" in event.error
         for event in query.events

@@ -124,7 +124,7 @@ class Hesitant(gw.sinks.MemorySink):
         self.may, self.fails = threading.Event(), False
 
     def deliver(self, output: Any) -> None:
-        assert self.may.wait(60), "no epoch began while this one was delivered"
+        assert self.may.wait(120), "no epoch began while this one was delivered"
         if self.fails:
             message = "the target is away"
             raise OSError(message)

@@ -39,7 +39,7 @@ def test_a_chain_is_fused_by_traffic_and_parts_by_hand_and_gives_what_it_gave(
                 planned = query.components.plan_regrouping({"first": ["first"]})
                 assert (planned.levels, planned.exchanges) == ((1, 2), (1, 2))
                 assert "no state moves" in planned.to_text()
-                assert query.components.regroup({"first": ["first"]}).wait(30).done
+                assert query.components.regroup({"first": ["first"]}).wait(120).done
             rows = [(f"key {k}", k * number) for k in range(20)]
             inbox.put(rows)
             query.processAllAvailable()

@@ -47,6 +47,7 @@ def pairs_of(drawn: Drawn) -> set[tuple[str, str]]:
         f"idle {any(source.idle for source in drawn.sources.values())}",
         f"sources {len(drawn.sources)}",
         f"apart {any('apart' in text for text in drawn.text)}",
+        f"partitioned {any('partitioned' in text for text in drawn.text)}",
         *(thing for operator in drawn.operators for thing in _things_of(operator)),
     }
     return set(combinations(sorted(things), 2))

@@ -72,6 +72,15 @@ class Drawn:
     makers: dict[str, Any] = field(default_factory=dict)
     ordered: bool = True
     reorders: random.Random | None = None
+    placing: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def placed(self, name: str, keys: list[str]) -> dict[str, Any]:
+        """Draw which key columns place rows; of one column there is no choice."""
+        placed = self.placing.choice([None, "k", "g", ["g", "k"]])
+        if placed is None or len(keys) < 2:
+            return {}
+        self.text.append(f"{name}: partitioned by {placed}")
+        return {"partition_by": placed}
 
     def reorder(self) -> None:
         """Write the flow down in another way that means the same: order of columns, time zone."""
@@ -135,6 +144,7 @@ def draw(seed: int, *, most_operators: int = 3) -> Drawn:
         base=rng.choice([*BASES]) // unit * unit,
         key=rng.choice([*KEYS]),
         time_type=pa.timestamp("us", tz="UTC") if rng.random() < 0.7 else pa.timestamp("us"),
+        placing=random.Random(seed),
     )
     drawn.types = {"k": KEYS[drawn.key][0], "g": pa.int32(), "ts": drawn.time_type}
     drawn.types |= {name: of for name, (of, _) in VALUES.items()}
@@ -287,6 +297,7 @@ def _window(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]
         given["allowed_lateness"] = drawn.spelled(lateness)
     if rng.random() < 0.4:
         given["length_as"] = "length"
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: windows {kinds} of {calendar} {keys} {aggregates} {given}")
     return (
         ref.Window(
@@ -302,7 +313,7 @@ def _window(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]
         ),
         lambda streams: (
             maker(streams)
-            .key_by(*keys)
+            .key_by(*keys, **placed)
             .window(*specs, **given)
             .compute(**_given(drawn, aggregates))
         ),
@@ -345,12 +356,13 @@ def _session(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str
     gap = drawn.length(1, 5)
     aggregates = _aggregates(drawn, node, ordered=False)
     spec = gw.session(drawn.spelled(gap))
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: session {gap} {keys} {aggregates}")
     return (
         ref.Session(name, keys, feed=node, gap=gap, aggregates=aggregates),
         lambda streams: (
             maker(streams)
-            .key_by(*keys)
+            .key_by(*keys, **placed)
             .window(spec, name=name)
             .compute(**_given(drawn, aggregates))
         ),
@@ -365,6 +377,7 @@ def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]
     aggregates: dict[str, Any] = {"n": ("count", None)}
     if drawn.ordered and isinstance(node, ref.Source):
         aggregates = _aggregates(drawn, node, ordered=True)
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: rows {length} every {every} {keys} {aggregates}")
     operator = ref.LastRows(
         name, keys, feed=node, length=length, every=every, aggregates=aggregates
@@ -374,7 +387,7 @@ def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]
         operator,
         lambda streams: (
             maker(streams)
-            .key_by(*keys)
+            .key_by(*keys, **placed)
             .window(gw.rows(length, every=every), name=name)
             .compute(**_given(drawn, aggregates))
         ),
@@ -383,10 +396,11 @@ def _last_rows(drawn: Drawn, node: ref.Node, maker: Any) -> tuple[ref.Node, Any]
 
 def _duplicates(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]) -> Any:
     within = drawn.length(1, 9)
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: duplicates {within} {keys}")
     return ref.Duplicates(name, keys, feed=node, within=within), lambda streams: maker(
         streams
-    ).drop_duplicates(*keys, within=drawn.spelled(within), name=name)
+    ).drop_duplicates(*keys, within=drawn.spelled(within), name=name, **placed)
 
 
 def _sides(drawn: Drawn, node: ref.Node, maker: Any) -> Any:
@@ -403,6 +417,7 @@ def _join(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]) 
     earliest = rng.randint(-6, 4)
     between = (earliest * drawn.unit, (earliest + rng.randint(0, 6)) * drawn.unit)
     how: Any = rng.choice(["inner", "left", "right", "full"])
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: join {between} {how} {keys}")
     bounds = tuple(drawn.spelled(bound) for bound in between)
     return (
@@ -411,9 +426,13 @@ def _join(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]) 
         ),
         lambda streams: (
             lefts(streams)
-            .key_by(*keys)
+            .key_by(*keys, **placed)
             .join(
-                rights(streams).key_by(*keys), between=bounds, how=how, suffix=f"_{name}", name=name
+                rights(streams).key_by(*keys, **placed),
+                between=bounds,
+                how=how,
+                suffix=f"_{name}",
+                name=name,
             )
         ),
     )
@@ -427,15 +446,20 @@ def _newest(drawn: Drawn, node: ref.Node, maker: Any, name: str, keys: list[str]
         right, rights = drawn.sources["s0"], lambda streams: streams["s0"]
     within = None if rng.random() < 0.3 else drawn.length(0, 9)
     how: Any = rng.choice(["inner", "left"])
+    placed = drawn.placed(name, keys)
     drawn.text.append(f"{name}: newest {within} {how} {keys}")
     given = None if within is None else drawn.spelled(within)
     return (
         ref.Newest(name, keys, left=left, right=right, how=how, suffix=f"_{name}", within=within),
         lambda streams: (
             lefts(streams)
-            .key_by(*keys)
+            .key_by(*keys, **placed)
             .join_newest(
-                rights(streams).key_by(*keys), within=given, how=how, suffix=f"_{name}", name=name
+                rights(streams).key_by(*keys, **placed),
+                within=given,
+                how=how,
+                suffix=f"_{name}",
+                name=name,
             )
         ),
     )

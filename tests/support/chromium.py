@@ -61,7 +61,7 @@ class Browser:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
         os.close(self._read)
         os.close(self._write)
 
@@ -138,7 +138,7 @@ class Tab:
         """Text of an element, as it is shown."""
         return str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
-    def wait_for(self, expression: str, timeout_s: float = 20.0) -> None:
+    def wait_for(self, expression: str, timeout_s: float = 120.0) -> None:
         """Wait until an expression is true."""
         until_s = time.monotonic() + timeout_s
         safe = f"(() => {{ try {{ return Boolean({expression}); }} catch {{ return false; }} }})()"

@@ -25,7 +25,7 @@ def refusing_broker() -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)
 
 
 def _serve(server: socket.socket) -> None:

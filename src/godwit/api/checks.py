@@ -24,6 +24,7 @@ from godwit.model.naming import (
     did_you_mean,
     function_name,
     is_one_of,
+    listing,
     type_name,
 )
 from godwit.operators.aggregates import builtin
@@ -154,6 +155,33 @@ def check_keys(columns: tuple[object, ...], where: str, example: str) -> tuple[s
     return tuple(keys)
 
 
+def check_partition_by(
+    columns: object, keys: tuple[str, ...], where: str
+) -> tuple[str, ...] | None:
+    """Return the key columns that place rows: none where all of them do, in their order.
+
+    ``None``: nobody has said.
+    """
+    if columns is None:
+        return None
+    named = (columns,) if isinstance(columns, str) else columns
+    if not isinstance(named, (list, tuple)):
+        raise InvalidFlowError(
+            f"{where} has partition_by= of type {type_name(columns)}.",
+            remedy='Name a key column, or a list of some, as in partition_by="area".',
+        )
+    chosen = check_keys(tuple(named), f"partition_by= of {where}", 'partition_by="area"')
+    others = [column for column in chosen if column not in keys]
+    if others:
+        raise InvalidFlowError(
+            f"{where} has partition_by={listing(chosen)}, and {listing(others)} is no key column.",
+            remedy=f"{did_you_mean(others[0], keys)}Rows of one key have to meet in one place, so "
+            f"only key columns can place them: {listing(keys)}.",
+            column=others[0],
+        )
+    return () if chosen == keys else chosen
+
+
 def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
     """Refuse a former name that is empty, no text, or the name itself."""
     if formerly is not None and (not isinstance(formerly, str) or formerly in ("", name)):
@@ -165,7 +193,13 @@ def check_formerly(name: str, formerly: object, kind: str = "Operator") -> None:
 
 
 def operator_fields(
-    node: StreamNode, keys: tuple[str, ...], name: str | None, action: str, formerly: str | None
+    node: StreamNode,
+    keys: tuple[str, ...],
+    name: str | None,
+    action: str,
+    formerly: str | None,
+    *,
+    partition_by: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
     """Fields that every node of an operator has; a default name says what it does to which rows."""
     named = name is not None
@@ -176,6 +210,7 @@ def operator_fields(
         "name": name,
         "upstream": node,
         "keys": keys,
+        "partition_by": partition_by,
         "formerly": formerly or "",
         "named": named,
     }

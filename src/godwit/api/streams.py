@@ -23,6 +23,7 @@ from godwit.api.checks import (
     check_merge_of_states,
     check_not_results,
     check_one_of,
+    check_partition_by,
     check_plain,
     check_process,
     check_results,
@@ -266,6 +267,7 @@ class Stream:
         *columns: str,
         within: Duration | Literal["forever"] | None = None,
         late: Any = None,
+        partition_by: str | Sequence[str] | None = None,
         name: str | None = None,
         formerly: str | None = None,
     ) -> Stream:
@@ -285,6 +287,8 @@ class Stream:
         late
             Sink of the rows that are left out: older than the watermark, too far ahead of the
             clock, or without an event time. They are counted in any case.
+        partition_by
+            As of `key_by`.
         name, formerly
             As of `KeyedStream.compute`.
 
@@ -317,14 +321,17 @@ class Stream:
                 f"{where} was given late= together with within='forever', so that no row is late.",
                 remedy='Leave late= out, or give a time, as in within="1 hour".',
             )
-        options = operator_fields(self.node, keys, name, "drop_duplicates", formerly)
+        placed = check_partition_by(partition_by, keys, where)
+        options = operator_fields(
+            self.node, keys, name, "drop_duplicates", formerly, partition_by=placed
+        )
         within_us = None
         if not (isinstance(within, str) and within == "forever"):  # a Series has no truth
             within_us = microseconds(within, f"The time of operator {options['name']!r}", least=1)
         return _operate(self.flow, DropDuplicatesNode(within_us=within_us, late=late, **options))
 
     @user_call
-    def key_by(self, *columns: str) -> KeyedStream:
+    def key_by(self, *columns: str, partition_by: str | Sequence[str] | None = None) -> KeyedStream:
         """Key the stream by columns; the stateful operators are calls on the result.
 
         Null is a key value like any other: all rows whose key is null share one key.
@@ -333,14 +340,28 @@ class Stream:
         ----------
         *columns
             Names of the key columns. Their types are checked when the flow is explained or started.
+        partition_by
+            Key columns that decide which lane gets a row. An operator by area and user that is
+            partitioned by area can share a component with one by area, so that rows between them
+            need no exchange. It has as many places as there are areas, and all users of an area are
+            processed in one of them. By default those of the checkpoint; of a new operator all
+            columns, if `gw.Fusion` does not choose others.
 
         Raises
         ------
         InvalidFlowError
-            If no column is named, a name is not text, or a column is named twice.
+            If no column is named, a name is not text, a column is named twice, or `partition_by`
+            names a column that is no key column.
+
+        Examples
+        --------
+        >>> flights.key_by("origin", "plane", partition_by="origin")
+        <KeyedStream of flow 'delays': source 'flights' by origin, plane, partitioned by origin>
         """
-        keys = check_keys(columns, f"key_by on {describe(self.node)}", 'key_by("origin", "dest")')
-        return KeyedStream(self.flow, self.node, keys)
+        where = f"key_by on {describe(self.node)}"
+        keys = check_keys(columns, where, 'key_by("origin", "dest")')
+        placed = check_partition_by(partition_by, keys, where)
+        return KeyedStream(self.flow, self.node, keys, placed)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -356,11 +377,14 @@ class KeyedStream:
     flow: OwningFlow
     node: StreamNode
     keys: tuple[str, ...]
+    # key columns that place rows; empty: all of them do, ``None``: nobody has said
+    partition_by: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
+        placed = f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
         return (
             f"<KeyedStream of flow {self.flow.name!r}: {describe(self.node)} "
-            f"by {', '.join(self.keys)}>"
+            f"by {', '.join(self.keys)}{placed}>"
         )
 
     if not TYPE_CHECKING:
@@ -744,6 +768,12 @@ class KeyedStream:
                     operator=name,
                 )
             check_same_flow(self.flow, stream.flow, f"Table {table!r} of operator {name!r}")
+            if stream.partition_by:
+                raise InvalidFlowError(
+                    f"{what} a stream with partition_by=, and every lane has the table whole.",
+                    remedy="Leave partition_by= out there.",
+                    operator=name,
+                )
             if not all(isinstance(b.feed, SourceNode) for b in branches_of(stream.node)):
                 raise InvalidFlowError(
                     f"{what} {describe(stream.node)}, and only rows of sources are broadcast.",
@@ -839,6 +869,7 @@ class KeyedStream:
         # Name and aggregates or function are those of the next call.
         options: dict[str, Any] = {"name": "", "upstream": self.node, "keys": self.keys}
         options |= {"named": name is not None, "aggregates": {}}
+        options["partition_by"] = self.partition_by
         node: ComputeNode | WindowedNode
         if isinstance(windows[0], RowWindows):
             node = ComputeNode(windows=windows[0], **options)
@@ -1023,6 +1054,17 @@ class KeyedStream:
                 'payments.key_by("order"), ...); a table that does not stream is joined in a map.',
             )
         check_same_flow(self.flow, other.flow, where)
+        placed = [
+            [side.keys.index(column) for column in side.partition_by or side.keys]
+            for side in (self, other)
+        ]
+        if len(self.keys) == len(other.keys) and placed[0] != placed[1]:
+            raise InvalidFlowError(
+                f"{where} places rows of the left by {listing(self.partition_by or self.keys)} and "
+                f"those of the right by {listing(other.partition_by or other.keys)}.",
+                remedy="Give both key_by calls a partition_by= that names columns which are equal "
+                "in the join, in the same order; or give it to neither.",
+            )
         check_one_of(where, "how", how, known, f"Give {listing(known)}.")
         check_suffix(suffix, where)
         check_late(late, where)
@@ -1043,7 +1085,9 @@ class KeyedStream:
 
     def _named(self, name: str | None, action: str, formerly: str | None) -> dict[str, Any]:
         """Fields that nodes of all operators have: name, former names, key."""
-        return operator_fields(self.node, self.keys, name, action, formerly)
+        return operator_fields(
+            self.node, self.keys, name, action, formerly, partition_by=self.partition_by
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

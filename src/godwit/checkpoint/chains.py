@@ -183,15 +183,14 @@ class StateChains:
         g = snapshot.key_group
         if snapshot.version <= self.snapshot_version[g]:
             return  # a later one is here already
-        known = self.version[g] >= 0
         segments = self.segments[g]
         later = [s for s in segments if s.epoch > snapshot.version]
         covered = segments[: len(segments) - len(later)]
-        if covered:
-            self.base[g] = covered[-1].epoch
-        elif not known:
-            # State that no epoch here has written: nobody can have it without the snapshot.
+        if snapshot.version > self.version[g]:
+            # State that no segment here has: nobody can have it without the snapshot.
             self.base[g] = self.version[g] = snapshot.version
+        elif covered:
+            self.base[g] = covered[-1].epoch
         self.segments[g] = later
         self.num_segments[g] = len(later)
         self.changelog_bytes[g] = sum(_share(s, g) for s in later)

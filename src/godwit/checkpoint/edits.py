@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from godwit.checkpoint.chains import KeyGroupChain
     from godwit.checkpoint.commit_log import CommitLog
     from godwit.checkpoint.evolution import Columns, FlowVersion
-    from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef
+    from godwit.checkpoint.records import BatchRef, CommitRecord, OutputRef, SnapshotRef
 
 
 def rename_operator(log: CommitLog, old: str, new: str) -> None:
@@ -186,19 +186,20 @@ def remove_key(
                 "of the checkpoint of an earlier epoch.",
                 operator=operator,
             )
-    _commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
+    commit_edit(log, latest, latest.last_batch, segments=segments, delivered=delivered)
     return counts
 
 
-def _commit_edit(
+def commit_edit(
     log: CommitLog,
     latest: CommitRecord,
     before: BatchRef | None,
     *,
     segments: Iterable[SegmentRef] = (),
+    snapshots: Iterable[SnapshotRef] = (),
     delivered: bool,
 ) -> None:
-    """Commit an epoch without input, with the given segments, after the last epoch.
+    """Commit an epoch without input, with the given segments and snapshots, after the last epoch.
 
     `before`: last committed batch, from which sources go on.
 
@@ -231,7 +232,7 @@ def _commit_edit(
             batch=None,
             before=before,
             segments=tuple(segments),
-            snapshots=(),
+            snapshots=tuple(snapshots),
             outputs=_still_fed_back(log, latest),
             consumed={},
             sinks=sinks,
@@ -358,4 +359,4 @@ def keep_position(log: CommitLog, source: str, *, delivered: bool = False) -> No
         )
     identities = {**known, source: ANY_IDENTITY}
     before = msgspec.structs.replace(latest.last_batch, identities=identities)
-    _commit_edit(log, latest, before, delivered=delivered)
+    commit_edit(log, latest, before, delivered=delivered)

@@ -74,6 +74,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # ``"compute"`` or ``"process"``
     keys: Columns  # key columns, in the order they are hashed
     states: dict[str, StateDescription]  # state's name → what it looks like
+    # key columns whose hash decides a row's key group; empty: all of them
+    partition_by: tuple[str, ...] = ()
     waiting: Columns = ()  # columns of the rows that wait for it: key columns, then the others
     formerly: str = ""  # name that the program says it had before; empty if it says none
     # whether somebody chose its name; otherwise it follows from what the operator does
@@ -83,6 +85,7 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
+    changes: bool = False  # whether it puts out each result with the one that it replaces
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,6 +429,7 @@ class FlowChanges:
     removed: tuple[str, ...]  # operators that are gone from the flow, and whose state is kept
     # what became of the results of operators that aggregate, and of the columns of sinks, in words
     results: tuple[str, ...] = ()
+    repartitioned: tuple[str, ...] = ()  # operators whose state has to go to other key groups
 
 
 def changes_to(
@@ -435,10 +439,12 @@ def changes_to(
     previous: int,
     uri: str,
     edits: Sequence[EditRecord] = (),
+    repartition: bool = False,
 ) -> FlowChanges:
     """Compare the present flow with the stored one; raise if it does not fit.
 
-    `stored`: version of the last committed epoch; ``None`` before the first.
+    `stored`: version of the last committed epoch; ``None`` before the first. `repartition`: other
+    columns may place the rows of an operator.
     """
     if stored is None:
         return FlowChanges(
@@ -454,6 +460,7 @@ def changes_to(
     added: list[str] = []
     returned: list[str] = []
     results: list[str] = []
+    repartitioned: list[str] = []
     for name, operator in today.operators.items():
         old = origin.get(name, name)
         before = None if old == name and name in renamed else stored.operator(old)
@@ -465,6 +472,11 @@ def changes_to(
         where = f"operator {name!r}: "
         problems += differences(f"{where}kind", before.kind, operator.kind)
         problems += _changed_keys(where, before.keys, operator.keys)
+        moved = list(_changed_partition(name, before, operator))
+        if moved and repartition:
+            repartitioned.append(name)
+        else:
+            problems += moved
         problems += _changed_part(name, renamed.get(before.part_of, before.part_of), operator)
         problems += _lost_states(name, before, operator)
         results += _changed_results(name, before, operator)
@@ -479,6 +491,13 @@ def changes_to(
             problems,
             remedy="Give an operator the name that its state has (name=, or formerly= to rename "
             "it); one that is to start empty needs a name that the checkpoint does not have.",
+        )
+    if repartitioned and (renamed or edits):
+        raise unfit(
+            uri,
+            [f"operator {name!r} is to be partitioned anew" for name in repartitioned],
+            "Operators are renamed or dropped by the same start.",
+            remedy="Do one after the other: start once with partition_by= as it was.",
         )
     # From the names in the checkpoint, through those after the edits, to those of the program.
     to = {name: stored.renamed.get(name, name) for name in names - set(stored.dropped)}
@@ -495,7 +514,12 @@ def changes_to(
         added=tuple(added),
         returned=tuple(returned),
         removed=removed,
-        results=(*results, *_changed_sinks(today, stored)),
+        results=(
+            *results,
+            *(f"{name} is partitioned anew" for name in repartitioned),
+            *_changed_sinks(today, stored),
+        ),
+        repartitioned=tuple(repartitioned),
     )
 
 
@@ -571,6 +595,19 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
             "needs a checkpoint of its own.",
         )
     return dict(sorted({**before, **today.times}.items()))
+
+
+def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:
+    """Yield that other columns place the entries of an operator."""
+    if was.partition_by != now.partition_by:
+        before, after = (
+            ", ".join(of.partition_by or (column for column, _ in of.keys)) for of in (was, now)
+        )
+        yield (
+            f"operator {name!r} was partitioned by {before} and is by {after} (leave partition_by= "
+            "as it was, or have its state rewritten: checkpointing=gw.Checkpointing("
+            "repartition=True))"
+        )
 
 
 def _changed_part(name: str, part_of: str, now: OperatorVersion) -> Iterator[str]:

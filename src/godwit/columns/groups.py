@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from godwit.columns.arrays import mask_of, numpy_type, values_of
 from godwit.columns.hashing import hash_keys
 from godwit.model.key_groups import key_groups_of
 from godwit.store.regular import differ, fixed_width, take_rows, word_at, words_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SAMPLE = 8192
 _REPEATING = 0.9  # distinct keys per row of the sample: above, it needs a closer look
@@ -132,8 +135,13 @@ def group_repeating_rows(
     num_key_groups: int,
     num_hashed: int | None = None,
     hashes: npt.NDArray[np.int64] | None = None,  # shape ``(N,)``: of the rows' keys, where known
+    *,
+    hash_of: Callable[[pa.RecordBatch], npt.NDArray[np.int64]] | None = None,
 ) -> Groups | None:
-    """Group rows if keys seem to repeat; ``None`` if they do not."""
+    """Group rows if keys seem to repeat; ``None`` if they do not.
+
+    `hash_of`: hashes rows of `keys`; by default by their first `num_hashed` columns.
+    """
     columns = [_bits(column) for column in keys.columns]
     if not all(_is_numbered(column.type) for column in columns):
         return None
@@ -143,10 +151,12 @@ def group_repeating_rows(
         return None
     numbers, first_row = _numbers(columns, many=not few)
     distinct = take_rows(keys, first_row)
-    if hashes is None:
-        hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
-    else:
+    if hashes is not None:
         hashes = hashes[first_row]
+    elif hash_of is not None:
+        hashes = hash_of(distinct)
+    else:
+        hashes = hash_keys(distinct.select(list(range(num_hashed or keys.num_columns))))
     search = _told_apart(hashes, distinct, num_hashed, num_key_groups)
     order = _order_by_key_group_and_hash(hashes, search, num_key_groups)
     place = np.empty(len(order), np.int64)

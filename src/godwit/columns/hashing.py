@@ -33,10 +33,11 @@ from godwit.columns.arrays import (
 )
 from godwit.columns.types import is_binary, is_text
 from godwit.model.errors import InvalidFlowError
+from godwit.model.key_groups import key_groups_of
 from godwit.store.regular import fixed_width, word_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from godwit.store.regular import FixedWidth
 
@@ -93,6 +94,25 @@ def hash_keys(keys: pa.RecordBatch, *, seed: int = SPARK_SEED) -> npt.NDArray[np
         mask = mask_of(column)
         hashes = hashed if mask is None else np.where(mask, hashed, hashes)
     return hashes.view(np.int64)
+
+
+def hash_placed(
+    keys: pa.RecordBatch, placed: Sequence[str], num_key_groups: int
+) -> npt.NDArray[np.int64]:
+    """Hash every row of `keys` so that the columns `placed` alone decide its key group.
+
+    The key group is that of ``hash_keys`` of these columns; the rest of the hash tells whole keys
+    apart.
+
+    Examples
+    --------
+    >>> keys = pa.record_batch({"area": ["a", "a"], "user": [1, 2]})
+    >>> key_groups_of(hash_placed(keys, ["area"], 16), 16).tolist()
+    [6, 6]
+    """
+    # Half of the hash's range, so that a key group is added without overflow.
+    rest = (hash_keys(keys) >> 1) // num_key_groups * num_key_groups
+    return rest + key_groups_of(hash_keys(keys.select(list(placed))), num_key_groups)
 
 
 def canonical_keys(keys: pa.RecordBatch) -> pa.RecordBatch:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from godwit.checkpoint.commit_log import CommitLog
-from godwit.checkpoint.evolution import FlowChanges, changes_to
+from godwit.checkpoint.evolution import FlowChanges, changes_to, edited
 from godwit.checkpoint.records import IDENTITY, ComponentPlan, FlowIdentity, PhysicalPlan, StateId
 from godwit.checkpoint.spark_log import insist_on_no_query
 from godwit.engine.event_time import Times
 from godwit.engine.outcomes import empty_slots, state_bytes
+from godwit.engine.repartition import repartition as write_placed
 from godwit.engine.source_positions import RecordedSources, recorded_sources
 from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
@@ -21,20 +22,24 @@ from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
 from godwit.operators.spreading import Spreads
 from godwit.operators.windows.slots import Slots
+from godwit.plan.compiled import SourceInput
 from godwit.plan.feedback import insist_on_loops
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any, TypeAlias
 
     from godwit.checkpoint.chains import Chains
+    from godwit.checkpoint.evolution import FlowVersion
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
     from godwit.plan.compiled import CompiledFlow
     from godwit.plan.lineage import Layouts
+
+    Components: TypeAlias = Callable[[CompiledFlow, frozenset[str]], Mapping[str, tuple[str, ...]]]
 
 _T = TypeVar("_T")
 
@@ -156,8 +161,11 @@ def recover_flow(
     run_id: str,
     *,
     retain_epochs: int,  # how long epochs stay readable
-    # component → its operators from now on; the others are as the checkpoint has them
-    components: Mapping[str, Iterable[str]] | None = None,
+    # component → its operators from now on; the others are as the checkpoint has them. Or what
+    # says so, of the flow and of its operators without state, whose rows it may place otherwise.
+    components: Mapping[str, Iterable[str]] | Components | None = None,
+    repartition: bool = False,  # rewrite the state of operators whose partition_by has changed
+    delivered: bool = False,  # the output of the last epoch is surely at its targets
 ) -> tuple[CommitLog, Recovery]:
     """Open a checkpoint for a flow, or create it.
 
@@ -176,16 +184,28 @@ def recover_flow(
         query_id=uuid.uuid4().hex if new else "",
     )
     stored = None if new else CommitLog.open_read_only(storage)
-    version = flow_version(flow)
     before = None if stored is None or stored.flow < 0 else stored.version(stored.flow)
+    edits = () if stored is None else stored.edits()
+    without_state = _placed_as_stored(flow, None if before is None else edited(before, edits))
+    if callable(components):
+        components = components(flow, without_state)
+    version = flow_version(flow)
     latest = None if stored is None else stored.latest
     last = None if latest is None else latest.last_batch
     _insist_on_kind_of_sources(flow, () if before is None else before.sources, last, storage.uri)
     sources = recorded_sources(last, flow.own_sources, storage.uri)
     insist_on_loops(latest, flow.loops, storage.uri)
-    edits = () if stored is None else stored.edits()
     previous = -1 if stored is None else stored.flow
-    changes = changes_to(version, before, previous=previous, uri=storage.uri, edits=edits)
+    changes = changes_to(
+        version,
+        before,
+        previous=previous,
+        uri=storage.uri,
+        edits=edits,
+        repartition=repartition,
+    )
+    if latest is not None and before is not None:
+        _insist_on_all_changes(flow, before, changes)
     layouts = layouts_of(flow, stored, changes)
     _insist_on_slots(flow, _recorded_slots(latest, changes))
     _insist_on_merge(flow, {} if latest is None else _still_there(latest.spreads, changes))
@@ -199,12 +219,34 @@ def recover_flow(
         identity,
         run_id,
         flow=changes.version,
-        plan=flow.physical_plan,
+        # The epoch that repartitions runs under the last plan, by whose components it is placed.
+        plan=last_plan if changes.repartitioned else flow.physical_plan,
         retain_epochs=retain_epochs,
     )
+    if changes.repartitioned:
+        write_placed(flow, log, layouts, changes.repartitioned, delivered=delivered)
+        log.use_plan(flow.physical_plan)
     return log, Recovery(
         flow=flow, layouts=layouts, changes=changes, before=last_plan, sources=sources
     )
+
+
+def _placed_as_stored(flow: CompiledFlow, stored: FlowVersion | None) -> frozenset[str]:
+    """Let operators keep the columns that place their state, where the program names none.
+
+    Returns the operators that the checkpoint does not have.
+    """
+    new = set()
+    for operator in flow.operators:
+        before = None
+        if stored is not None:
+            former = flow.formerly.get(operator.name, "")
+            before = stored.operator(operator.name) or stored.operator(former)
+        if before is None:
+            new.add(operator.name)
+        elif not operator.partition_stated and {*before.partition_by} <= {*operator.keys.names}:
+            operator.partition_by = before.partition_by
+    return frozenset(new)
 
 
 def _insist_on_kind_of_sources(
@@ -242,6 +284,38 @@ def _insist_on_kind_of_sources(
         flow=flow.name,
         uri=uri,
     )
+
+
+def _insist_on_all_changes(flow: CompiledFlow, before: FlowVersion, changes: FlowChanges) -> None:
+    """Refuse an operator that reads changes of results, and has not seen all of them.
+
+    It would take back results that it never had, and be wrong from then on.
+    """
+    origin = {new: old for old, new in changes.renamed.items()}
+    loops = {feedback.loop: feedback.operator for feedback in flow.feedbacks}
+    for feed in flow.inputs:
+        name = loops.get(feed.source) if isinstance(feed, SourceInput) else feed.upstream
+        if name is None or name in changes.added or not flow.operator(name).changes:
+            continue
+        was = before.operator(origin.get(name, name))
+        if feed.operator in changes.added:
+            problem = "begins without state"
+        elif feed.operator in changes.returned and name not in changes.returned:
+            problem = "was out of the flow for a while"
+        elif was is not None and not was.changes:
+            problem = f"has seen {name!r} without them until now"
+        else:
+            continue
+        raise CheckpointMismatchError(
+            f"Operator {feed.operator!r} reads the changes of operator {name!r}, which has state, "
+            f"and {problem}: it would take back results that it never had (change = -1), and be "
+            "wrong from then on.",
+            remedy=f"Let both begin without state: give {name!r} and {feed.operator!r} new names, "
+            "or start with a new checkpoint. Or read results in place of changes "
+            '(output="update").',
+            operator=feed.operator,
+            upstream=name,
+        )
 
 
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:
@@ -297,12 +371,13 @@ def remembered_load(
 ) -> LoadSummary | None:
     """Return the last run's loads from the journal's summaries, oldest first.
 
-    Components that are gone and key groups that do not exist are left out.
+    Components that are gone or partitioned anew, and key groups that do not exist, are left out.
     """
     if not written:
         return None
     summary = written[-1]
-    here = {component.name for component in flow.components}
+    anew = set(recovery.changes.repartitioned)  # whose loads are of other key groups
+    here = {c.name for c in flow.components if not anew & {o.name for o in c.operators}}
     loads = {
         name: load
         for name, load in recovery.renamed(summary.loads).items()

@@ -12,6 +12,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,7 +21,7 @@ from godwit.model.errors import GodwitError, InvalidFlowError, UserFunctionError
 from godwit.model.naming import did_you_mean, function_name, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 P = ParamSpec("P")
@@ -90,15 +91,27 @@ def _wrong_arguments(
     name = function.__name__
     if name == "__init__":
         name = type(positional[0]).__name__
-    known = [p for p in inspect.signature(function).parameters if p != "self"]
+    parameters = inspect.signature(function).parameters
+    known = [p for p in parameters if p != "self"]
     unknown = [argument for argument in given if argument not in known]
     if unknown:
+        meant = _setting(unknown[0], parameters) or _meant(unknown[0], known)
         return WrongArgumentsError(
             f"{name} has no argument {unknown[0]!r}.",
-            remedy=f"{_meant(unknown[0], known)}It takes {listing(known, limit=len(known))}.",
+            remedy=f"{meant}It takes {listing(known, limit=len(known))}.",
         )
     told = str(error).partition("() ")[2]
     return WrongArgumentsError(f"{name}() {told}.", remedy=f"It takes {listing(known)}.")
+
+
+def _setting(unknown: str, parameters: Mapping[str, inspect.Parameter]) -> str:
+    """Offer the argument whose value has a setting of that name; empty if there is none."""
+    for name, parameter in parameters.items():
+        for word in re.findall(r"\w+", str(parameter.annotation)):
+            value = getattr(sys.modules[_OURS], word, None)
+            if isinstance(value, type) and unknown in getattr(value, _FIELDS, ()):
+                return f"It is a setting of another: {name}=gw.{word}({unknown}=...). "
+    return ""
 
 
 def _meant(unknown: str, known: list[str]) -> str:

@@ -201,7 +201,7 @@ class BatchProcess(KeyedOperator):
     ) -> npt.NDArray[np.int64]:
         """Return the position of each returned key among the keys; refuse others, and doubles."""
         every = pa.concat_batches([keys, own])
-        of = group_rows(np.concatenate([groups.hashes, hash_keys(own)]), every, 1).of_row
+        of = group_rows(hash_keys(every), every, 1).of_row
         place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
         place[of[: groups.count]] = np.arange(groups.count)
         at: npt.NDArray[np.int64] = place[of[groups.count :]]

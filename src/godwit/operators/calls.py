@@ -161,7 +161,7 @@ def columns_of_rows(
             f"{of.cls.__qualname__}.{field.name}, which is {hint_text(field.hint)}: "
             f"{error.reason}.",
             remedy="Leave such rows out in a map before, or declare the field as what there is, "
-            f"as in {field.name}: {hint_text(field.hint)} | None.",
+            f"as in {field.name}: {error.admitting or f'{hint_text(field.hint)} | None'}.",
             operator=operator.name,
             key=key,
             column=field.name,

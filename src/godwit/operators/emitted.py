@@ -65,7 +65,9 @@ class Emitted:
         if not self.rows:
             return _empty(self.schema)
         if self.of is not None:
-            return self._batch(self._columns_of(self.of))
+            batch = self._batch(self._columns_of(self.of))
+            self._refuse_nulls(self.of, batch)
+            return batch
         rows = self.rows
         width = len(self.schema)
         plain = all(issubclass(kind, (tuple, list)) for kind in set(map(type, rows)))
@@ -83,7 +85,7 @@ class Emitted:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _columns_of(self, of: RowClass) -> Sequence[Sequence[Any]]:
-        """Return the values of every field of instances; refuse others, and fields left empty."""
+        """Return the values of every field of instances; refuse others."""
         name = of.cls.__qualname__
         other = of.first_other(self.rows)
         if other is not None:
@@ -92,7 +94,7 @@ class Emitted:
             remedy = f"Return a list of instances of {name}, or yield them one by one"
             raise self._failure(other, what, remedy=remedy)
         try:
-            columns = of.columns(self.rows)
+            return of.columns(self.rows)
         except MisfitError as error:
             value, hint = getattr(self.rows[error.index], error.column), of.field(error.column).hint
             raise self._failure(
@@ -101,15 +103,22 @@ class Emitted:
                 f"({error.reason})",
                 column=error.column,
             ) from error
-        for field, values in zip(of.fields, columns, strict=True):
-            if not field.nullable and type(None) in set(map(type, values)):
-                raise self._failure(
-                    values.index(None),
-                    f"None in {name}.{field.name}, which is {hint_text(field.hint)}",
-                    remedy=f"Give it a value, or declare it as {hint_text(field.hint)} | None",
-                    column=field.name,
-                )
-        return columns
+
+    def _refuse_nulls(self, of: RowClass, batch: pa.RecordBatch) -> None:
+        """Refuse fields left empty, and lists with elements left empty."""
+        for field, column in zip(of.fields, batch.columns, strict=True):
+            index = field.first_null(column)
+            if index is None:
+                continue
+            value = getattr(self.rows[index], field.name)
+            raise self._failure(
+                index,
+                f"{_shown(value)} in {of.cls.__qualname__}.{field.name}, which is "
+                f"{hint_text(field.hint)}" + ("" if value is None else ": an element is None"),
+                remedy="Give it a value, or declare the field as "
+                f"{field.admitting_null(column[index].as_py())}",
+                column=field.name,
+            )
 
     def _normal(self, index: int, row: Any) -> tuple[Any, ...]:
         """Return a row as a tuple in the order of the output's columns."""

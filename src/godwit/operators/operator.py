@@ -36,6 +36,7 @@ from godwit.checkpoint.entries import ColumnsByName, StateRows
 from godwit.checkpoint.evolution import WrittenState, insist_on_compatible
 from godwit.checkpoint.records import StateId
 from godwit.columns.groups import group_repeating_rows, group_rows
+from godwit.columns.hashing import hash_keys, hash_placed
 from godwit.operators.ordering import order_by
 from godwit.operators.spreading import PART
 from godwit.operators.windows.event_time import NO_ARRIVALS, NO_TIME, NOTHING_DUE, Due
@@ -221,6 +222,7 @@ class KeyedOperator(ABC):
     schema: StateSchema  # columns that tell entries apart, key columns first, and state columns
     output: pa.Schema  # columns of its output: key columns, then results
     complete: bool = False  # whether every epoch puts out every key there is (complete mode)
+    changes: bool = False  # whether it puts out each result with the one that it replaces
     function: Any = None  # function of the user that it calls, if any
     # Classes of the rows that the function gets and of those that it returns, if they have one.
     row_class: RowClass | None = None
@@ -235,6 +237,10 @@ class KeyedOperator(ABC):
     # Tables that every lane has whole, and the numbers of the inputs that their rows come by.
     broadcasts: tuple[Broadcast, ...] = ()
     broadcast_inputs: frozenset[int] = frozenset()
+    # Key columns whose hash decides a row's key group; empty: all of them do.  Entries are told
+    # apart by all of them either way.
+    partition_by: tuple[str, ...] = ()
+    partition_stated: bool = False  # whether the program says so
     # Parts that rows of a hot key may be spread over at most while the stream runs; 0: one lane has
     # all rows of a key.  `arrange` deals them out as `EpochTime.spreads` says.
     max_parts: int = 0
@@ -369,8 +375,27 @@ class KeyedOperator(ABC):
 
     @property
     def hashed(self) -> pa.Schema:
-        """Columns whose hash decides a row's key group: the key columns, and the part of a key."""
+        """Columns whose hash a row has: the key columns, and the part of a key."""
         return self.keys
+
+    @property
+    def placed_by(self) -> pa.Schema:
+        """Partition attributes (paper 3, §4.3): columns whose hash decides a row's key group."""
+        if not self.partition_by:
+            return self.hashed
+        return pa.schema([self.keys.field(name) for name in self.partition_by])
+
+    def placed_in(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Names that the columns of `placed_by` have in an input with these key columns."""
+        own = self.own_keys.names
+        return tuple(keys[own.index(name)] for name in self.partition_by) or tuple(keys)
+
+    def hash_of(self, rows: pa.RecordBatch, num_key_groups: int) -> npt.NDArray[np.int64]:
+        """Hash rows that have the columns `hashed`; key groups follow by `key_groups_of`."""
+        keys = rows.select(self.hashed.names)
+        if not self.partition_by:
+            return hash_keys(keys)
+        return hash_placed(keys, self.partition_by, num_key_groups)
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:

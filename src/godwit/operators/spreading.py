@@ -48,7 +48,7 @@ from godwit.model.naming import RESERVED_PREFIX
 from godwit.operators.windows.grid import BEGINNING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from godwit.columns.groups import Groups
     from godwit.model.key_groups import KeyGroupLoad
@@ -285,6 +285,7 @@ def work_of(
     *,
     at: IntArray | None = None,  # shape ``(n,)``: row of each key in `own`, where it has others
     named: npt.NDArray[np.bool_] | None = None,  # shape ``(n,)``: keys to name, in place of these
+    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_of_keys,
 ) -> OperatorWork:
     """Add up a lane's work, by key for keys that have much of it and those that are spread."""
     each = left + right + pairs
@@ -298,7 +299,7 @@ def work_of(
         keys=summed(
             KeyWork(hash=key_hash, key=key, left=l_, right=r, pairs=p)
             for key_hash, key, l_, r, p in zip(
-                hash_of_keys(some).tolist(),
+                hash_of(some).tolist(),
                 keys_as_json(some),
                 left[chosen].tolist(),
                 right[chosen].tolist(),
@@ -313,6 +314,8 @@ def work_by_time(
     keys: pa.RecordBatch,  # N rows: key columns of the rows that came, and their part, if any
     groups: Groups,  # of the rows, and of others behind them
     load: KeyGroupLoad,  # what each key group took
+    *,
+    hash_of: Callable[[pa.RecordBatch], IntArray] = hash_of_keys,  # that a key is known by
 ) -> OperatorWork:
     """Divide the time of key groups among their keys by rows, to find hot keys.
 
@@ -332,7 +335,7 @@ def work_by_time(
         keys = keys.drop_columns(PART)
     none = np.zeros(len(there), np.int64)
     names = is_part if each.sum() < _MIN_TIME_US else None
-    return work_of(keys, is_part, each, none, none, at=first, named=names)
+    return work_of(keys, is_part, each, none, none, at=first, named=names, hash_of=hash_of)
 
 
 def keys_as_json(keys: pa.RecordBatch) -> list[str]:

@@ -21,6 +21,7 @@ from godwit.model.naming import (
 )
 from godwit.operators.broadcast import Broadcast, BroadcastOperator
 from godwit.operators.duplicates import DropDuplicates, DropDuplicatesWithin
+from godwit.operators.spreading import PART
 from godwit.plan.binding import (
     insist_on_kept,
     join_operator,
@@ -134,6 +135,7 @@ class _Compilation:
         inputs: dict[str, list[Input]] = {}
         for node in self.flow.operators:
             inputs[node.name] = self.bind(node)
+            _partition(self.operators[node.name], node)
         levels = levels_of(self.flow.operators)
         names = sorted(levels, key=levels.__getitem__)
         timed = tuple(self.timed_input(feed) for name in names for feed in inputs[name])
@@ -502,6 +504,19 @@ class _Compilation:
     def insist_on_new(self, sink: str) -> None:
         """Refuse a derived sink name that the user has given to another sink."""
         check_unique("sink", sink, {other.name for other in self.flow.sinks}, self.flow.name)
+
+
+def _partition(operator: KeyedOperator, node: OperatorNode) -> None:
+    """Let the key columns of a node place its operator's rows; refuse what places them itself."""
+    if node.partition_by and PART in operator.hashed.names:
+        raise InvalidFlowError(
+            f"Operator {node.name!r} has partition_by={listing(node.partition_by)}, and spread= or "
+            "merge=, by which rows of one key go to several lanes.",
+            remedy="Leave one of the two out.",
+            operator=node.name,
+        )
+    operator.partition_by = node.partition_by or ()
+    operator.partition_stated = node.partition_by is not None
 
 
 def _keys_of(

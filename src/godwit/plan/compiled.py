@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow as pa
-
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import did_you_mean, listing
@@ -20,6 +18,8 @@ from godwit.plan.feedback import FeedbackSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
     from godwit.checkpoint.records import StateId
     from godwit.operators.operator import KeyedOperator
@@ -81,11 +81,6 @@ class UpstreamInput:
         """Names of the columns in `schema`."""
         return tuple(self.schema.names)
 
-    @property
-    def key_columns(self) -> pa.Schema:
-        """Key columns of the operator, as they come."""
-        return pa.schema([self.schema.field(key) for key in self.keys])
-
 
 Input: TypeAlias = SourceInput | UpstreamInput
 
@@ -136,8 +131,8 @@ class Component:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Partition attributes: the key columns that all its operators have in common."""
-        first, *others = (operator.keys.names for operator in self.operators)
+        """Partition attributes that all its operators have in common."""
+        first, *others = (operator.placed_by.names for operator in self.operators)
         return tuple(name for name in first if all(name in names for names in others))
 
     @property
@@ -336,12 +331,14 @@ def _component(flow: CompiledFlow, plan: ComponentPlan, level: int) -> Component
             component=plan.name,
             operators=spread,
         )
-    types = {operator.name: tuple(operator.keys.types) for operator in operators}
+    types = {operator.name: tuple(operator.placed_by.types) for operator in operators}
     if len(set(types.values())) > 1:
         keys = "; ".join(f"{name} by {', '.join(map(str, t))}" for name, t in types.items())
         raise InvalidPlanError(
             f"Operators of component {plan.name!r} have keys of different types: {keys}.",
-            remedy="Let only operators share a component whose keys have the same types.",
+            remedy="Let only operators share a component whose keys have the same types. Where the "
+            "key of one contains that of another, partition_by= of its key_by places its rows by "
+            "the columns that both have.",
             component=plan.name,
         )
     return Component(name=plan.name, operators=operators, level=level)
@@ -358,13 +355,15 @@ def _insist_on_staying(flow: CompiledFlow, feed: UpstreamInput, component: str) 
             component=component,
             operators=[sender.name, receiver.name],
         )
-    if tuple(sender.keys.names) != feed.keys:
+    sent, placed = sender.placed_by.names, receiver.placed_in(feed.keys)
+    if tuple(sent) != placed:
+        by = "partitioned" if sender.partition_by or receiver.partition_by else "keyed"
         raise InvalidPlanError(
             f"Operator {sender.name!r} of component {component!r} feeds {receiver.name!r}, and is "
-            f"keyed by {listing(sender.keys.names)}, not by {listing(feed.keys)}: its "
-            "rows belong to other lanes.",
+            f"{by} by {listing(sent)}, not by {listing(placed)}: its rows belong to other lanes.",
             remedy="Let an operator share a component with the one that feeds it only where both "
-            "are keyed by the same columns, in the same order.",
+            "are keyed by the same columns, in the same order, or partition_by= says that the "
+            "same columns place their rows.",
             component=component,
             operators=[sender.name, receiver.name],
         )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from godwit.model.durations import spelled
 from godwit.model.naming import RESERVED_PREFIX, function_name
 from godwit.operators.aggregates.conditions import Conditional
-from godwit.operators.compute import ComputeOperator
 from godwit.operators.operator import KeyedOperator
 from godwit.operators.states.declared import MapState
 from godwit.operators.windows.compute import WindowedCompute
@@ -190,7 +189,7 @@ def _physical(flow: CompiledFlow, names: UserNames) -> str:
 
 
 def _shared(component: Component) -> str:
-    """Describe a shared component: its common key columns, flexible or rigid."""
+    """Describe a shared component: its partition attributes, flexible or rigid."""
     by = f"by {', '.join(component.keys)}, " if component.keys else ""
     return by + ("flexible" if component.is_flexible else "rigid")
 
@@ -202,6 +201,8 @@ def _operator_lines(flow: CompiledFlow, operator: KeyedOperator, names: UserName
     reads = [_reads(flow, feed, names) for feed in inputs]
     yield from _labelled("reads", list(dict.fromkeys(reads)))
     yield from _labelled("key", [_columns(operator.own_keys)])
+    if operator.partition_by:
+        yield from _labelled("placed", [f"by {', '.join(operator.partition_by)}"])
     if isinstance(operator, WindowedCompute | WindowedProcess | SessionCompute):
         yield from _labelled("time", [_event_time(operator)])
     exchanges = [_exchange(flow, feed, operator, names) for feed in inputs]
@@ -286,7 +287,7 @@ def _emits(operator: KeyedOperator) -> str:
     """Describe when an operator emits rows."""
     if operator.complete:
         return "all keys, in every epoch"
-    if isinstance(operator, ComputeOperator) and operator.changes:
+    if operator.changes:
         return "of keys that changed in the epoch, the result before and the one after"
     if isinstance(operator, EventTimeOperator) and type(operator).emits == KeyedOperator.emits:
         if operator.update:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidFlowError, InvalidPlanError
 from godwit.model.naming import check_name, did_you_mean, listing, type_name
+from godwit.operators.spreading import PART
 
 if TYPE_CHECKING:
     from godwit.operators.operator import KeyedOperator
@@ -31,8 +32,8 @@ def keeps_keys(sender: KeyedOperator, feed: UpstreamInput) -> bool:
 def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
     """Return inputs whose rows stay in their lane if both operators share a component.
 
-    Both are keyed by the same columns, and no function of the user's stands between.  Windows that
-    the user wants consolidated apart are left so.
+    The same columns place the rows of both (`KeyedOperator.placed_by`), and no function of the
+    user's stands between.  Windows that the user wants consolidated apart are left so.
     """
     found = []
     for operator in flow.operators:
@@ -40,9 +41,17 @@ def rows_stay(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
             receiver = flow.operator(feed.operator)
             if feed.others or receiver.consolidates:
                 continue
-            if keeps_keys(operator, feed) and operator.hashed.equals(receiver.hashed):
+            if keeps_keys(operator, feed) and _placed_alike(operator, receiver, feed):
                 found.append(feed)
     return tuple(found)
+
+
+def _placed_alike(sender: KeyedOperator, receiver: KeyedOperator, feed: UpstreamInput) -> bool:
+    """Return whether the same columns place the rows of both operators."""
+    if PART in sender.hashed.names or PART in receiver.hashed.names:
+        return False
+    same = tuple(sender.placed_by.names) == receiver.placed_in(feed.keys)
+    return same and sender.placed_by.types == receiver.placed_by.types
 
 
 def checked_components(components: Any) -> dict[str, tuple[str, ...]]:

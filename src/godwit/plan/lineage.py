@@ -68,11 +68,13 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         kind=operator.kind,
         keys=columns_of(operator.keys),
         states=operator.describe_states(),
+        partition_by=operator.partition_by,
         waiting=columns_of(operator.waiting),
         formerly=flow.formerly.get(operator.name, ""),
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
         origin=_origin(operator, flow),
+        changes=operator.changes,
     )
 
 

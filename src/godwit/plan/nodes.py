@@ -72,6 +72,8 @@ class _KeyedNode:
     name: str
     upstream: StreamNode
     keys: tuple[str, ...]
+    # key columns that place rows; empty: all of them do, ``None``: nobody has said
+    partition_by: tuple[str, ...] | None = None
     formerly: str = ""  # name that it had before; empty if that is not said
     named: bool = True  # the user chose its name
 

@@ -22,6 +22,7 @@ import datetime as dt
 import functools
 import itertools
 import json
+import math
 import os
 import re
 import time
@@ -35,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
@@ -294,11 +295,10 @@ class DeltaSink(TargetSink):
                 if self._recorded_epoch() >= output.epoch:
                     return
                 self._insist_on_what_was_delivered(output.epoch)
-                if output.files():
-                    # Files that are added are not looked at by the library.
+                if not self._merge_keys:  # a merge leaves columns that others added as they are
                     self._check_table()
-                    if not self._has_files(output):
-                        return
+                if output.files() and not self._has_files(output):
+                    return
                 if output.files() and takes_plain_files(self._table):
                     files = files or [*output.files(), *self._write_rest(rows, output.epoch)]
                     self._add(files, output.point, complete=is_whole(output, self._context))
@@ -587,31 +587,62 @@ def _commits_back(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 
 def _restored_version(commit: Mapping[str, Any], table: DeltaTable) -> int | None:
-    """Version that a ``RESTORE`` returned to; ``None`` if the log lacks it."""
+    """Version that a ``RESTORE`` returned to; ``None`` if the log lacks it.
+
+    One by timestamp does not say its version.  It went by the modification times of log files,
+    which are neither the times in the log nor kept by copies.  So the version is found by content:
+    it has the data files that the table had after the ``RESTORE``.  Every version with these files
+    has the same rows.
+    """
     parameters = commit.get("operationParameters") or {}
     if parameters.get("version") is not None:
         return int(parameters["version"])
-    try:
-        at_ms = (
-            int(parameters["datetime"])
-            if parameters.get("datetime") is not None
-            else int(dt.datetime.fromisoformat(str(parameters["timestamp"])).timestamp() * 1000)
-        )
-    except (KeyError, ValueError):
+    restored = _files_at(table, int(commit["version"]))
+    if restored is None:
         return None
     earlier = [c for c in table.history() if c["version"] < commit["version"]]
-    return max((int(c["version"]) for c in earlier if c["timestamp"] <= at_ms), default=None)
+    by_time = _by_closeness(earlier, _timestamp_ms(parameters))
+    return next((version for version in by_time if _files_at(table, version) == restored), None)
+
+
+def _timestamp_ms(parameters: Mapping[str, Any]) -> float:
+    """Time that a ``RESTORE`` asked for; infinite if it does not say."""
+    try:
+        if parameters.get("datetime") is not None:
+            return int(parameters["datetime"])
+        return dt.datetime.fromisoformat(str(parameters["timestamp"])).timestamp() * 1000
+    except (KeyError, ValueError):
+        return math.inf
+
+
+def _by_closeness(commits: Sequence[Mapping[str, Any]], at_ms: float) -> list[int]:
+    """Versions of commits: back from a time, then forward from it."""
+    times_ms = {int(c["version"]): c.get("timestamp") or 0 for c in commits}
+    latest = max((v for v, time_ms in times_ms.items() if time_ms <= at_ms), default=-1)
+    versions = sorted(times_ms)
+    return [v for v in reversed(versions) if v <= latest] + [v for v in versions if v > latest]
+
+
+def _files_at(table: DeltaTable, version: int) -> frozenset[str] | None:
+    """Return the data files of a version; ``None`` if the log has been cleaned of it."""
+    options = table._storage_options  # noqa: SLF001  the table does not tell them otherwise
+    try:
+        return frozenset(DeltaTable(table.table_uri, version, options).file_uris())
+    except DeltaError:
+        return None
 
 
 def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch | None:
     """Return a writer's last epoch in a table: -1 if its rows are gone.
 
-    ``None`` if it never wrote to the table.
+    It is -1 too where a ``RESTORE`` went back further than the log does, so that nobody knows:
+    a start then refuses to go on.  ``None`` if it never wrote to the table.
     """
     recorded = table.transaction_version(_application(query_id, writer))
     if recorded is None:
         return None
     restore = -1
+    oldest: Mapping[str, Any] = {}
     for commit in _commits_back(table):
         if commit.get("operation") == "RESTORE":
             restore = max(restore, int(commit["version"]))
@@ -620,11 +651,14 @@ def last_epoch_of(table: DeltaTable, query_id: str, writer: str) -> TableEpoch |
             if restore < 0:
                 return epoch
             return TableEpoch(point=epoch.point, generation=f"r{restore}", version=epoch.version)
-    if restore < 0:  # by an earlier version, whose commits do not say so
+        oldest = commit
+    log = table.history()
+    # If the content goes back to the first commit of the log, the log has all that was restored.
+    is_complete = log[-1:] == [oldest] and oldest["operation"] != "RESTORE"
+    if restore < 0 or (is_complete and not any(_own_epoch(c, query_id, writer) for c in log)):
+        # By an earlier version, whose commits do not say so; or before the log begins.
         return TableEpoch(point=without_history(recorded, query_id), generation="", version=-1)
-    if any(_own_epoch(commit, query_id, writer) for commit in table.history()):
-        return TableEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
-    return TableEpoch(point=without_history(recorded, query_id), generation="", version=-1)
+    return TableEpoch(point=without_history(-1, query_id), generation=f"r{restore}", version=-1)
 
 
 def version_to_restore(

@@ -127,7 +127,7 @@ class IcebergSink(TargetSink):
                 "the table is of format version 1, of which a roll-back could not be noticed",
                 "Upgrade it: ALTER TABLE ... SET TBLPROPERTIES ('format-version' = '2').",
             )
-        self._schema = self._fitted(schema, table)
+        self._own_schema, self._schema = schema, self._fitted(schema, table)
         self._last = self._last_in(table.metadata)
 
     def _create(self, schema: pa.Schema) -> None:
@@ -246,6 +246,8 @@ class IcebergSink(TargetSink):
                 table = self._catalog.load_table(self._table_name)
                 if self._has(table.metadata, output.epoch):
                     return
+                if self._merge_keys:  # rows are written anew, without columns that others added
+                    self._fitted(self._own_schema, table)
                 try:
                     self._commit(table, self._rows(output), output.point, complete=complete)
                 except _EpochIsThereError:

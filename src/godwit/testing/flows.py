@@ -298,6 +298,8 @@ class Run:
         flow: LogicalFlow,
         executors: Mapping[str, int],
         components: Mapping[str, Sequence[str]] | None,
+        *,
+        repartition: bool = False,
     ) -> None:
         """Start a run of a flow from the checkpoint."""
         if not isinstance(flow, LogicalFlow):
@@ -314,6 +316,7 @@ class Run:
             settings=Lanes(local_dir=str(self._directory / "local")),
             policy=self._policy,
             components=components,
+            repartition=repartition,
             close_at_end=self._close_at_end,
             clock_us=self._clock_us,
             emit=lambda event: self.events.append(names.event(event)),
@@ -571,6 +574,7 @@ class Run:
         *,
         executors: int | Mapping[str, int] | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
+        repartition: bool = False,
     ) -> dict[str, pa.Table]:
         """Stop, and start again from the checkpoint, perhaps with a changed flow.
 
@@ -580,6 +584,8 @@ class Run:
             The changed flow; by default the same flow.
         executors, components
             As in `gw.testing.run`; by default as before.
+        repartition
+            As in `gw.Checkpointing`.
 
         Returns
         -------
@@ -594,7 +600,8 @@ class Run:
         """
         lanes = self.executors if executors is None else _lanes(executors)
         self._driver.sources.close()
-        self._start(self._logical if flow is None else flow, lanes, components)
+        changed = self._logical if flow is None else flow
+        self._start(changed, lanes, components, repartition=repartition)
         return self._settled(self._driver.log.latest_epoch + 1)
 
     # -- what can be asked ------------------------------------------------------------------------

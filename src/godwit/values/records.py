@@ -59,11 +59,14 @@ _NUMBER: Final = (int, str)
 
 
 class MisfitError(Exception):
-    """A column has a value that a field of the class does not admit."""
+    """A column has a value that a field of the class does not admit.
 
-    def __init__(self, column: str, index: int, reason: str) -> None:
-        super().__init__(column, index, reason)
-        self.column, self.index, self.reason = column, index, reason
+    `admitting`: type that the field could be declared as, if that is known.
+    """
+
+    def __init__(self, column: str, index: int, reason: str, admitting: str = "") -> None:
+        super().__init__(column, index, reason, admitting)
+        self.column, self.index, self.reason, self.admitting = column, index, reason, admitting
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,31 @@ class Field:
     dtype: pa.DataType  # of the column that its values make
     nullable: bool
     plain: bool  # its values are those that Arrow gives and takes for the column's type
+    items: Field | None = None  # elements of a plain list
+
+    def is_full(self, column: pa.Array) -> bool:
+        """Return whether a column has no nulls that the field does not admit, also in lists."""
+        if column.null_count and not self.nullable:
+            return False
+        if self.items is None or not is_list(column.type):
+            return True
+        return self.items.is_full(pc.list_flatten(column))
+
+    def first_null(self, column: pa.Array) -> int | None:
+        """Position of the first value with a null that the field does not admit."""
+        if self.is_full(column):
+            return None
+        return next(i for i in range(len(column)) if not self.is_full(column.slice(i, 1)))
+
+    def admitting_null(self, value: Any) -> str:
+        """Write the type that would admit a value with a null."""
+        if value is None or self.items is None:
+            return f"{hint_text(self.hint)} | None"
+        outer = " | None" if self.nullable else ""
+        elements = pa.array(value, self.items.dtype)
+        index = self.items.first_null(elements)
+        element = None if index is None else elements[index].as_py()
+        return f"list[{self.items.admitting_null(element)}]{outer}"
 
 
 class RowClass:
@@ -97,6 +125,14 @@ class RowClass:
 
     def check_columns(self, columns: pa.Schema, operator: str, origin: str) -> None:
         """Refuse columns that instances cannot be made of."""
+        if wanted := self._wanted():
+            raise InvalidFlowError(
+                f"Operator {operator!r} has row={self.cls.__qualname__}, whose constructor wants "
+                f"{listing(wanted)} as well, which is no field, hence no column.",
+                remedy="Give it a default, or take it out of the constructor (an InitVar is an "
+                "argument of it).",
+                operator=operator,
+            )
         where = f"Operator {operator!r} has row={self.cls.__qualname__}, whose field"
         for field in self.fields:
             if field.name not in columns.names:
@@ -119,6 +155,16 @@ class RowClass:
                     column=field.name,
                 )
 
+    def _wanted(self) -> list[str]:
+        """Arguments without default of the constructor that are no fields."""
+        return [
+            p.name
+            for p in inspect.signature(self.cls).parameters.values()
+            if p.default is p.empty
+            and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            and p.name not in self._by_name
+        ]
+
     @property
     def make(self) -> Callable[..., Any]:
         """Function of one positional value for each field, in order, that makes an instance."""
@@ -133,7 +179,7 @@ class RowClass:
     def is_certain(self, name: str, column: pa.Array) -> bool:
         """Return true if a field admits every value of a column, as can be told at a glance."""
         field = self._by_name[name]
-        return field.plain and (field.nullable or not column.null_count)
+        return field.plain and field.is_full(column)
 
     def values(self, name: str, column: pa.Array) -> list[Any]:
         """Return a column as values of its field.
@@ -141,23 +187,15 @@ class RowClass:
         Raises `MisfitError` for the first that the field does not admit.
         """
         field = self._by_name[name]
-        if column.null_count and not field.nullable:
-            index = pc.index(column.is_null(), value=True).as_py()
-            raise MisfitError(name, index, "there is no value")
+        index = field.first_null(column)
+        if index is not None:
+            value = column[index].as_py()
+            reason = "there is no value" if value is None else "an element has no value"
+            raise MisfitError(name, index, reason, field.admitting_null(value))
         if pa.types.is_floating(field.dtype) and pa.types.is_integer(column.type):
             column = column.cast(field.dtype, safe=False)
         plain = python_values(column)
-        if field.plain:
-            return plain
-        try:
-            return msgspec.convert(plain, list[field.hint])  # type: ignore[name-defined]
-        except msgspec.ValidationError:
-            for index, value in enumerate(plain):
-                try:
-                    msgspec.convert(value, field.hint)
-                except msgspec.ValidationError as error:
-                    raise MisfitError(name, index, str(error)) from error
-            raise
+        return plain if field.plain else _converted(name, plain, field.hint)
 
     # -- instances as columns -------------------------------------------------------------------
 
@@ -180,16 +218,8 @@ class RowClass:
         if field.plain:
             return values
         plain: list[Any] = msgspec.to_builtins(values, builtin_types=_AS_THEY_ARE)
-        hint: Any = field.hint | None  # a null has an error of its own
-        try:  # what is of another class would lose the values of fields that are not found by name
-            msgspec.convert(plain, list[hint])
-        except msgspec.ValidationError:
-            for index, value in enumerate(plain):
-                try:
-                    msgspec.convert(value, hint)
-                except msgspec.ValidationError as error:
-                    raise MisfitError(field.name, index, str(error)) from error
-            raise
+        # What is of another class would lose the values of fields that are not found by name.
+        _converted(field.name, plain, field.hint | None)  # a null has an error of its own
         return plain
 
     def defaults(self) -> dict[str, Any]:
@@ -197,6 +227,19 @@ class RowClass:
         given = defaults_of(self.cls)
         made = {name: value() if callable(value) else value for name, value in given.items()}
         return msgspec.to_builtins(made, builtin_types=_AS_THEY_ARE)  # type: ignore[no-any-return]
+
+
+def _converted(name: str, plain: list[Any], hint: Any) -> list[Any]:
+    """Convert plain values of a column to a type; raises `MisfitError` for the first misfit."""
+    try:
+        return msgspec.convert(plain, list[hint])
+    except msgspec.ValidationError:
+        for index, value in enumerate(plain):
+            try:
+                msgspec.convert(value, hint)
+            except msgspec.ValidationError as error:
+                raise MisfitError(name, index, str(error)) from error
+        raise
 
 
 def is_row_class(value: object) -> bool:
@@ -242,8 +285,8 @@ def hint_text(hint: Any) -> str:
     return re.sub(r"(?:[\w<>]+\.)+(?=\w)", "", str(hint))
 
 
-def _fields(cls: Any, where: str) -> tuple[Field, ...]:
-    """Read the fields of a class with their columns' types."""
+def _fields(cls: Any, where: str, outer: tuple[Any, ...] = ()) -> tuple[Field, ...]:
+    """Read the fields of a class with their columns' types; `outer`: classes that it is within."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as error:
@@ -252,10 +295,11 @@ def _fields(cls: Any, where: str) -> tuple[Field, ...]:
             remedy="Import the types of its fields where the program runs, not only under "
             "TYPE_CHECKING.",
         ) from error
-    return tuple(_field(name, hints.get(name, Any), where) for name in fields_of(cls))
+    within = (*outer, cls)
+    return tuple(_field(name, hints.get(name, Any), where, within) for name in fields_of(cls))
 
 
-def _field(name: str, hint: Any, where: str) -> Field:
+def _field(name: str, hint: Any, where: str, within: tuple[Any, ...]) -> Field:
     """Find the type of a field's column."""
     told = hint
     exact: pa.DataType | None = None
@@ -275,7 +319,7 @@ def _field(name: str, hint: Any, where: str) -> Field:
         if set(parts) == {int, float}:
             parts = [float]
         if len(parts) == 1:
-            of = _field(name, parts[0], where)
+            of = _field(name, parts[0], where, within)
             return dataclasses.replace(
                 of,
                 hint=hint if not of.plain else told,
@@ -283,15 +327,16 @@ def _field(name: str, hint: Any, where: str) -> Field:
                 dtype=of.dtype if exact is None else exact,
             )
     else:
-        found = _column_type(name, hint, where)
+        found = _column_type(name, hint, where, within)
         if found is not None:
-            dtype, plain = found
+            dtype, plain, items = found
             return Field(
                 name=name,
                 hint=hint,
                 dtype=dtype if exact is None else exact,
                 nullable=nullable,
                 plain=plain,
+                items=items,
             )
     raise InvalidFlowError(
         f"{where} has the field {name!r} of type {hint_text(told)}, which is no type of a column.",
@@ -301,24 +346,37 @@ def _field(name: str, hint: Any, where: str) -> Field:
     )
 
 
-def _column_type(name: str, hint: Any, where: str) -> tuple[pa.DataType, bool] | None:
-    """Return a type's column type, and whether Arrow's values are of it; ``None`` if none is."""
+def _column_type(
+    name: str, hint: Any, where: str, within: tuple[Any, ...]
+) -> tuple[pa.DataType, bool, Field | None] | None:
+    """Return a type's column type; ``None`` if none is.
+
+    With it: whether Arrow's values are of the type, and then the elements of a list.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _COLUMN_TYPES:
-        return _COLUMN_TYPES[hint], True
+        return _COLUMN_TYPES[hint], True, None
     if origin is typing.Literal:
         kinds = {type(value) for value in arguments}
         kind = kinds.pop()
-        return (_COLUMN_TYPES[kind], False) if not kinds and kind in _NUMBER else None
+        return (_COLUMN_TYPES[kind], False, None) if not kinds and kind in _NUMBER else None
     if origin in (list, tuple, set, frozenset):
         if origin is tuple and (len(arguments) != 2 or arguments[1] is not ...):
             return None
-        item = _field(f"{name}[]", arguments[0], where)
-        return pa.list_(item.dtype), item.plain and origin is list
+        item = _field(f"{name}[]", arguments[0], where, within)
+        plain = item.plain and origin is list
+        return pa.list_(item.dtype), plain, item if plain else None
     if isinstance(hint, type) and issubclass(hint, enum.Enum) and not issubclass(hint, enum.Flag):
         of_members = {type(member.value) for member in hint}
+        if not of_members:
+            raise InvalidFlowError(
+                f"{where} has the field {name!r} of type {hint_text(hint)}, an enumeration without "
+                "members, so that no value is one of it.",
+                remedy="Give it members, or declare the field as text or a number.",
+                column=name,
+            )
         of = of_members.pop()
-        return (_COLUMN_TYPES[of], False) if not of_members and of in _NUMBER else None
+        return (_COLUMN_TYPES[of], False, None) if not of_members and of in _NUMBER else None
     if is_record(hint) and not issubclass(hint, tuple):
         if not keeps_names(hint):
             raise InvalidFlowError(
@@ -328,8 +386,15 @@ def _column_type(name: str, hint: Any, where: str) -> tuple[pa.DataType, bool] |
                 "a class within a class of rows.",
                 column=name,
             )
-        inner = _fields(hint, where)
-        return pa.struct([pa.field(field.name, field.dtype) for field in inner]), False
+        if hint in within:
+            raise InvalidFlowError(
+                f"{where} has the field {name!r} of type {hint_text(hint)}, which holds itself: no "
+                "column has values of any depth.",
+                remedy="Refer to the other one by a column that identifies it.",
+                column=name,
+            )
+        inner = _fields(hint, where, within)
+        return pa.struct([pa.field(field.name, field.dtype) for field in inner]), False, None
     return None
 
 

@@ -45,6 +45,7 @@ _MAX_NAMES: Final = 500  # components, edges, sources, sinks, executors
 _MAX_HOT_KEYS: Final = 10  # of each operator
 _MAX_GROUPS: Final = MAX_NUM_KEY_GROUPS
 _EPOCHS_BEFORE: Final = 16  # by whose median a pause is measured
+_FURTHEST: Final = 1_000  # epochs that a figure may be late by, and another early
 _ELSEWHERE: Final = DECISIONS | {"EpochCommitted", "LoadMeasured"}
 _SCALINGS: Final = ("ScaledOut", "ScaledIn")
 
@@ -230,8 +231,10 @@ def reduced(state: PageState, entry: Mapping[str, Any]) -> PageState:
 def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Add the figures of an epoch."""
     epoch = count(values.get("epoch"))
-    if state.points and epoch <= state.points[-1].epoch:
+    points = _points_before(state.points, epoch)
+    if points is None:
         return state
+    state = replace(state, points=points)
     took = _numbers(values.get("durationMs"))
     duration_ms = took.get("epoch", 0.0)
     latency = mapping(values.get("latencyMs"))
@@ -305,6 +308,18 @@ def _progress(state: PageState, values: Mapping[str, Any]) -> PageState:
             frame=frame,
         ),
     )
+
+
+def _points_before(points: tuple[Point, ...], epoch: int) -> tuple[Point, ...] | None:
+    """Return the points that an epoch follows; ``None`` if it is among them.
+
+    Epochs that are too far ahead of those before and after them are made up, and hide no others.
+    """
+    if not points or epoch > points[-1].epoch:
+        return points
+    before = tuple(point for point in points if point.epoch < epoch)
+    is_made_up = points[len(before)].epoch - epoch > _FURTHEST and (before or len(points) == 1)
+    return before if is_made_up else None
 
 
 def _with_epoch(state: PageState, point: Point) -> PageState:
@@ -505,8 +520,10 @@ def _begun(state: PageState, values: Mapping[str, Any]) -> PageState:
 def _committed(state: PageState, values: Mapping[str, Any]) -> PageState:
     """Add an epoch of which there are no other figures."""
     epoch = count(values["epoch"])
-    if state.points and epoch <= state.points[-1].epoch:
+    points = _points_before(state.points, epoch)
+    if points is None:
         return state
+    state = replace(state, points=points)
     latency, at_s = mapping(values.get("latency_ms")), number(values["at_s"])
     took_ms = number(values.get("duration_ms"))
     frame = replace(state.frame, epoch=epoch, at_s=at_s)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def let_it_end() -> None:

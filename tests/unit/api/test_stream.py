@@ -141,6 +141,48 @@ def test_a_key_is_made_of_distinct_column_names(stream: Stream) -> None:
     assert_refused(lambda: stream.key_by("dest", "dest"), "'dest' twice", "once")
 
 
+def test_key_columns_that_place_rows_are_some_of_the_key(stream: Stream) -> None:
+    keyed = stream.key_by("origin", "dest", partition_by="dest")
+    assert keyed.partition_by == ("dest",)
+    assert repr(keyed).endswith("by origin, dest, partitioned by dest>")
+    assert stream.key_by("origin", "dest", partition_by=["dest", "origin"]).partition_by
+    assert not stream.key_by("origin", "dest", partition_by=["origin", "dest"]).partition_by
+    wrong: Any = 7
+    for columns, words in (
+        ("tailnum", ("'tailnum' is no key column", "only key columns can place them")),
+        (["origin", "origin"], ("'origin' twice",)),
+        ([], ("partition_by= of key_by on source 'flights' names no column",)),
+        (wrong, ("of type int",)),
+    ):
+        assert_refused(lambda c=columns: stream.key_by("origin", "dest", partition_by=c), *words)
+    assert_refused(
+        lambda: stream.drop_duplicates("origin", within="forever", partition_by="dest"),
+        "'dest' is no key column",
+    )
+
+
+def test_both_sides_of_a_join_are_placed_by_the_same_columns(stream: Stream) -> None:
+    left = stream.key_by("origin", "dest", partition_by="origin")
+    other = stream.key_by("dest", "origin")
+    assert_refused(
+        lambda: left.join_newest(other),
+        "places rows of the left by 'origin' and those of the right by 'dest', 'origin'",
+        "partition_by=",
+    )
+    left.join_newest(stream.key_by("dest", "origin", partition_by="dest"), suffix="_r")
+
+
+def test_a_table_that_every_lane_has_is_not_partitioned(stream: Stream) -> None:
+    table = stream.key_by("origin", "dest", partition_by="origin")
+    assert_refused(
+        lambda: stream.key_by("dest").process(
+            clear_market, state=dict, output="x int", broadcast={"names": table}
+        ),
+        "a stream with partition_by=",
+        "Leave partition_by= out",
+    )
+
+
 def test_compute_needs_aggregates(stream: Stream) -> None:
     keyed = stream.key_by("tailnum")
     text: Any = "arr_delay"

@@ -399,6 +399,7 @@ class Pin:
     side: Side = Side.BUY
     at: Point = dataclasses.field(default_factory=lambda: Point(1))
     sizes: list[int] = dataclasses.field(default_factory=list)
+    grid: list[list[int]] = dataclasses.field(default_factory=list)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +411,8 @@ class Pin:
         ({"at": Point(1.5)}, "at"),  # type: ignore[arg-type]
         ({"at": Point(None)}, "at"),  # type: ignore[arg-type]
         ({"sizes": [1, 2.5]}, "sizes"),
+        ({"sizes": [1, None]}, "sizes"),
+        ({"grid": [[1], [2, None]]}, "grid"),
     ],
     ids=str,
 )
@@ -422,6 +425,91 @@ def test_a_value_that_its_field_does_not_admit_is_refused_and_not_emptied(
     with pytest.raises(gw.errors.UserFunctionError, match=column) as caught:
         gw.testing.process(emit, ROWS, state=int, output=Pin)
     assert caught.value.context["column"] == column
+
+
+@dataclasses.dataclass
+class Sizes:
+    sizes: list[int]
+    grid: list[list[int]] | None
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "remedy"),
+    [
+        ({"sizes": None, "grid": None}, "sizes", "sizes: list[int] | None"),
+        ({"sizes": [1, None], "grid": None}, "sizes", "sizes: list[int | None]"),
+        ({"sizes": [], "grid": [[1], None]}, "grid", "grid: list[list[int] | None] | None"),
+        ({"sizes": [], "grid": [[1, None]]}, "grid", "grid: list[list[int | None]] | None"),
+    ],
+)
+def test_a_null_that_a_field_does_not_admit_is_refused_within_lists_too(
+    row: dict[str, Any], column: str, remedy: str
+) -> None:
+    columns = "symbol string, sizes array<long>, grid array<array<long>>"
+    fitting: dict[str, Any] = {"symbol": "A", "sizes": [], "grid": None}
+    with pytest.raises(gw.errors.UserFunctionError, match=f"Sizes.{column}") as caught:
+        played([fitting, {"symbol": "B", **row}], columns, row=Sizes, function=lambda *_: None)
+    assert caught.value.context["column"] == column
+    assert caught.value.context["key"] == ("B",)
+    assert remedy in caught.value.remedy, caught.value.remedy
+
+
+def test_nulls_in_lists_that_admit_them_pass() -> None:
+    cls = dataclasses.make_dataclass("Loose", [("sizes", list[int | None])])
+    rows: list[dict[str, Any]] = [{"symbol": "A", "sizes": [1, None]}]
+    seen: list[Any] = []
+
+    def keep(_key: Any, rows: Any, _book: Any) -> list[Any]:
+        seen.extend(row.sizes for row in rows)
+        return [cls(row.sizes) for row in rows]
+
+    table = played(rows, "symbol string, sizes array<long>", row=cls, output=cls, function=keep)
+    assert seen == table["sizes"].to_pylist() == [[1, None]]
+
+
+class Nothing(enum.Enum):
+    """An enumeration to be filled later."""
+
+
+@dataclasses.dataclass
+class Node:
+    name: str
+    children: list[Node]
+
+
+@dataclasses.dataclass
+class Tree:
+    root: Node
+
+
+@pytest.mark.parametrize(
+    ("cls", "what"),
+    [
+        (dataclasses.make_dataclass("Empty", [("kind", Nothing)]), "without members"),
+        (Node, r"Node, has the field 'children\[\]' of type Node, which holds itself"),
+        (Tree, "of type Node, which holds itself"),
+    ],
+)
+def test_a_class_whose_values_no_column_has_is_refused_when_it_is_read(cls: Any, what: str) -> None:
+    with pytest.raises(gw.errors.InvalidFlowError, match=what):
+        row_class(cls, "The class")
+
+
+@dataclasses.dataclass
+class Scaled:
+    price: float
+    scale: dataclasses.InitVar[int]
+
+    def __post_init__(self, scale: int) -> None:
+        self.price *= scale
+
+
+def test_a_constructor_that_wants_more_than_fields_is_refused_for_rows_alone() -> None:
+    with pytest.raises(gw.errors.InvalidFlowError, match="wants 'scale' as well") as caught:
+        played(row=Scaled, function=lambda *_: None)
+    assert "InitVar" in caught.value.remedy
+    emit = played(output=Scaled, function=lambda *_: [Scaled(2.0, 3)])
+    assert set(emit["price"].to_pylist()) == {6.0}
 
 
 def test_fractions_are_refused_within_structs_maps_and_lists_too() -> None:

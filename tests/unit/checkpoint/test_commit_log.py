@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import errno
-import time
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -390,18 +390,19 @@ def test_memory_does_not_grow_with_the_number_of_epochs(storage: CheckpointStora
     assert len(with_bytes) <= 4 + 3
 
 
-def test_a_commit_of_256_key_groups_takes_a_few_milliseconds(tmp_path: Path) -> None:
+def test_the_work_of_a_commit_does_not_grow_with_the_number_of_epochs(tmp_path: Path) -> None:
     storage = CheckpointStorage.open(tmp_path)
     log = CommitLog.create_or_open(
         storage, msgspec.structs.replace(IDENTITY, num_key_groups=256), "r"
     )
-    # A hundred times what is measured on an idle machine, to notice work that grows and not load.
-    taken_ms = [_commit_ms(log, epoch) for epoch in range(60)]
-    assert np.median(taken_ms) < 150
-    assert np.median(taken_ms[45:]) < 5 * np.median(taken_ms[5:20]) + 20
+    calls = [_calls_of_commit(log, epoch) for epoch in range(60)]
+    # Now and then a manifest is written besides.
+    assert np.median(calls) < 4_000
+    assert np.median(calls[45:]) <= 1.2 * np.median(calls[5:20])
 
 
-def _commit_ms(log: CommitLog, epoch: int) -> float:
+def _calls_of_commit(log: CommitLog, epoch: int) -> int:
+    """Function calls of a commit: its work, whatever the load of the machine."""
     segments = tuple(
         msgspec.structs.replace(
             segment_of(log.storage, epoch, bytes(2_000)),
@@ -414,6 +415,16 @@ def _commit_ms(log: CommitLog, epoch: int) -> float:
     record = CommitRecord(
         epoch=epoch, run_id="", segments=segments, assignments={"op": list(range(512))}
     )
-    start = time.perf_counter()
-    log.commit(record)
-    return (time.perf_counter() - start) * 1e3
+    calls = 0
+
+    def count(_frame: object, what: str, _argument: object) -> None:
+        nonlocal calls
+        calls += what in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        log.commit(record)
+    finally:
+        sys.setprofile(before)
+    return calls

@@ -414,7 +414,7 @@ def test_on_a_terminal_it_draws_until_ctrl_c_and_leaves_the_last_frame(
         process.send_signal(signal.SIGINT)
         shown = read_until(main_end, lambda _: False)
         try:
-            status = process.wait(30)
+            status = process.wait(60)
         finally:
             process.kill()
         assert status == 0

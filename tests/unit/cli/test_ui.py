@@ -75,9 +75,9 @@ def test_the_page_is_served_until_ctrl_c(checkpoint: Path, *, others: bool) -> N
         assert found is not None, said
         assert (found[2] is not None) is others
         url = f"http://127.0.0.1:{found[1]}/frame?epoch=3{(found[2] or '').replace('?', '&')}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert answer.status == 200
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")

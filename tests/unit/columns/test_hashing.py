@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from godwit.columns.hashing import canonical_keys, hash_keys, is_hashable
+from godwit.columns.hashing import canonical_keys, hash_keys, hash_placed, is_hashable
 from godwit.model.errors import InvalidFlowError
+from godwit.model.key_groups import key_groups_of
 
 
 def chained(*columns: bytes | None) -> int:
@@ -136,3 +137,17 @@ def test_a_list_cannot_be_hashed_and_the_error_says_which_column() -> None:
     with pytest.raises(InvalidFlowError, match=r"'route' has type list.*primitive") as caught:
         hashes(route=pa.array([[1]]))
     assert caught.value.context["column"] == "route"
+
+
+@pytest.mark.parametrize("num_key_groups", [1, 2, 3, 12, 256, 1000, 32_768])
+@pytest.mark.parametrize("placed", [["area"], ["user"], ["user", "area"]])
+def test_some_key_columns_place_a_key_and_all_of_them_tell_it_apart(
+    num_key_groups: int, placed: list[str]
+) -> None:
+    rng = np.random.default_rng(num_key_groups)
+    users = rng.permutation(50_000)
+    keys = pa.record_batch({"area": pa.array([f"a{u % 97}" for u in users]), "user": users})
+    found = hash_placed(keys, placed, num_key_groups)
+    by_placed = key_groups_of(hash_keys(keys.select(placed)), num_key_groups)
+    assert key_groups_of(found, num_key_groups).tolist() == by_placed.tolist()
+    assert len(np.unique(found)) == keys.num_rows

@@ -157,6 +157,61 @@ def test_a_plan_that_the_changed_flow_cannot_run_under_is_given_up(tmp_path: Pat
     assert recovery.flow.physical_plan == plan(a=("a",), c=("c",), b=("b",))
 
 
+def of_results(*readers: str, output: Any = "changes", name: str = "per_key") -> CompiledFlow:
+    made = LogicalFlow("flow", NUM_KEY_GROUPS)
+    frame: Any = FakeDataFrame(COLUMNS)
+    results = made.source("rows", frame).key_by("k").compute(name=name, n=gw.count(), output=output)
+    made.sink("results", results, FakeSink())
+    for reader in readers:
+        of = gw.count() if output == "update" else gw.sum("change")
+        made.sink(reader, results.key_by("n").compute(name=reader, keys=of), FakeSink())
+    return made.compile(resolver(made))
+
+
+def recovered_after(tmp_path: Path, *flows: CompiledFlow) -> None:
+    for epoch, flow in enumerate(flows):
+        storage = CheckpointStorage.open(tmp_path)
+        log, _ = recover_flow(flow, storage, "run", retain_epochs=3)
+        log.commit(CommitRecord(epoch=epoch, run_id=""))
+
+
+@pytest.mark.parametrize(
+    ("flows", "problem"),
+    [
+        ([of_results(), of_results("a")], "begins without state"),
+        ([of_results("a"), of_results(), of_results("a")], "was out of the flow for a while"),
+        (
+            [of_results("a", output="update"), of_results("a")],
+            "has seen 'per_key' without them until now",
+        ),
+    ],
+    ids=["new", "back", "switched"],
+)
+def test_an_operator_that_has_not_seen_all_changes_is_refused_at_the_start(
+    tmp_path: Path, flows: list[CompiledFlow], problem: str
+) -> None:
+    recovered_after(tmp_path, *flows[:-1])
+    with pytest.raises(CheckpointMismatchError, match=problem) as caught:
+        recovered_after(tmp_path, flows[-1])
+    assert "'a' reads the changes of operator 'per_key'" in caught.value.message
+    assert caught.value.context["operator"] == "a"
+
+
+@pytest.mark.parametrize(
+    "flows",
+    [
+        [of_results("a"), of_results("a")],
+        [of_results("a"), of_results(), of_results("b", name="anew")],
+        [of_results(output="update"), of_results("a", output="update")],
+    ],
+    ids=["the same", "both new", "results"],
+)
+def test_an_operator_that_has_seen_all_changes_goes_on(
+    tmp_path: Path, flows: list[CompiledFlow]
+) -> None:
+    recovered_after(tmp_path, *flows)
+
+
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
     def summary(epoch: int, **components: int) -> LoadSummary:
         loads = {

@@ -382,3 +382,23 @@ def test_a_key_is_removed_from_state_that_was_written_in_two_time_zones(
         return keys.column(0).cast("int64").to_numpy() == 2 * S
 
     assert remove_key(run.lanes.log, "op", is_second, key="2") == {"op/state": 1}
+
+
+def test_state_is_not_read_in_the_key_groups_of_other_columns(tmp_path: Path) -> None:
+    def sums(*by: str) -> Build:
+        placed = list(by) or None
+        return lambda rows: rows.key_by("k", "a", partition_by=placed).compute(
+            name="op", n=gw.count()
+        )
+
+    run = run_of(tmp_path, sums("a"), rows=AB)
+    run.epoch(rows=rows_of(AB, ROWS))
+    for by in (["k"], ["k", "a"]):
+        with pytest.raises(
+            CheckpointMismatchError, match=f"'op' was partitioned by a and is by {', '.join(by)}"
+        ):
+            run_of(tmp_path, sums(*by), rows=AB)
+    for times, by in ((2, ["a"]), (3, [])):  # who names no columns goes on with those
+        same = run_of(tmp_path, sums(*by), rows=AB)
+        assert same.compiled.operator("op").partition_by == ("a",)
+        assert same.epoch(rows=rows_of(AB, ROWS[:1])) == [("k", 1, times)]

@@ -249,7 +249,7 @@ def test_resources_are_opened_once_kept_between_epochs_and_closed_with_the_flow(
     assert Session.log[:2] == ["made", "opened"]
     del flow
     gc.collect()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while "closed" not in Session.log and time.monotonic() < until:
         time.sleep(0.001)
     assert Session.log == ["made", "opened", "closed"]
@@ -314,7 +314,7 @@ def test_whoever_is_interrupted_does_not_wait_for_the_answer(
     started_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         loop.run(stubborn())
-    assert time.monotonic() - started_s < 30
+    assert time.monotonic() - started_s < 60
     assert not loop.is_usable
     ended.set()
     loop.is_usable = True

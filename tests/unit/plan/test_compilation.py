@@ -260,3 +260,17 @@ def test_a_declared_schema_of_a_map_is_believed(
     (output,) = flow.compile(resolve).outputs
     assert output.schema == pa.schema([("tailnum", pa.string()), ("x", pa.int32())])
     assert output.keys == ("tailnum",)
+
+
+def test_rows_of_one_key_that_go_to_several_lanes_are_placed_by_nothing_else(
+    flow: Flow, stream: Stream, sink: Any, resolve: Resolve
+) -> None:
+    def each(key: Any, rows: Any, state: Any) -> Any:
+        return []
+
+    keyed = stream.key_by("origin", "dest", partition_by="dest")
+    made = keyed.process(each, state=dict, output="n int", merge=lambda a, b: a, name="merged")
+    flow.sink("s", made, sink)
+    assert_refused(
+        lambda: flow.compile(resolve), "'merged' has partition_by='dest'", "Leave one of the two"
+    )

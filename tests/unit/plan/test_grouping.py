@@ -12,6 +12,7 @@ from godwit.checkpoint.records import ComponentPlan, PhysicalPlan
 from godwit.model.errors import InvalidPlanError
 from godwit.operators.aggregates import count, sum  # noqa: A004
 from godwit.plan.explain import explain
+from godwit.plan.grouping import rows_stay
 
 if TYPE_CHECKING:
     from godwit.api.flow import LogicalFlow as Flow
@@ -101,3 +102,37 @@ def test_operators_that_cannot_run_together_are_refused(
     with pytest.raises(InvalidPlanError, match=told) as caught:
         chain.under(plan(**components))
     assert caught.value.remedy
+
+
+@pytest.fixture
+def areas(flow: Flow, flights: Any, sink: Any, resolve: Resolve) -> CompiledFlow:
+    """Flights by airport and plane, placed by airport; those by airport; those by plane."""
+    stream = flow.source("flights", flights)
+    both = stream.key_by("origin", "tailnum", partition_by="origin")
+    pair = both.compute(name="pair", n=count())
+    flow.sink("airport", pair.key_by("origin").compute(name="airport", n=sum("n")), sink)
+    flow.sink("plane", pair.key_by("tailnum").compute(name="plane", n=sum("n")), sink)
+    return flow.compile(resolve)
+
+
+def test_operators_whose_rows_the_same_columns_place_share_a_component(
+    areas: CompiledFlow,
+) -> None:
+    assert [(feed.upstream, feed.operator) for feed in rows_stay(areas)] == [("pair", "airport")]
+    shared = areas.under(plan(origins=("pair", "airport"), plane=("plane",)))
+    assert [(c.name, c.level, c.keys) for c in shared.components] == [
+        ("origins", 1, ("origin",)),
+        ("plane", 2, ("tailnum",)),
+    ]
+    told = explain(shared)
+    assert "exchange  none: rows stay in the lane of 'pair'" in told
+    assert "placed    by origin" in told
+    assert "pair, airport share component 'origins' (by origin, flexible)" in " ".join(told.split())
+
+
+def test_columns_that_do_not_place_the_rows_of_both_do_not_fuse(areas: CompiledFlow) -> None:
+    with pytest.raises(
+        InvalidPlanError, match="partitioned by 'origin', not by 'tailnum'"
+    ) as caught:
+        areas.under(plan(one=("pair", "plane"), airport=("airport",)))
+    assert "partition_by=" in caught.value.remedy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -166,19 +167,12 @@ def test_a_table_says_which_epoch_of_which_history_it_holds(tmp_path: Path) -> N
     assert opened(tmp_path, context(query_id="other")).last_delivered() is None
 
 
-@pytest.mark.parametrize("by_moment", [False, True])
-def test_a_table_that_was_restored_gets_the_epochs_that_are_gone(
-    tmp_path: Path, *, by_moment: bool
-) -> None:
+def test_a_table_that_was_restored_gets_the_epochs_that_are_gone(tmp_path: Path) -> None:
     up_to(opened(tmp_path), 5)
-    table = deltalake.DeltaTable(tmp_path)
-    moment = next(c["timestamp"] for c in table.history() if c["version"] == 3)
-    table.restore(dt.datetime.fromtimestamp(moment / 1000, dt.UTC) if by_moment else 3)
-    held = opened(tmp_path)
-    last = held.last_delivered()
-    assert last is not None
-    assert last.epoch >= 2  # moments are milliseconds
-    up_to(held, 4, "b", first=last.epoch + 1)
+    deltalake.DeltaTable(tmp_path).restore(3)
+    restored = opened(tmp_path)
+    assert restored.last_delivered() == point(2)
+    up_to(restored, 4, "b", first=3)
     assert opened(tmp_path).last_delivered() == point(4, "b")
     up_to(opened(tmp_path), 6, "b", first=4)
     assert len(planes(tmp_path)) == 7
@@ -191,6 +185,61 @@ def test_a_table_that_was_restored_gets_the_epochs_that_are_gone(
     assert last.epoch == -1
     up_to(nothing, 1)
     assert planes(tmp_path) == ["h0", "h1"]
+
+
+def log_files(path: Path) -> list[Path]:
+    return sorted((path / "_delta_log").glob("*.json"))
+
+
+@pytest.mark.parametrize("year", [2001, 2100])
+@pytest.mark.parametrize("version", [0, 1, 3, 5])
+def test_a_restore_by_timestamp_is_understood_whatever_the_times_in_the_log(
+    tmp_path: Path, year: int, version: int
+) -> None:
+    up_to(opened(tmp_path), 5)
+    # The library goes by the times of log files: all before those in the log, or all after them.
+    began_s = dt.datetime(year, 1, 1, tzinfo=dt.UTC).timestamp()
+    for number, file in enumerate(log_files(tmp_path)):
+        os.utime(file, (began_s + 60 * number,) * 2)
+    table = deltalake.DeltaTable(tmp_path)
+    table.restore(dt.datetime.fromtimestamp(began_s + 60 * version + 30, dt.UTC))
+    expected = [f"h{epoch}" for epoch in range(version)]
+    assert planes(tmp_path) == expected
+    restored = opened(tmp_path)
+    last = restored.last_delivered()
+    assert last is not None
+    assert last.epoch == version - 1
+    up_to(restored, 6, "b")
+    assert planes(tmp_path) == [*(f"b{epoch}" for epoch in range(version, 7)), *expected]
+
+
+def test_of_a_restore_further_back_than_the_log_nothing_is_taken_for_delivered(
+    tmp_path: Path,
+) -> None:
+    up_to(opened(tmp_path), 5)
+    table = deltalake.DeltaTable(tmp_path)
+    table.restore(3)
+    table.create_checkpoint()
+    for file in log_files(tmp_path)[:-1]:
+        file.unlink()
+    last = opened(tmp_path).last_delivered()
+    assert last is not None
+    assert last.epoch == -1
+
+
+def test_epochs_before_the_log_begins_outlive_a_restore_within_it(tmp_path: Path) -> None:
+    up_to(opened(tmp_path), 2)
+    for number in range(3):
+        table = rows(0, (f"theirs{number}", 1)).table
+        deltalake.write_deltalake(tmp_path, table, mode="append")
+    table = deltalake.DeltaTable(tmp_path)
+    table.restore(5)
+    table.create_checkpoint()
+    for file in log_files(tmp_path)[:5]:
+        file.unlink()
+    last = opened(tmp_path).last_delivered()
+    assert last is not None
+    assert last.epoch == 2
 
 
 def test_a_table_that_is_restored_during_a_run_is_noticed(tmp_path: Path) -> None:
@@ -339,7 +388,7 @@ def test_a_rival_that_delivers_the_epoch_while_it_is_written_makes_no_second_cop
     def overtake(_: int) -> None:
         thread = threading.Thread(target=rival.deliver, args=(EPOCHS[1],))
         thread.start()
-        thread.join(10)
+        thread.join(60)
 
     overtaken = EpochRows(epoch=1, table=EPOCHS[1].table, on_batch=overtake)
     sink.deliver(overtaken)
@@ -359,7 +408,7 @@ def test_queries_that_write_to_one_table_at_once_lose_nothing(tmp_path: Path, mo
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     newest = [(f"N{number}", 2) for number in range(3)]
     every = [(f"N{number}", epoch) for number in range(3) for epoch in range(3)]
     assert read(tmp_path) == (every if mode == "append" else newest)
@@ -388,6 +437,22 @@ def test_a_table_with_other_columns_is_refused(
     deltalake.DeltaTable.create(tmp_path, schema=pa.schema(columns))
     with pytest.raises(SinkError, match=message):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_column_that_others_add_while_it_runs_loses_no_values(tmp_path: Path, mode: str) -> None:
+    sink = opened(tmp_path, mode=mode)
+    sink.deliver(rows(0, ("N1", 1)))
+    note = deltalake.Field("note", deltalake.schema.PrimitiveType("string"))
+    deltalake.DeltaTable(tmp_path).alter.add_columns([note])
+    deltalake.DeltaTable(tmp_path).update(updates={"note": "'theirs'"})
+    if mode == "append":
+        with pytest.raises(SinkError, match=r"other columns: note \(absent in the rows"):
+            sink.deliver(rows(1, ("N1", 2)))
+    else:
+        sink.deliver(rows(1, ("N1", 2)))
+    (row,) = deltalake.DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+    assert row == {"plane": "N1", "total": 2 if mode == "upsert" else 1, "note": "theirs"}
 
 
 def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -> None:

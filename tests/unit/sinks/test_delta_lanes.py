@@ -141,7 +141,7 @@ def test_two_deliveries_at_the_same_time_leave_its_rows_once(tmp_path: Path) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert errors == []
     assert deltalake.DeltaTable(tmp_path).count() == 6
 

@@ -94,6 +94,21 @@ def test_upserts_replace_the_rows_of_the_same_keys(place: Place) -> None:
     assert place.rows() == by_key(*EPOCHS, far)
 
 
+def test_a_column_that_others_add_while_it_runs_loses_no_values(place: Place) -> None:
+    from pyiceberg.types import StringType
+
+    sink = place.sink(mode="upsert")
+    sink.deliver(EPOCHS[0])
+    table = place.table()
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+    noted = pa.table({"plane": ["N9"], "total": [9], "note": ["theirs"]})
+    table.append(noted)
+    with pytest.raises(SinkError, match=r"other columns: note \(absent in the rows"):
+        sink.deliver(EPOCHS[1])
+    assert ("N9", 9, "theirs") in place.rows()
+
+
 @pytest.mark.parametrize(
     ("dtype", "values"),
     [

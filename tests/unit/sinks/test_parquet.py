@@ -489,7 +489,7 @@ def test_an_error_while_rows_are_read_leaves_nothing_behind(
 def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(
     tmp_path: Path, moves_into: bool
 ) -> None:
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def meet(batch: int) -> None:
         if batch == 0:
@@ -511,7 +511,7 @@ def test_two_deliveries_of_one_epoch_at_the_same_time_leave_its_rows_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert errors == []
     assert read(out) == ROWS[:3]
     assert visible_files(out) == ["epoch=0/part-00000.parquet"]

@@ -71,6 +71,16 @@ def test_upserted_rows_replace_those_with_the_same_key_and_null_is_a_key(postgre
     assert table(postgres) == UPSERTED
 
 
+def test_a_column_that_others_add_while_it_runs_keeps_its_values(postgres: str) -> None:
+    with opened(postgres, mode="upsert") as sink:
+        sink.deliver(rows(0, ("N1", 1)))
+        with psycopg.connect(postgres) as connection:
+            connection.execute("ALTER TABLE target ADD COLUMN note text")
+            connection.execute("UPDATE target SET note = 'theirs'")
+        sink.deliver(rows(1, ("N1", 10)))
+    assert query(postgres, "SELECT plane, total, note FROM target") == [("N1", 10, "theirs")]
+
+
 def test_a_complete_epoch_replaces_all_rows(postgres: str) -> None:
     with opened(postgres, context(complete=True)) as sink:
         for epoch in EPOCHS:
@@ -491,7 +501,7 @@ def test_of_two_deliveries_of_one_epoch_at_the_same_time_one_counts(
     def hold(batch: int) -> None:
         if batch == 1:
             copying.set()
-            assert finish.wait(10)
+            assert finish.wait(60)
             if first_fails:
                 raise CrashError
 
@@ -505,14 +515,14 @@ def test_of_two_deliveries_of_one_epoch_at_the_same_time_one_counts(
         held = EpochRows(epoch=0, table=EPOCHS[0].table, on_batch=hold)
         threads = [threading.Thread(target=deliver, args=(first, held))]
         threads[0].start()
-        assert copying.wait(10)
+        assert copying.wait(60)
         threads.append(threading.Thread(target=deliver, args=(second, EPOCHS[0])))
         threads[1].start()
         threads[1].join(0.2)
         assert threads[1].is_alive(), "the second delivery must wait for the first"
         finish.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert seen == (["crash"] if first_fails else [])
     assert table(postgres) == [(None, 3), ("N1", 1), ("N2", 2)]
 
@@ -534,7 +544,7 @@ def test_queries_that_upsert_the_same_keys_at_once_do_not_lock_each_other_out(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     for sink in sinks:
         sink.close()
     assert query(postgres, "SELECT count(*) FROM target") == [(300,)]

@@ -76,7 +76,7 @@ def read_all(source: KafkaSource, columns: Sequence[str] = ()) -> list[dict[str,
 
 def moved(source: KafkaSource, position: Any) -> Any:
     """Wait until messages that were put are here."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (after := source.latest(position)) == position:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -210,7 +210,7 @@ def test_a_query_that_is_far_behind_reads_more_than_is_here(
     begin = source.latest(start)
     assert len(rows_between(source, start, begin)) == 1
     kafka.put(topic, *[b"x"] * 30_000)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while offsets(end := source.latest(begin)) != [30_001]:  # some are fetched, the others known of
         assert time.monotonic() < deadline
     assert source.lag(begin).rows == 30_000
@@ -577,15 +577,15 @@ def test_wrong_credentials_end_the_wait_at_once() -> None:
     }
     began_s = time.monotonic()
     with refusing_broker() as servers:
-        source = gw.sources.kafka(servers, "flights", config=config, timeout="1 minute")
+        source = gw.sources.kafka(servers, "flights", config=config, timeout="10 minutes")
         with pytest.raises(SourceError, match="Check the credentials") as refused:
             source.open(None)
         source.close()
-        sink = gw.sinks.kafka(servers, "flights", config=config, timeout="1 minute")
+        sink = gw.sinks.kafka(servers, "flights", config=config, timeout="10 minutes")
         with pytest.raises(SinkError, match="the credentials in config") as not_opened:
             sink.open(context())
         sink.close()
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 300
     assert "hunter4444" not in f"{refused.value} {not_opened.value}"
 
 
@@ -674,9 +674,9 @@ def test_offsets_are_reported_to_a_group(kafka: KafkaBroker) -> None:
     source = opened(kafka, topic, group=f"{topic}-monitor")
     source.committed(source.latest(source.start()))
     monitor = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"{topic}-monitor"})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
-        (place,) = monitor.committed([TopicPartition(topic, 0)], timeout=30)
+        (place,) = monitor.committed([TopicPartition(topic, 0)], timeout=60)
         if place.offset == 2:
             break
         assert time.monotonic() < deadline
@@ -693,7 +693,7 @@ def test_a_group_that_others_are_in_is_warned_of_once(
     group = f"{topic}-monitor"
     member = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
     member.subscribe([topic])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not member.assignment():
         assert time.monotonic() < deadline
         member.poll(0.1)
@@ -757,7 +757,7 @@ def test_several_brokers_and_topics_are_read_by_a_copy_that_was_never_opened(
 ) -> None:
     # A cluster within the library, of three brokers; topics are made when they are first named.
     cluster = Producer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 3})
-    brokers = cluster.list_topics(timeout=30).brokers.values()
+    brokers = cluster.list_topics(timeout=60).brokers.values()
     servers = [f"{broker.host}:{broker.port}" for broker in brokers]
     topics = ["one", "two"]
     for number in range(400):

@@ -148,6 +148,26 @@ def test_an_epoch_is_taken_once_and_from_its_event_where_there_are_no_other_figu
     assert [p.rows_in for p in after([epoch(0), committed, epoch(0)]).points] == [1000]
 
 
+@pytest.mark.parametrize("number", [10**17, 100_000])
+@pytest.mark.parametrize("kind", ["progress", "event"])
+def test_an_epoch_that_is_made_up_hides_no_others(number: int, kind: str) -> None:
+    figures = epoch(2) if kind == "progress" else event(events.EpochCommitted, epoch=2)
+    made_up = {kind: {**figures[kind], "epoch": number}}
+    entries = [epoch(0), epoch(1), made_up, epoch(2), epoch(3)]
+    state = after(entries)
+    assert [point.epoch for point in state.points] == [0, 1, 2, 3]
+    assert state.frame.epoch == 3
+    assert [point.epoch for point in after(entries[2:]).points] == [2, 3]
+
+
+def test_an_epoch_of_long_ago_or_without_a_number_hides_no_others() -> None:
+    entries = [epoch(number) for number in range(20_000, 20_003)]
+    strays: list[dict[str, Any]] = [epoch(3), epoch(-1), {"progress": {}}]
+    for stray in strays:
+        state = after([*entries, stray, epoch(20_003)])
+        assert [point.epoch for point in state.points] == list(range(20_000, 20_004))
+
+
 def test_however_many_epochs_there_are_points_are_bounded_and_sums_exact() -> None:
     many = 5 * MAX_POINTS + 3
     state = after([epoch(n, rows=n, took_ms=1000.0 if n == 77 else 10.0) for n in range(many)])

@@ -94,6 +94,7 @@ class LocalRun:
         policy: Policy | None = None,
         plan: PhysicalPlan | None = None,
         components: Mapping[str, Sequence[str]] | None = None,
+        repartition: bool = False,
         retain_epochs: int = 10,
         close_at_end: bool = True,
         clock_us: int = 0,
@@ -106,6 +107,8 @@ class LocalRun:
             run,
             retain_epochs=retain_epochs,
             components=components,
+            repartition=repartition,
+            delivered=True,  # right after its commit, in this process
         )
         self.run_id = f"{self.log.identity.query_id[:12]}-{run}"
         self.clock_us = clock_us

@@ -568,7 +568,8 @@ class _Lane:
             own = self.instruction.operators[member.index].places == self.place
             # Where hot keys are spread, a row's key group does not follow from its key alone.
             if len(shipment.operator.hashed) == len(upstream.keys):
-                keys = upstream.key_columns
+                names = shipment.operator.placed_in(upstream.keys)
+                keys = pa.schema([upstream.schema.field(name) for name in names])
                 passed_on.pairs = pairs_sent(member.operator, keys, sent, own)
             key_groups = np.flatnonzero(tally[0])
             passed_on.sent = np.vstack((key_groups, tally[:, key_groups]))
@@ -662,7 +663,11 @@ def _key_work(
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
         return processed.key_work
-    return work_by_time(rows.batch.select(operator.hashed.names), groups, load)
+    own = rows.batch.select(operator.hashed.names)
+    if not operator.partition_by:
+        return work_by_time(own, groups, load)
+    hash_of = partial(operator.hash_of, num_key_groups=rows.num_key_groups)
+    return work_by_time(own, groups, load, hash_of=hash_of)
 
 
 def _load(processed: OperatorOutput, cpu_ms: float) -> KeyGroupLoad:

@@ -19,6 +19,7 @@ key in one place: what is split is the work of an epoch, not the state.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,11 +76,12 @@ def pack(
         [*keys.columns, *columns.columns[len(keys.schema) :]], schema=raw_schema(operator)
     )
     if not operator.mergeable:
-        hashes = hash_keys(keys.select(list(range(own))))
+        hashes = operator.hash_of(keys, num_key_groups)
         return [(False, raw, key_groups_of(hashes, num_key_groups))], None
-    groups = group_repeating_rows(keys, num_key_groups, own)
+    hash_of = partial(operator.hash_of, num_key_groups=num_key_groups)
+    groups = group_repeating_rows(keys, num_key_groups, own, hash_of=hash_of)
     if groups is None:
-        hashes = hash_keys(keys.select(list(range(own))))
+        hashes = hash_of(keys)
         if _combining_pays(hashes, keys.select(list(range(own, keys.num_columns)))):
             groups = group_rows(hashes, keys, num_key_groups, own)
     if groups is not None:

@@ -22,7 +22,6 @@ import pyarrow as pa
 from godwit.checkpoint.blocks import read_segment
 from godwit.checkpoint.entries import StateRows, ranges
 from godwit.columns.groups import group_rows
-from godwit.columns.hashing import hash_keys
 from godwit.engine.lane.packing import partial_schema, raw_schema
 from godwit.engine.lane.wire import unpack_rows
 from godwit.model.key_groups import key_groups_of
@@ -57,7 +56,7 @@ class LaneRows:
             operator=operator,
             num_key_groups=num_key_groups,
             batch=batch,
-            hashes=hash_keys(batch.select(operator.hashed.names)),
+            hashes=operator.hash_of(batch, num_key_groups),
             partial=partial,
         )
 

@@ -318,7 +318,9 @@ def _ship_left_out(
 ) -> Iterator[Blob]:
     """Send rows that an operator left out to the lanes of their keys."""
     # The part of a hot key is chosen for rows that count only.
-    keys = pa.schema([field for field in shipment.operator.keys if field.name in rows.schema.names])
+    operator = shipment.operator
+    names = operator.placed_in(operator.own_keys.names)
+    keys = pa.schema([operator.keys.field(name) for name in names])
     key_groups = _key_groups(rows, keys, len(shipment.places))
     for place, part in split_by_place(rows, shipment.places[key_groups]):
         header = _HEADER.pack(LEFT_OUT, shipment.level, shipment.index, *origin, 0, number)
@@ -381,7 +383,8 @@ def insist_on_staying(
 
     Raises `EpochFailedError`, which names the function, and a key.
     """
-    keys = canonical_keys(columns.select(list(upstream.keys)))
+    placed = shipment.operator.placed_in(upstream.keys)
+    keys = canonical_keys(columns.select(list(placed)))
     key_groups = key_groups_of(hash_keys(keys), len(shipment.places))
     strays = np.flatnonzero(shipment.places[key_groups] != place)
     if not strays.size:
@@ -392,7 +395,7 @@ def insist_on_staying(
         f"Operators {sender.name!r} and {upstream.operator!r} share a component, so rows stay in "
         f"their lane between the two; but {by} has given a row another key than the one it was "
         f"made for: {key}.",
-        remedy=f"Leave {listing(upstream.keys)} as they are on the way, or let the "
+        remedy=f"Leave {listing(placed)} as they are on the way, or let the "
         "two be of two components: start the flow with components= that say so.",
         sender=sender.name,
         operator=upstream.operator,
@@ -405,17 +408,17 @@ _MAX_PAIRED_ROWS = 8192
 
 def pairs_sent(
     sender: KeyedOperator,
-    receiver_keys: pa.Schema,  # key columns of the operator that rows are sent to
+    receiver_keys: pa.Schema,  # columns by which the operator that rows are sent to places them
     rows: pa.Table,  # what is sent, after the maps on the way
     own: npt.NDArray[np.bool_],  # shape ``(num_key_groups,)``: the sender's that this lane owns
 ) -> KeyGroupPairs:
     """Estimate, for planners, how many rows go from each key group to each of the receiver's.
 
-    The sender's key group of a row is computed anew from its key columns. Nothing is counted if a
+    The sender's key group of a row is computed anew from its columns. Nothing is counted if a
     map has dropped one of them or changed its type. If a map has changed values, rows whose key
     group this lane does not own are skipped. Of many rows an evenly spaced sample is counted.
     """
-    keys = sender.keys
+    keys = sender.placed_by if sender.partition_by else sender.keys
     if any(name not in rows.schema.names for name in keys.names):
         return NO_PAIRS
     if any(rows.schema.field(field.name).type != field.type for field in keys):

@@ -115,6 +115,7 @@ class ConsolidatePart(EventTimeOperator):
         self.inputs = pa.schema([*whole.schema.values, _SLOT])
         self.arriving = pa.schema([*whole.schema.keys, *whole.schema.values])
         self.time, self.grid = RowTime(column=PANE), whole.grid
+        self.partition_by, self.partition_stated = whole.partition_by, whole.partition_stated
 
     @property
     def two_phase(self) -> TwoPhase:

@@ -105,7 +105,7 @@ class LocalCluster:
         self._given = None if work_dir is None else Path(work_dir).absolute()
         self._starting: Future[None] | None = None
         self._once = threading.Lock()  # held while the cluster starts
-        self._gateway: Any = None  # to the JVM of this process, once there is a master in it
+        self._gateway: Any = None  # to the JVM of this process
         self._daemons: list[Any] = []  # communication of the master, then of each worker
         self._worker_urls: list[bytes] = []  # as executors are told them
         self._sessions: list[SparkSession] = []
@@ -143,12 +143,7 @@ class LocalCluster:
                 with suppress(Exception):  # what is left of it goes with its executors
                     session.stop()
             self._sessions.clear()
-            # The workers before the master, so that none of them looks for it in vain.
-            for daemon in reversed(self._daemons):
-                with suppress(Exception):  # the JVM may be gone, and all of them with it
-                    daemon.shutdown()
-                    daemon.awaitTermination()
-            self._daemons.clear()
+            self._end_daemons()
             self._kill_executors()  # once no worker is left that would begin another
             if self._temporary:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
@@ -303,16 +298,21 @@ class LocalCluster:
     def _start(self, conf: Mapping[str, str]) -> None:
         """Start the JVM of this process unless there is one, and master and workers in it."""
         with self._once:
-            if self._gateway is not None:
+            if self._daemons:
                 return
             self._gateway = self._start_driver(conf)
-            master = self._jvm.org.apache.spark.deploy.master.Master
-            started = master.startRpcEnvAndEndpoint(HOST, 0, 0, self._daemon_conf())
-            rpc = started.productElement(0)
-            self._daemons.append(rpc)
-            self._master_url = f"spark://{HOST}:{rpc.address().port()}"
-            for _ in range(self._initial):
-                self._begin_worker()
+            self._insist_on_loopback()
+            try:
+                master = self._jvm.org.apache.spark.deploy.master.Master
+                started = master.startRpcEnvAndEndpoint(HOST, 0, 0, self._daemon_conf())
+                rpc = started.productElement(0)
+                self._daemons.append(rpc)
+                self._master_url = f"spark://{HOST}:{rpc.address().port()}"
+                for _ in range(self._initial):
+                    self._begin_worker()
+            except BaseException:
+                self._end_daemons()
+                raise
 
     def _start_driver(self, conf: Mapping[str, str]) -> Any:
         """Start the JVM of this process unless there is one; return the gateway to it."""
@@ -335,6 +335,28 @@ class LocalCluster:
                 log=str(self._log),
             ) from error
         return SparkContext._gateway  # noqa: SLF001  no public way
+
+    def _insist_on_loopback(self) -> None:
+        """Refuse a JVM in which the pages of master and workers would be open to the network."""
+        host = self._jvm.java.lang.System.getenv("SPARK_LOCAL_IP")  # Spark goes by nothing else
+        if host not in (HOST, "localhost"):
+            raise ClusterError(
+                "The JVM of this process was started by another Spark session, with "
+                f"SPARK_LOCAL_IP {'unset' if host is None else f'set to {host!r}'}: other machines "
+                "could open the pages of the cluster's master and workers.",
+                remedy=f"Set SPARK_LOCAL_IP={HOST} in the environment before the first session "
+                "starts; or start the cluster before any other session.",
+            )
+
+    def _end_daemons(self) -> None:
+        """End workers and master."""
+        # The workers before the master, so that none of them looks for it in vain.
+        for daemon in reversed(self._daemons):
+            with suppress(Exception):  # the JVM may be gone, and all of them with it
+                daemon.shutdown()
+                daemon.awaitTermination()
+        self._daemons.clear()
+        self._master_url = ""
 
     @property
     def _jvm(self) -> Any:

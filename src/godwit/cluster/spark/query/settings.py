@@ -39,6 +39,9 @@ class Checkpointing:
     single_driver
         ``True``: you guarantee that no second driver is ever started on this checkpoint. Needed
         only on stores without an atomic create-if-absent, where Godwit cannot check it.
+    repartition
+        ``True``: the state of operators whose ``partition_by=`` has changed is rewritten before the
+        first epoch, by the driver alone. Otherwise such a start is refused.
 
     Raises
     ------
@@ -54,6 +57,7 @@ class Checkpointing:
     retain_epochs: int = 10
     access: Literal["owner", "umask"] = "owner"
     single_driver: bool = False
+    repartition: bool = False
 
     def __post_init__(self) -> None:
         insist_on_number(
@@ -68,6 +72,7 @@ class Checkpointing:
                 remedy='Give "owner" or "umask".',
             )
         _insist_on_kind("setting single_driver of checkpointing", self.single_driver, bool)
+        _insist_on_kind("setting repartition of checkpointing", self.repartition, bool)
 
 
 @user_class

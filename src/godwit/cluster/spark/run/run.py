@@ -343,6 +343,7 @@ def open_run(
             run,
             retain_epochs=options.checkpointing.retain_epochs,
             components=_components(flow, options),
+            repartition=options.checkpointing.repartition,
         )
         source = rows_of(recovery, log)
         closing["source rows"] = source.close

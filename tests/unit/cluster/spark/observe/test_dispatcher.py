@@ -18,7 +18,7 @@ from godwit.model.errors import InvalidFlowError
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def event(number: int) -> events.Event:

@@ -29,7 +29,7 @@ def stream() -> Iterator[FakeStream]:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -17,7 +17,7 @@ from godwit.engine.cluster import Executor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Cluster:

@@ -39,6 +39,12 @@ def test_start_takes_every_option_with_its_default() -> None:
         ({"checkpoint": ""}, "without a checkpoint"),
         ({"checkpoint": None}, "option checkpoint of start is of type NoneType"),
         ({"checkpoint": b"ck"}, "option checkpoint of start is of type bytes"),
+        (
+            {"checkpoint": "ck", "retain_epochs": 100},
+            r"no argument 'retain_epochs'\. .*checkpointing=gw\.Checkpointing\(retain_epochs=",
+        ),
+        ({"checkpoint": "ck", "max_executors": 4}, r"control=gw\.Control\(max_executors="),
+        ({"checkpoint": "ck", "metrics_port": 0}, r"gw\.Observability\(metrics_port="),
         ({"checkpoint": "ck", "executors": 0}, r"executors of start is 0\. Give at least"),
         ({"checkpoint": "ck", "trigger": "1 second"}, r'trigger=\{"processingTime": "1 second"\}'),
     ],

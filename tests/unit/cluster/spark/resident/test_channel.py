@@ -23,7 +23,7 @@ from godwit.cluster.spark.resident.lane_task import Endpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -39,7 +39,9 @@ def joined(listener: socket.socket, secret: bytes, theirs: bytes) -> tuple[Chann
         lane = lanes.submit(connect, listener.getsockname()[:2], theirs, 3, handshake_s=PATIENCE_S)
         connection, _ = listener.accept()
         try:
-            driver, number = accept(connection, secret, handshake_s=PATIENCE_S, timeout_s=5.0)
+            driver, number = accept(
+                connection, secret, handshake_s=PATIENCE_S, timeout_s=PATIENCE_S
+            )
         except ChannelError:
             connection.close()
             with pytest.raises(ChannelError):

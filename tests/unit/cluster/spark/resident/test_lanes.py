@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from godwit.cluster.spark.resident.channel import Channel
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 TWO = tuple(Place(executor=f"local-{i}", lane=0, location=None) for i in range(2))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Story:

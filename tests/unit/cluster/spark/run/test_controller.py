@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def until(condition: Callable[[], object]) -> None:

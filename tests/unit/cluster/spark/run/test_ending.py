@@ -17,7 +17,7 @@ from godwit.model.errors import EndingError, StopTimeoutError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 Problems = list[tuple[str, str]]
 

@@ -17,7 +17,7 @@ from godwit.model.errors import CheckpointInUseError, UserFunctionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Run:

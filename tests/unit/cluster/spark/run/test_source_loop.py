@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from godwit.engine.cluster import SourceBatch
     from godwit.sources import MemorySource, Position
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Run:

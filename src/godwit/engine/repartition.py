@@ -1,0 +1,148 @@
+"""State is written anew where other key columns place it.
+
+Problem: `partition_by` decides the key group of every entry, so with other columns all state of an
+operator is in the wrong key groups, and what leads to a key group's version is read by every later
+epoch.
+
+A start that asks for it writes the state before its first epoch: the entries of every key group are
+read, hashed by the new columns, and written as snapshots of an epoch of their own without input,
+under the flow version that has the new columns.  A snapshot replaces whatever led to its key group.
+
+Invariant: the epoch's record is the change.  Before it there are files that nobody names, and the
+state is as it was; from it on the state is in its new place.  Earlier epochs stay readable.
+
+Source: ``Migrate(O, C, C')`` of an operator to a component of other partition attributes, Madsen et
+al. (Enorm) §4.5.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from godwit.checkpoint.blocks import BlockWriter, encode_batch
+from godwit.checkpoint.edits import commit_edit
+from godwit.checkpoint.entries import BatchCache, StateRows, pack_entries, read_chain
+from godwit.checkpoint.records import BROADCAST, SnapshotRef
+from godwit.model.errors import CheckpointError
+from godwit.model.key_groups import key_groups_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from godwit.checkpoint.commit_log import CommitLog
+    from godwit.checkpoint.entries import EntryLayout
+    from godwit.checkpoint.records import StateId
+    from godwit.operators.operator import KeyedOperator
+    from godwit.plan.compiled import CompiledFlow
+    from godwit.plan.lineage import Layouts
+
+MAX_BYTES: Final = 256 * 2**20
+"""Bytes of a state, as the checkpoint has it, that the driver rewrites at a time."""
+
+
+def repartition(
+    flow: CompiledFlow,
+    log: CommitLog,
+    layouts: Layouts,
+    operators: Collection[str],  # whose rows other columns place than under the last epoch
+    *,
+    delivered: bool = False,  # the last epoch's output is surely at its targets
+    max_bytes: int = MAX_BYTES,
+) -> None:
+    """Commit an epoch that has the state of some operators in the key groups of today.
+
+    `log` is open under today's flow version. A state that is larger than `max_bytes` is read once
+    for each part of its key groups that is about as large.
+
+    Raises `CheckpointError` if rows wait for an operator, its key groups have migrated without
+    their state, or sinks may lack the last epoch.
+    """
+    latest = log.latest
+    assert latest is not None, "there is state"
+    for name in operators:
+        _insist_on_rest(flow.operator(name), log)
+    refs: list[partial[SnapshotRef]] = []
+    with BlockWriter(log.storage, epoch=latest.epoch + 1, name="repartition") as writer:
+        for name in operators:
+            operator = flow.operator(name)
+            for state in operator.states:
+                if state.state.startswith(BROADCAST):
+                    continue  # of one key, which is in one place however rows are placed
+                layout = layouts[name][0][state.state]
+                for key_group, rows in _placed(operator, state, layout, log, max_bytes):
+                    writer.add(encode_batch(pack_entries(rows)))
+                    refs.append(
+                        partial(
+                            SnapshotRef,
+                            operator=state.operator,
+                            state=state.state,
+                            flow=log.flow,
+                            key_group=key_group,
+                            version=latest.epoch + 1,
+                            rows=len(rows.hashes),
+                        )
+                    )
+        blocks = writer.close()
+    snapshots = tuple(ref(block=block) for ref, block in zip(refs, blocks, strict=True))
+    commit_edit(log, latest, latest.last_batch, snapshots=snapshots, delivered=delivered)
+
+
+def _placed(
+    operator: KeyedOperator, state: StateId, layout: EntryLayout, log: CommitLog, max_bytes: int
+) -> Iterator[tuple[int, StateRows]]:
+    """Yield the entries of each key group of a state, as the operator places them now.
+
+    A key group that had entries and has none any more is yielded empty.
+    """
+    chains = log.chains
+    every = [chains.chain(state, g) for g in range(chains.num_key_groups)]
+    stored = [chain for chain in every if chain.snapshot is not None or chain.segments]
+    if not stored:
+        return
+    of = chains.of(state)
+    size = int(of.snapshot_bytes.sum() + of.changelog_bytes.sum())
+    width = max(1, chains.num_key_groups // (1 + size // max_bytes))
+    had = {chain.key_group for chain in stored}
+    cache = BatchCache(log.storage)
+    for first in range(0, chains.num_key_groups, width):
+        part = range(first, min(first + width, chains.num_key_groups))
+        found: list[StateRows] = []
+        for chain in stored:
+            rows = read_chain(log.storage, chain, layout, cache=cache)
+            hashes = operator.hash_of(rows.keys, chains.num_key_groups)
+            key_groups = key_groups_of(hashes, chains.num_key_groups)
+            here = np.flatnonzero((key_groups >= part.start) & (key_groups < part.stop))
+            found.append(StateRows(hashes=hashes, keys=rows.keys, values=rows.values).take(here))
+        together = found[0]
+        for rows in found[1:]:
+            together = together.then(rows)
+        key_groups = key_groups_of(together.hashes, chains.num_key_groups)
+        order = np.argsort(key_groups, kind="stable")
+        bounds = np.searchsorted(key_groups[order], np.arange(part.start, part.stop + 1))
+        for at, key_group in enumerate(part):
+            which = order[bounds[at] : bounds[at + 1]]
+            if len(which) or key_group in had:
+                yield key_group, together.take(which)
+
+
+def _insist_on_rest(operator: KeyedOperator, log: CommitLog) -> None:
+    """Refuse to move state while something else goes by the key groups that it is in."""
+    name, latest = operator.name, log.latest
+    waiting = log.chains.waiting_key_groups(name)
+    role = operator.two_phase
+    slots = latest.slots.get(role.first, ()) if latest is not None and role is not None else ()
+    if waiting or slots:
+        problem = (
+            f"rows of key group {waiting[0]} wait for it"
+            if waiting
+            else "key groups of its windows have migrated without their state"
+        )
+        raise CheckpointError(
+            f"Operator {name!r} cannot be partitioned by other columns now: {problem}.",
+            remedy="Start the flow with partition_by= as it was, until these have been processed "
+            "and open windows are closed; stop it, and repartition then.",
+            operator=name,
+        )

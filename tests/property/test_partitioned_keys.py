@@ -1,0 +1,212 @@
+"""Operators by (area, user) that are placed by area give what they give when placed by both.
+
+Of every kind of operator, one by two columns and one behind it by the first of them share a
+component, while key groups migrate, executors die and the driver starts again; rows are counted
+that are sent from one to the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import godwit as gw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from godwit.api.streams import KeyedStream
+    from godwit.migration import EpochOutcome
+
+COLUMNS = "area string, user int, ts timestamp, v long"
+NOW = "2024-05-01 00:00"
+AREAS = ["north", "south", "east", "west", None, "", "ä"]
+EMITTED = "area string, user int, n long"
+
+
+def each(key: Any, rows: Any, state: dict[str, int]) -> Any:
+    for _ in rows:
+        state["n"] = state.get("n", 0) + 1
+        yield *key, state["n"]
+
+
+def named(key: Any, rows: Any, states: Any) -> Any:
+    for row in rows:
+        states.seen[row.v] = True
+        yield *key, len(states.seen)
+
+
+def with_table(key: Any, rows: Any, state: dict[str, int], names: Any) -> Any:
+    yield from each(key, rows, state)
+
+
+def whole(key: Any, rows: Any, window: Any) -> Any:
+    yield *key, len(list(rows))
+
+
+@dataclass
+class Counted:
+    n: int = 0
+
+
+def number(rows: pa.Table, states: pa.Table, key_of_row: Any) -> Any:
+    counts = np.bincount(key_of_row, minlength=states.num_rows)
+    more = pa.array(states["n"].to_numpy() + counts)
+    new = states.set_column(states.schema.get_field_index("n"), "n", more)
+    return new, new
+
+
+def stated(by: KeyedStream) -> list[str] | None:
+    """Return the columns that place rows, as a call takes them."""
+    return None if by.partition_by is None else [*(by.partition_by or by.keys)]
+
+
+HOUR, TEN = gw.tumbling("1 hour"), gw.hopping("1 hour", every="10 minutes")
+KINDS: dict[str, Any] = {
+    "compute": lambda _, by: by.compute(name="a", n=gw.count()),
+    "complete": lambda _, by: by.compute(name="a", output="complete", n=gw.count()),
+    "process": lambda _, by: by.process(each, state=dict, output=EMITTED, name="a"),
+    "states": lambda _, by: by.process(
+        named, states={"seen": gw.MapState(int, bool)}, output=EMITTED, name="a"
+    ),
+    "batch": lambda _, by: by.process_batch(number, state=Counted, output=EMITTED, name="a"),
+    "rows": lambda _, by: by.window(gw.rows(6, every=2), name="a").compute(n=gw.count()),
+    "tumbling": lambda _, by: by.window(HOUR, name="a").compute(n=gw.count()),
+    "hopping": lambda _, by: by.window(TEN, name="a").compute(n=gw.count()),
+    "apart": lambda _, by: by.window(TEN, consolidate="measured", name="a").compute(n=gw.count()),
+    "session": lambda _, by: by.window(gw.session("5 minutes"), name="a").compute(n=gw.count()),
+    "whole": lambda _, by: by.window(HOUR, name="a").process(whole, output=EMITTED),
+    "join": lambda _, by: by.join(
+        by, between=("0 seconds", "9 minutes"), how="left", suffix="_r", name="a"
+    ),
+    "newest": lambda _, by: by.join_newest(by, suffix="_r", name="a"),
+    "duplicates": lambda rows, by: rows.drop_duplicates(
+        "area", "user", within="20 minutes", partition_by=stated(by), name="a"
+    ),
+}
+MEETING = {"join", "newest", "duplicates"}
+"""Kinds whose rows are those of the source."""
+ONCE = {"rows", "tumbling", "hopping", "apart", "session", "whole", *MEETING}
+"""Kinds whose rows do not depend on where epochs begin."""
+
+
+def flow_of(kind: str, key_groups: int, *, partition_by: Any) -> gw.Flow:
+    """One operator of a kind by area and user, and one behind it by area."""
+    flow = gw.Flow("areas", num_key_groups=key_groups)
+    rows = flow.source("rows", gw.testing.stream(COLUMNS), event_time="ts", slack="1 minute")
+    made = KINDS[kind](rows, rows.key_by("area", "user", partition_by=partition_by))
+    results = {"most": gw.max("v" if kind in MEETING else "n")}
+    if kind in ONCE:
+        results["rows"] = gw.count()
+    after = made.key_by("area").compute(name="b", **results)
+    flow.sink("users", made, gw.sinks.noop())
+    flow.sink("areas", after, gw.sinks.noop())
+    return flow
+
+
+def drawn_rows(rng: random.Random, epoch: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "area": rng.choice(AREAS),
+            "user": rng.randrange(9),
+            "ts": f"2024-05-01 {epoch // 3:02}:{(20 * epoch + rng.randrange(20)) % 60:02}",
+            "v": rng.randrange(50),
+        }
+        for _ in range(40)
+    ]
+
+
+def results(played: Any, kind: str) -> tuple[Any, Any]:
+    """Return what came out: all rows, or the last of each key where epochs make a difference."""
+    users, areas = (
+        [tuple(row.values()) for row in table.to_pylist()]
+        for table in (played.rows("users"), played.current("areas"))
+    )
+    if kind in ONCE:
+        return Counter(users), Counter(areas)
+    last: dict[Any, int] = {}
+    for *key, n in users:
+        last[tuple(key)] = max(n, last.get(tuple(key), 0))
+    return last, Counter(areas)
+
+
+def sent(epochs: Sequence[EpochOutcome]) -> int:
+    """Count the rows that went through an exchange between operators."""
+    return sum(sum(t.rows) for epoch in epochs for t in epoch.traffic.values())
+
+
+@pytest.mark.parametrize("key_groups", [12, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_placed_by_area_is_what_placed_by_both_is(
+    tmp_path: Path, kind: str, key_groups: int
+) -> None:
+    rng = random.Random(f"{kind} {key_groups}")
+    epochs = [drawn_rows(rng, epoch) for epoch in range(8)]
+    undisturbed = gw.testing.run(
+        flow_of(kind, key_groups, partition_by=None),
+        {"rows": epochs},
+        now=NOW,
+        close_at_end=True,
+    )
+    one = flow_of(kind, key_groups, partition_by="area")
+    names = [operator.name for operator in one.compiled().operators]
+    with gw.testing.cluster(one, executors=3, now=NOW, components={"one": names}) as played:
+        for number, rows in enumerate(epochs):
+            trouble = rng.choice(["migrate", "kill", "restart", "none"])
+            if trouble == "migrate":
+                executor = rng.choice(sorted(played.executors))
+                played.migrate("one", dict.fromkeys(rng.sample(range(key_groups), 6), executor))
+            elif trouble == "kill":
+                played.kill(rng.choice(sorted(played.executors)))
+                played.add(f"new-{number}")
+            elif trouble == "restart" and number:
+                played.restart()
+            played.epoch({"rows": rows})
+        played.end_input()
+        assert results(played, kind) == results(undisturbed, kind)
+        assert played.flow.levels == 1
+        assert sent(played.epochs) == 0
+        assert sum(rows for o in played.epochs for rows, _ in o.streams.values()) > 0
+    assert sent(undisturbed.epochs) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_that_is_partitioned_anew_is_the_same_state(tmp_path: Path, kind: str) -> None:
+    rng = random.Random(kind)
+    epochs = [drawn_rows(rng, epoch) for epoch in range(7)]
+    ways = {"both": ["area", "user"], "area": "area", "user": "user"}
+    flows = {by: flow_of(kind, 16, partition_by=placed) for by, placed in ways.items()}
+    undisturbed = gw.testing.run(flows["both"], {"rows": epochs}, now=NOW, close_at_end=True)
+    before = "both"
+    with gw.testing.cluster(flows["both"], executors=2, now=NOW) as played:
+        for rows in epochs:
+            by = rng.choice([*ways])
+            held = entries_of(played)
+            played.restart(flows[by], repartition=True)
+            assert entries_of(played) == held
+            if by != before and held:
+                changed = [e for e in played.events if isinstance(e, gw.events.FlowChanged)]
+                assert "a is partitioned anew" in changed[-1].results
+            before = by
+            played.epoch({"rows": rows})
+        played.end_input()
+        assert results(played, kind) == results(undisturbed, kind)
+
+
+def entries_of(played: Any) -> dict[str, Counter[str]]:
+    """Return the entries of all states of the operator, without their key groups."""
+    operators = [o for o in played.flow.operators if o.name == "a" or o.part_of == "a"]
+    found = {}
+    for state in (state for operator in operators for state in operator.states):
+        table = played.state(state.operator, state.state)
+        if table.num_rows:
+            rows = table.drop_columns("key_group").to_pylist()
+            found[str(state)] = Counter(map(repr, rows))
+    return found

@@ -1,0 +1,55 @@
+"""The start of a local cluster in a JVM, which stands here for Spark's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from godwit.cluster.spark.platform.local_cluster import LocalCluster
+from godwit.model.errors import ClusterError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_a_jvm(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, local_ip: str | None
+) -> tuple[LocalCluster, Any]:
+    gateway = MagicMock()
+    gateway.jvm.java.lang.System.getenv.return_value = local_ip
+    cluster = LocalCluster(workers=2)
+    cluster.work_dir = work_dir
+    monkeypatch.setattr(cluster, "_start_driver", lambda _conf: gateway)
+    return cluster, gateway.jvm.org.apache.spark.deploy
+
+
+@pytest.mark.parametrize("local_ip", [None, "0.0.0.0", "192.0.2.7"])
+def test_a_jvm_that_would_open_pages_to_the_network_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_ip: str | None
+) -> None:
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, local_ip)
+    with pytest.raises(ClusterError, match="could open the pages") as caught:
+        _ = cluster.master_url
+    assert "SPARK_LOCAL_IP=127.0.0.1" in caught.value.remedy
+    deploy.master.Master.startRpcEnvAndEndpoint.assert_not_called()
+
+
+@pytest.mark.parametrize("what", ["master", "worker"])
+def test_a_start_that_failed_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "localhost")
+    master, worker = deploy.master.Master, deploy.worker.Worker
+    rpc = master.startRpcEnvAndEndpoint.return_value.productElement.return_value
+    rpc.address.return_value.port.return_value = 7
+    failing = {"master": master, "worker": worker}[what].startRpcEnvAndEndpoint
+    failing.side_effect = OSError("no port is free")
+    with pytest.raises(OSError, match="no port"):
+        _ = cluster.master_url
+    assert rpc.shutdown.call_count == (what == "worker")
+    failing.side_effect = None
+    assert cluster.master_url == "spark://127.0.0.1:7"
+    assert master.startRpcEnvAndEndpoint.call_count == 2
+    assert worker.startRpcEnvAndEndpoint.call_count == 2 + (what == "worker")

@@ -1,0 +1,138 @@
+"""State goes to other key groups by one record: before it nothing has changed, after it all has."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import godwit as gw
+from godwit.checkpoint.chains import Chains
+from godwit.checkpoint.commit_log import CommitLog
+from godwit.checkpoint.storage import CheckpointStorage
+from godwit.checkpoint.verification import verify
+from godwit.engine import repartition as module
+from godwit.model.errors import CheckpointError, CheckpointMismatchError
+from godwit.model.key_groups import key_groups_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from godwit.testing.flows import Run
+
+VALUES = [(f"a{n % 7}", n % 50, n) for n in range(400)]
+ROWS = [dict(zip(("area", "user", "v"), row, strict=True)) for row in VALUES]
+GROUPS = 12
+
+
+def flow_of(by: str | list[str] | None) -> gw.Flow:
+    flow = gw.Flow("areas", num_key_groups=GROUPS)
+    rows = flow.source("rows", gw.testing.stream("area string, user int, v long"))
+    sums = rows.key_by("area", "user", partition_by=by).compute(name="sums", v=gw.sum("v"))
+    flow.sink("out", sums, gw.sinks.noop())
+    return flow
+
+
+def began(root: Path, by: str | list[str] | None = None) -> Run:
+    return gw.testing.cluster(flow_of(by), checkpoint=root / "ck", executors=2)
+
+
+def sums_of(played: Run) -> dict[tuple[str, int], int]:
+    return {(r["area"], r["user"]): r["v"] for r in played.state("sums").to_pylist()}
+
+
+def expected(times: int) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for area, user, v in VALUES:
+        found[area, user] = found.get((area, user), 0) + times * v
+    return found
+
+
+def test_entries_lie_where_the_columns_of_today_place_them(tmp_path: Path) -> None:
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+        apart = played.state("sums").select(["area", "key_group"]).to_pylist()
+        assert len({(r["area"], r["key_group"]) for r in apart}) > 7
+        played.restart(flow_of("area"), repartition=True)
+        together = played.state("sums").select(["area", "key_group"]).to_pylist()
+        assert len({(r["area"], r["key_group"]) for r in together}) == 7
+        played.epoch({"rows": ROWS})
+        assert sums_of(played) == expected(2)
+        played.restart(flow_of(["user", "area"]), repartition=True)
+        played.restart()
+        played.epoch({"rows": ROWS})
+        assert sums_of(played) == expected(3)
+        first = played.state("sums", epoch=0).to_pylist()
+        assert {(r["area"], r["user"]): r["v"] for r in first} == expected(1)
+    assert not [*verify(CheckpointStorage.open(tmp_path / "ck")).findings]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1000, 10**9])
+def test_a_state_that_is_larger_than_the_drivers_share_is_rewritten_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
+) -> None:
+    limited = partial(module.repartition, max_bytes=max_bytes)
+    monkeypatch.setattr("godwit.engine.recovery.write_placed", limited)
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+        played.restart(flow_of("area"), repartition=True)
+        assert sums_of(played) == expected(1)
+        log = CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck"))
+        groups = [snapshot.key_group for snapshot in log.record(log.latest_epoch).snapshots]
+        assert sorted(set(groups)) == groups
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_a_crash_leaves_the_state_as_it_was_or_as_it_is_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, survives: bool
+) -> None:
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+    commit = CommitLog.commit
+
+    def crashed(log: CommitLog, record: Any) -> Any:
+        if survives:
+            commit(log, record)
+        raise SystemError("the driver is gone")
+
+    monkeypatch.setattr(CommitLog, "commit", crashed)
+    with began(tmp_path) as played, pytest.raises(SystemError):
+        played.restart(flow_of("area"), repartition=True)
+    monkeypatch.setattr(CommitLog, "commit", commit)
+    both = ["area", "user"]
+    right, wrong = ("area", both) if survives else (both, "area")
+    with pytest.raises(CheckpointMismatchError, match="Checkpointing\\(repartition=True\\)"):
+        began(tmp_path, wrong)
+    with began(tmp_path, right) as played:
+        assert sums_of(played) == expected(1)
+        played.epoch({"rows": ROWS})
+        assert sums_of(played) == expected(2)
+
+
+def test_the_same_columns_rewrite_nothing(tmp_path: Path) -> None:
+    with began(tmp_path, "area") as played:
+        played.epoch({"rows": ROWS})
+        played.restart(repartition=True)
+        log = CommitLog.open_read_only(CheckpointStorage.open(tmp_path / "ck"))
+        assert log.latest_epoch == 0
+
+
+def test_state_stays_while_rows_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with began(tmp_path) as played:
+        played.epoch({"rows": ROWS})
+        monkeypatch.setattr(Chains, "waiting_key_groups", lambda *_: [3])
+        with pytest.raises(CheckpointError, match="rows of key group 3 wait for it"):
+            played.restart(flow_of("area"), repartition=True)
+
+
+def test_a_hash_says_the_key_group_that_its_entry_is_filed_under(tmp_path: Path) -> None:
+    operator = flow_of("area").compiled().operator("sums")
+    with began(tmp_path, "area") as played:
+        played.epoch({"rows": ROWS})
+        table = played.state("sums")
+    keys = table.select(["area", "user"]).combine_chunks().to_batches()[0]
+    found = key_groups_of(operator.hash_of(keys, GROUPS), GROUPS)
+    assert found.tolist() == table["key_group"].to_pylist()
