@@ -213,6 +213,7 @@ class EventTimes:
                     until=closed if paused else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
                     kept_since=self._kept_since(operator, closed),
+                    ended=self._ended and arriving.drained,
                 )
                 arriving = replace(
                     arriving,

@@ -64,7 +64,8 @@ class Timers:
     def now(self) -> dt.datetime | None:
         """Time of the timers' clock: the watermark, or the driver's clock at the epoch's start.
 
-        ``None`` before the first watermark.
+        ``None`` before the first watermark. At the end of a bounded input (``close_at_end=True``)
+        the watermark is the last datetime there is, in the year 9999.
         """
         return None if self._now <= BEGINNING else _datetime(self._now)
 
@@ -290,7 +291,9 @@ class Calls:
                 raise UserFunctionError(
                     f"Operator {self.operator!r}: timers of key {key!r} fired {_MOST_FIRED} times "
                     "in one epoch, each at a moment that has passed.",
-                    remedy="Set timers after timers.now, or return where there is nothing to do.",
+                    remedy="Set timers after timers.now, or return where there is nothing to do. "
+                    "At the end of the input (close_at_end=True) every event-time timer is due: "
+                    "set none where timers.now is in the year 9999.",
                     operator=self.operator,
                     key=key,
                 )

@@ -311,7 +311,7 @@ class TimedProcess(ProcessOperator):
 
     def _now(self, time: EpochTime) -> int:
         """Time by the operator's clock at the end of the epoch, in microseconds."""
-        return time.until if self.clock == "event" else time.clock
+        return time.timers_until if self.clock == "event" else time.clock
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
         """Describe the state as `ProcessOperator` does, and the clock of the timers."""

@@ -260,7 +260,7 @@ class ProcessOfStates(KeyedOperator):
 
     def _now(self, time: EpochTime) -> int:
         """Time by the operator's clock at the end of the epoch, in microseconds."""
-        return time.until if self.clock == "event" else time.clock
+        return time.timers_until if self.clock == "event" else time.clock
 
     # -- an epoch ------------------------------------------------------------------------------
 

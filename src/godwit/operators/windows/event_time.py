@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from godwit.operators.spreading import Spreads
     from godwit.operators.windows.slots import Slots
 
+LAST: Final = 253_402_300_799_999_999
+"""The last event time of a timer, which is the last datetime: 9999-12-31T23:59:59.999999."""
 _SAMPLE: Final = 0xF  # one hash in sixteen
 
 
@@ -56,6 +58,7 @@ class EpochTime:
     not_after: tuple[int, ...] = ()
     clock: int = BEGINNING  # the driver's clock
     due: bool = False  # whether timers or expiries of some keys may be due
+    ended: bool = False  # whether no row will come any more, so that every event-time timer is due
     # Whether rows go to a state of every window that holds them, and not to that of their pane.
     duplicated: bool = False
     # Windows that ended after this and stay for later ones are there; `END`: none are.
@@ -63,6 +66,11 @@ class EpochTime:
     # Of two-phase windows: which slot of each key group takes rows.
     slots: Slots | None = None
     spreads: Spreads | None = None  # of an operator that spreads hot keys: which, and how
+
+    @property
+    def timers_until(self) -> int:
+        """Event time up to which timers are due at the end of this epoch."""
+        return LAST if self.ended else self.until
 
     def latest(self, input_number: int) -> int:
         """Return the event time above which rows of an input are too far ahead of the clock."""
@@ -82,7 +90,7 @@ class Due:
 
     def is_due(self, time: EpochTime) -> bool:
         """Return whether any entry is due at an epoch's time."""
-        return self.event <= time.until or self.clock <= time.clock
+        return self.event <= time.timers_until or self.clock <= time.clock
 
     def __or__(self, other: Due) -> Due:
         """Return the earlier of each."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.support.window_flows import WindowedRun
 
+import godwit as gw
 from godwit.model.errors import InvalidFlowError, UserFunctionError
 
 if TYPE_CHECKING:
@@ -218,3 +219,93 @@ def test_rows_that_come_after_a_timer_dropped_the_state_start_anew(tmp_path: Pat
     assert run.epoch([("a", 45 * S, 0)]) == expected
     run.restart()
     assert run.epoch([("a", 46 * S, 0)]) == [("a", "rows", 2), ("a", "timers", 4)]
+
+
+# --- the end of the input -----------------------------------------------------------------------
+
+FAR = timedelta(days=100)
+
+
+def set_far(key: Any, rows: Any, state: Any) -> None:
+    for row in rows:
+        rows.timers.set(row.ts + FAR * row.v)
+
+
+def tell(key: Any, timer: Any, state: Any) -> Any:
+    yield key[0], timer.at
+
+
+def far_flow(**options: Any) -> gw.Flow:
+    given: dict[str, Any] = {"function": set_far, "on_timer": tell, "state": int, **options}
+    if "states" in given:
+        del given["state"]
+    flow = gw.Flow("far", num_key_groups=4)
+    rows = flow.source("rows", gw.testing.stream("k string, ts timestamp, v int"), event_time="ts")
+    out = rows.key_by("k").process(
+        given.pop("function"),
+        output="k string, at timestamp",
+        event_time="at",
+        timers="event",
+        name="far",
+        **given,
+    )
+    flow.sink("out", out, gw.sinks.noop())
+    days = out.key_by("k").window(gw.tumbling("1 day"), name="days")
+    flow.sink("days", days.compute(n=gw.count()), gw.sinks.noop())
+    return flow
+
+
+ROWS = [{"k": "a", "ts": at(0), "v": 2}, {"k": "b", "ts": at(5), "v": 1}]
+DUE = [("a", at(0) + 2 * FAR), ("b", at(5) + FAR)]
+
+
+def told(run: Any, sink: str = "out") -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in run.rows(sink).to_pylist())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"states": {"n": gw.ValueState(int)}}], ids=["state", "states"]
+)
+def test_at_the_end_of_the_input_all_timers_fire_and_windows_of_their_rows_close(
+    options: dict[str, Any],
+) -> None:
+    run = gw.testing.run(far_flow(**options), {"rows": ROWS}, close_at_end=True)
+    assert told(run) == DUE
+    assert sum(row["n"] for row in run.rows("days").to_pylist()) == 2
+    assert told(gw.testing.run(far_flow(**options), {"rows": ROWS})) == []
+
+
+def test_timers_of_a_later_run_fire_when_they_are_due(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "ck"
+    run = gw.testing.run(far_flow(), {"rows": ROWS}, close_at_end=True, checkpoint=checkpoint)
+    assert told(run) == DUE
+    later = [{"k": "c", "ts": at(60), "v": 3}, {"k": "d", "ts": at(61), "v": 4}]
+    again = gw.testing.cluster(far_flow(), checkpoint=checkpoint)
+    again.epoch({"rows": later})
+    assert told(again) == []
+    again.epoch({"rows": [{"k": "e", "ts": at(0) + 3.5 * FAR, "v": 1}]})
+    again.epoch({"rows": []})
+    assert told(again) == [("c", at(60) + 3 * FAR)]
+
+
+def test_what_a_timer_sets_at_the_end_fires_too_and_the_clock_is_in_the_last_year() -> None:
+    years: list[int] = []
+
+    def twice(key: Any, timer: Any, state: Any) -> Any:
+        years.append(timer.timers.now.year)
+        if len(years) == 1:
+            timer.timers.set(timer.at + FAR)
+        yield key[0], timer.at
+
+    run = gw.testing.run(far_flow(on_timer=twice), {"rows": ROWS[1:]}, close_at_end=True)
+    assert told(run) == [("b", at(5) + FAR), ("b", at(5) + 2 * FAR)]
+    assert years == [9999, 9999]
+
+
+def test_a_timer_that_sets_itself_for_ever_is_an_error_at_the_end() -> None:
+    def again(key: Any, timer: Any, state: Any) -> None:
+        timer.timers.set(timer.at + timedelta(seconds=1))
+
+    with pytest.raises(UserFunctionError, match="fired 10000 times") as caught:
+        gw.testing.run(far_flow(on_timer=again), {"rows": ROWS}, close_at_end=True)
+    assert "timers.now is in the year 9999" in caught.value.remedy

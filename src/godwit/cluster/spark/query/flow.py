@@ -185,8 +185,8 @@ class Flow(LogicalFlow):
             see `gw.Policy`.
         close_at_end
             ``True``: at the end of a bounded input (``availableNow``) open windows are emitted and
-            event-time timers fire; rows that a later run brings for them are late. By default
-            windows stay open for the next run, as in Spark.
+            all event-time timers fire, as in Flink; rows that a later run brings for the windows
+            are late. By default windows and timers stay for the next run, as in Spark.
         on_divergence
             Action if the epochs in a sink's target differ from those in the checkpoint, as after
             one of the two was restored from a backup, or another copy of the query wrote to the
