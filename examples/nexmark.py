@@ -246,18 +246,10 @@ def closed_expected(house: House) -> pd.DataFrame:
     joined = house.table("auctions").merge(
         house.table("bids"), left_on="id", right_on="auction", suffixes=("", "_of_bid")
     )
-    ended = _last_moment(house)
     in_time = joined[
-        (joined.date_time <= joined.date_time_of_bid)
-        & (joined.date_time_of_bid <= joined.expires)
-        & (joined.expires <= ended)
+        (joined.date_time <= joined.date_time_of_bid) & (joined.date_time_of_bid <= joined.expires)
     ]
     return in_time.groupby(["id", "seller", "category", "expires"], as_index=False).price.max()
-
-
-def _last_moment(house: House) -> Any:
-    """Return up to when timers of event time fire once the input has ended."""
-    return max(house.table(kind).date_time.max() for kind in ("bids", "auctions"))
 
 
 def q4(house: Streams) -> Any:
