@@ -20,7 +20,33 @@ def _figures(numbers: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadMeasured(Event):
-    """A statistics period ended.
+    """Measurements of a statistics period of the controller, at its end.
+
+    Attributes
+    ----------
+    period_s
+        Length of the period in seconds.
+    epochs
+        Number of epochs with input.
+    missing
+        Number of these epochs without measurements.
+    arrival_per_s
+        Source rows that arrived per second.
+    epoch_s
+        Mean duration of an epoch in seconds.
+    bottleneck
+        Resource that is used most.
+    usage
+        Resource → share that is used, over all executors that stay.
+    load_distance
+        Largest difference between an executor's load index and the mean, as a share of the mean.
+    load_index
+        Executor → share of the time that its lanes are busy.
+    speeds
+        Executor → speed relative to the others, for executors that differ.
+    latency_ms
+        ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of the period's rows, from
+        their arrival to the end of their delivery, in milliseconds. Empty if no row was delivered.
 
     Examples
     --------
@@ -34,24 +60,16 @@ class LoadMeasured(Event):
     used, load distance 30.0%, b at speed 0.33
     """
 
-    # period_s, epochs, missing: its length, its epochs with input, and those of them whose figures
-    # were missing
     period_s: float
     epochs: int
     missing: int
-    arrival_per_s: float  # source rows that arrived a second
-    epoch_s: float  # mean time of an epoch
-    bottleneck: str  # resource of which the greatest share is used
-    # resource → share used, over all executors that stay
+    arrival_per_s: float
+    epoch_s: float
+    bottleneck: str
     usage: Mapping[str, float] = field(default_factory=dict)
-    # largest difference between an executor's load index and the mean, as a share of the mean
     load_distance: float = 0.0
-    # executor → share of its time that its lanes are busy
     load_index: Mapping[str, float] = field(default_factory=dict)
-    # executor → speed, for those that are not as fast as the rest
     speeds: Mapping[str, float] = field(default_factory=dict)
-    # p50, p95, p99, max, mean → milliseconds that the rows of the period took, from their arrival
-    # to the end of their delivery; empty where none was delivered
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -72,7 +90,29 @@ class Decision(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancingStarted(Decision):
-    """The controller moves key groups between executors.
+    """The controller began to move key groups between executors.
+
+    Attributes
+    ----------
+    migrations
+        Component → identifier of the migration that moves its key groups.
+    planner
+        Name of the planner.
+    moves
+        Number of key groups that move.
+    state_bytes
+        Bytes of their state.
+    draining
+        Number of moves away from executors that are to be removed.
+    distance_before, distance_after
+        Load distance as a share of the mean: measured before the moves, and predicted after them.
+    gain_s
+        Time in seconds that the busiest executor saves over the controller's horizon.
+    cost_s
+        Time in seconds that the busiest network link needs for the state.
+    variance_before, variance_after
+        Variance of the load index over the executors that stay, as a share of the square of the
+        mean: measured and predicted (paper 4, equation 1).
 
     Examples
     --------
@@ -86,21 +126,15 @@ class RebalancingStarted(Decision):
     distance 50.0% to 1.0%, gains 4.00 s for 0.50 s
     """
 
-    migrations: Mapping[str, str]  # component → id of the migration that carries it out
-    planner: str  # whose plan
-    # moves, state_bytes: key groups that move, and their state
+    migrations: Mapping[str, str]
+    planner: str
     moves: int
     state_bytes: int
-    draining: int  # how many of the moves empty executors that are to leave
-    # distance_before, distance_after: load distance as a share of the mean, measured and predicted
+    draining: int
     distance_before: float
     distance_after: float
-    # gain_s, cost_s: time that the busiest executor is relieved of over the horizon, and time that
-    # the busiest link needs
     gain_s: float
     cost_s: float
-    # variance_before, variance_after: of the load index over executors that stay, as a share of the
-    # square of the mean, measured and predicted (paper 4, equation 1); `state_bytes` is its ψ
     variance_before: float = 0.0
     variance_after: float = 0.0
 
@@ -116,7 +150,21 @@ class RebalancingStarted(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationsPlanned(Decision):
-    """Migrations to a sequence of numbers of executors are planned together.
+    """Migrations for a known sequence of numbers of executors were planned together.
+
+    Attributes
+    ----------
+    components
+        Components that the plan is for.
+    executors
+        Number of executors in each step, the present number first.
+    cuts
+        For each step, the first key group of each executor's range, without that of the first
+        range.
+    moved_bytes
+        Bytes of state that each step moves.
+    reason
+        Reason why the sequence is planned now.
 
     Examples
     --------
@@ -129,12 +177,11 @@ class MigrationsPlanned(Decision):
     plan
     """
 
-    components: tuple[str, ...]  # that are planned
-    executors: tuple[int, ...]  # how many there are in each step, the present one first
-    # of each step, the first key group of every range but the first range
+    components: tuple[str, ...]
+    executors: tuple[int, ...]
     cuts: tuple[tuple[int, ...], ...]
-    moved_bytes: tuple[float, ...]  # state that each step is to move
-    reason: str  # why it is planned now
+    moved_bytes: tuple[float, ...]
+    reason: str
 
     def _line(self) -> str:
         return (
@@ -146,7 +193,19 @@ class MigrationsPlanned(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanesBalanced(Decision):
-    """Key groups changed lane within their executors; no state moved.
+    """Key groups changed their lane (task slot) within an executor; no state moved.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Number of key groups that changed their lane.
+    executors
+        Executors on which they did.
+    imbalance_before, imbalance_after
+        Load of the busiest lane divided by the mean of the executor's lanes, for the worst of these
+        executors: measured and predicted.
 
     Examples
     --------
@@ -159,10 +218,8 @@ class LanesBalanced(Decision):
     """
 
     component: str
-    key_groups: int  # how many
-    executors: tuple[str, ...]  # those on which they did
-    # imbalance_before, imbalance_after: busiest lane over mean lane of the worst of these
-    # executors, measured and predicted
+    key_groups: int
+    executors: tuple[str, ...]
     imbalance_before: float
     imbalance_after: float
 
@@ -186,7 +243,20 @@ class _Scaling(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledOut(_Scaling):
-    """More executors are requested, or kept: from `before` to `wanted`.
+    """The controller increases the number of executors.
+
+    Attributes
+    ----------
+    before
+        Number of executors in use or requested before the decision.
+    wanted
+        Number of executors after it.
+    reason
+        Reason of the decision.
+    numbers
+        Figures that the decision rests on: name (with its unit) → value.
+    kept
+        Executors that were draining and now stay in use; others are requested from the cluster.
 
     Examples
     --------
@@ -198,7 +268,6 @@ class ScaledOut(_Scaling):
     scaling out, 2 more executors for 4: too slow (latency_s 9.5)
     """
 
-    # those of them that were to leave, were still there, and stay; the others were asked for
     kept: tuple[str, ...] = ()
 
     def _line(self) -> str:
@@ -209,7 +278,20 @@ class ScaledOut(_Scaling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledIn(_Scaling):
-    """Executors are drained to be given back.
+    """The controller reduces the number of executors: some drain, to be removed when empty.
+
+    Attributes
+    ----------
+    before
+        Number of executors in use or requested before the decision.
+    wanted
+        Number of executors after it.
+    reason
+        Reason of the decision.
+    numbers
+        Figures that the decision rests on: name (with its unit) → value.
+    executors
+        Names of the executors that drain.
 
     Examples
     --------
@@ -231,7 +313,18 @@ class ScaledIn(_Scaling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRefused(_Scaling):
-    """The number of executors should change, and cannot or must not.
+    """Another number of executors would be needed, but is not possible or would not help.
+
+    Attributes
+    ----------
+    before
+        Number of executors in use or requested; it does not change.
+    wanted
+        Number of executors that would be needed.
+    reason
+        Reason why the number does not change.
+    numbers
+        Figures that the decision rests on: name (with its unit) → value.
 
     Examples
     --------
@@ -251,7 +344,22 @@ class ScalingRefused(_Scaling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionJudged(Decision):
-    """Result of a decision about the number of executors, beside what it expected.
+    """Measured effect of a scaling decision, compared with the expected one.
+
+    Attributes
+    ----------
+    before, wanted
+        Number of executors before and after the decision.
+    verdict
+        ``"helped"``; ``"no help"``: not repeated until the situation changes; or ``"overtaken"``:
+        other changes made it impossible to tell.
+    expected, measured, target
+        Value of the figure that the scaling model controls, such as a latency in seconds.
+        `measured` is ``None`` if the decision was overtaken.
+    arrival_per_s
+        Source rows per second that the decision was made for.
+    reason
+        Reason of the verdict.
 
     Examples
     --------
@@ -265,16 +373,13 @@ class DecisionJudged(Decision):
     of a lane
     """
 
-    before: int  # executors before and after it
+    before: int
     wanted: int
-    # ``"helped"``, ``"no help"``: not again until the situation is another one, or ``"overtaken"``
     verdict: str
-    # expected, measured, target: of the figure that the scaling model goes by, such as a latency in
-    # seconds
     expected: float
-    measured: float | None  # ``None`` where it was overtaken
+    measured: float | None
     target: float
-    arrival_per_s: float  # rate that it was decided for
+    arrival_per_s: float
     reason: str
 
     def _line(self) -> str:
@@ -287,7 +392,21 @@ class DecisionJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastJudged(Decision):
-    """Forecasts of the arrival rate are used from now on, or not.
+    """The controller starts or stops using forecasts of the arrival rate.
+
+    Attributes
+    ----------
+    used
+        True if forecasts are used from now on.
+    reason
+        Reason of the decision.
+    period_s
+        Seconds after which the load repeats; ``None`` if no period is known.
+    error, error_as_now
+        Mean error over the last period, in rows per second, of the forecast and of the assumption
+        that the rate does not change. ``None`` without a forecast.
+    lead_s
+        Seconds by which executors are requested before they are needed.
 
     Examples
     --------
@@ -302,12 +421,10 @@ class ForecastJudged(Decision):
 
     used: bool
     reason: str
-    period_s: float | None  # after which the load repeats; ``None``: none is known
-    # error, error_as_now: mean deviation from the rows a second that came, over the last period, of
-    # the forecast, and of the one that all stays as it is; ``None`` where there was no forecast
+    period_s: float | None
     error: float | None
     error_as_now: float | None
-    lead_s: float  # how long before they are needed executors are asked for
+    lead_s: float
 
     def _line(self) -> str:
         period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
@@ -319,7 +436,12 @@ class ForecastJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorsReturned(Decision):
-    """Executors that own nothing any more were given back to the cluster.
+    """Executors that own no key groups any more were given back to the cluster.
+
+    Attributes
+    ----------
+    executors
+        Names of the executors.
 
     Examples
     --------
@@ -336,7 +458,16 @@ class ExecutorsReturned(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSkipped(Decision):
-    """Nothing was done although it was considered; announced once per reason.
+    """The controller considered a change and did not make it; reported once per reason.
+
+    Attributes
+    ----------
+    what
+        The change that was not made.
+    reason
+        Reason why.
+    numbers
+        Figures that the reason rests on: name (with its unit) → value.
 
     Examples
     --------
@@ -347,9 +478,8 @@ class DecisionSkipped(Decision):
     no balancing of sum: the load is even enough
     """
 
-    what: str  # what was not done
-    reason: str  # why
-    # what the reason rests on: name (with its unit) → value
+    what: str
+    reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -358,7 +488,14 @@ class DecisionSkipped(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerFailed(Decision):
-    """A planner or a scaling model gave no usable answer; the stream goes on unchanged.
+    """A planner or a scaling model gave no usable result; the stream goes on unchanged.
+
+    Attributes
+    ----------
+    planner
+        Name of the planner or scaling model.
+    reason
+        Reason of the failure.
 
     Examples
     --------
@@ -378,7 +515,19 @@ class PlannerFailed(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalancingJudged(Decision):
-    """Result of moving key groups, beside what was expected.
+    """Measured effect of moving key groups, compared with the expected one.
+
+    Attributes
+    ----------
+    components
+        Components whose key groups moved.
+    verdict
+        ``"helped"``, ``"no help"``, or ``"overtaken"``: other changes made it impossible to tell.
+    before, expected, measured
+        Load distance before the moves, expected after them, and measured after them, as shares of
+        the mean. `measured` is ``None`` if the moves were overtaken.
+    reason
+        Reason of the verdict.
 
     Examples
     --------
@@ -392,12 +541,10 @@ class RebalancingJudged(Decision):
     """
 
     components: tuple[str, ...]
-    # ``"helped"``, ``"no help"``, or ``"overtaken"``: nobody can tell
     verdict: str
-    # load distance before, as it was to be, and as it came to be, as shares of the mean
     before: float
     expected: float
-    measured: float | None  # ``None`` where it was overtaken
+    measured: float | None
     reason: str
 
     def _line(self) -> str:
@@ -410,7 +557,14 @@ class RebalancingJudged(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAbandoned(Decision):
-    """A plan under way was overtaken by events; completed moves stay, and it is planned anew.
+    """A plan in progress was given up because the situation changed; finished moves stay.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    reason
+        Reason why the plan no longer fits.
 
     Examples
     --------
@@ -430,7 +584,15 @@ class PlanAbandoned(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManualOverrideRespected(Decision):
-    """A decision by hand is respected by the controller for a while.
+    """The controller leaves a change that somebody made by hand as it is for a while.
+
+    Attributes
+    ----------
+    what
+        The change: ``"migration of <component>"``, ``"components of <operator>"``, ``"hot keys of
+        <join>"``, ``"draining of <executor>"`` or ``"scaling"``.
+    until_s
+        Time until which the controller leaves it alone, on the clock of `at_s`.
 
     Examples
     --------
@@ -441,10 +603,8 @@ class ManualOverrideRespected(Decision):
     migration of sum by hand is left alone for 60 s
     """
 
-    # ``"migration of <component>"``, ``"components of <operator>"``, ``"hot keys of <join>"``,
-    # ``"draining of <executor>"`` or ``"scaling"``
     what: str
-    until_s: float  # when it decides about it again, on the events' clock
+    until_s: float
 
     def _line(self) -> str:
         return f"{self.what} by hand is left alone for {max(0.0, self.until_s - self.at_s):.0f} s"
@@ -452,7 +612,18 @@ class ManualOverrideRespected(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStateChosen(Decision):
-    """Overlapping windows share panes from the next epoch on, or have states of their own.
+    """Overlapping windows share their panes from the next epoch on, or have states of their own.
+
+    Attributes
+    ----------
+    operator
+        Name of the windowed operator.
+    duplicated
+        True if each window has a state of its own; false if windows share panes.
+    reason
+        Reason of the choice, with the numbers.
+    numbers
+        Figures that the decision rests on: name (with its unit) → value.
 
     Examples
     --------
@@ -465,10 +636,10 @@ class WindowStateChosen(Decision):
     windows of hourly have states of their own: 12.0 ms of CPU with panes and 4.0 ms without
     """
 
-    operator: str  # whose windows
-    duplicated: bool  # whether windows have states of their own
-    reason: str  # why, with the numbers
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+    operator: str
+    duplicated: bool
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
         way = "have states of their own" if self.duplicated else "share panes"
@@ -477,7 +648,21 @@ class WindowStateChosen(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKeySpread(Decision):
-    """Rows of a key go to other parts, in other lanes, from the next epoch on.
+    """From the next epoch on, the rows of a hot key are divided among several lanes.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    key
+        Values of the key columns, as JSON.
+    rows, columns
+        Number of parts among which left rows and right rows of a join are divided. Other operators
+        have one column. If both are 1, all rows go to one lane again.
+    reason
+        Reason of the decision, with the numbers.
+    numbers
+        Figures that the decision rests on: name (with its unit) → value.
 
     Examples
     --------
@@ -489,14 +674,12 @@ class HotKeySpread(Decision):
     key ["central"] of transfers is spread over 4 parts: it has 3.1 times the work of a lane
     """
 
-    operator: str  # whose key
-    key: str  # its values as JSON
-    # rows, columns: among how many parts rows of the left of a join, and of the right, are
-    # divided; of any other operator there is one column. 1 and 1: all rows go to one lane
+    operator: str
+    key: str
     rows: int
     columns: int
-    reason: str  # why, with the numbers
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+    reason: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
         parts = self.rows * self.columns
@@ -506,7 +689,14 @@ class HotKeySpread(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorsRequested(Decision):
-    """The cluster was asked for more executors; each that comes is an `ExecutorAdded`.
+    """The query asked the cluster for more executors; `ExecutorAdded` reports each that joins.
+
+    Attributes
+    ----------
+    count
+        Number of additional executors.
+    total
+        Number of executors that there will be then.
 
     Examples
     --------
@@ -515,8 +705,8 @@ class ExecutorsRequested(Decision):
     asked the cluster for 2 more executors, 4 in all
     """
 
-    count: int  # how many more
-    total: int  # how many there are to be then
+    count: int
+    total: int
 
     def _line(self) -> str:
         return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
@@ -524,7 +714,14 @@ class ExecutorsRequested(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorsMissing(Decision):
-    """Executors that were requested have not come, and are no longer waited for.
+    """Requested executors did not join, and the query no longer waits for them.
+
+    Attributes
+    ----------
+    count
+        Number of executors that did not join.
+    reason
+        Reason, such as the time-out.
 
     Examples
     --------
@@ -544,7 +741,12 @@ class ExecutorsMissing(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorRemoved(Decision):
-    """An executor that owned nothing any more was given back to the cluster, and is gone.
+    """An executor that owned no key groups any more was given back to the cluster.
+
+    Attributes
+    ----------
+    executor
+        Name of the executor.
 
     Examples
     --------
@@ -561,7 +763,12 @@ class ExecutorRemoved(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorKept(Decision):
-    """An executor that was draining stays: key groups may move onto it again.
+    """An executor no longer drains: it stays, and key groups may move to it again.
+
+    Attributes
+    ----------
+    executor
+        Name of the executor.
 
     Examples
     --------
@@ -578,7 +785,14 @@ class ExecutorKept(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStarted(Decision):
-    """Another number of executors was requested by hand.
+    """Somebody asked for another number of executors, by ``query.scale``.
+
+    Attributes
+    ----------
+    before
+        Number of executors before, without those that drain.
+    wanted
+        Number of executors that was asked for.
 
     Examples
     --------
@@ -587,7 +801,6 @@ class ScalingStarted(Decision):
     scaling from 2 executors to 4
     """
 
-    # before, wanted: executors there are, without those that drain, and executors there are to be
     before: int
     wanted: int
 
@@ -597,7 +810,14 @@ class ScalingStarted(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingFinished(Decision):
-    """The requested executors are there, and key groups are where they should be.
+    """A ``query.scale`` is complete: the executors are there, and key groups are balanced.
+
+    Attributes
+    ----------
+    executors
+        Names of the executors.
+    moved
+        Number of key groups that moved for it.
 
     Examples
     --------
@@ -608,8 +828,8 @@ class ScalingFinished(Decision):
     scaled to 4 executors (1, 2, 3, 4), 5 key groups moved
     """
 
-    executors: tuple[str, ...]  # those there are
-    moved: int  # key groups that changed executor for it
+    executors: tuple[str, ...]
+    moved: int
 
     def _line(self) -> str:
         return (
@@ -620,7 +840,14 @@ class ScalingFinished(Decision):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingFailed(Decision):
-    """A scaling ended early; what had been done stays, and no executor drains because of it.
+    """A ``query.scale`` ended early; finished moves stay, and no executor drains because of it.
+
+    Attributes
+    ----------
+    wanted
+        Number of executors that was asked for.
+    reason
+        Reason of the failure.
 
     Examples
     --------

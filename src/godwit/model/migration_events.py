@@ -27,7 +27,20 @@ class _MigrationEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationStarted(_MigrationEvent):
-    """A plan was accepted and is being carried out.
+    """A migration plan was accepted, and its moves begin.
+
+    Attributes
+    ----------
+    migration
+        Identifier of the migration.
+    component
+        Name of the component.
+    strategy
+        Migration strategy, such as ``"live"``.
+    moves
+        Number of key groups to move.
+    state_bytes
+        Bytes of their state.
 
     Examples
     --------
@@ -52,7 +65,18 @@ class MigrationStarted(_MigrationEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationFinished(_MigrationEvent):
-    """A migration is over, and an epoch has been committed under its last assignment.
+    """A migration has ended, and an epoch was committed with its last assignment.
+
+    Attributes
+    ----------
+    migration
+        Identifier of the migration.
+    component
+        Name of the component.
+    moved
+        Number of key groups that moved.
+    withdrawn
+        Number of key groups that stayed where they were.
 
     Examples
     --------
@@ -73,7 +97,20 @@ class MigrationFinished(_MigrationEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationCancelled(_MigrationEvent):
-    """A migration ended early; what had moved stays where it is.
+    """A migration ended early; key groups that had moved stay where they are.
+
+    Attributes
+    ----------
+    migration
+        Identifier of the migration.
+    component
+        Name of the component.
+    reason
+        Reason of the end.
+    moved
+        Number of key groups that moved.
+    withdrawn
+        Number of key groups that stayed where they were.
 
     Examples
     --------
@@ -111,7 +148,20 @@ class _KeyGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmingStarted(_KeyGroupEvent):
-    """An executor began to load copies in the background.
+    """An executor began to load copies of key groups in the background.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
+    executor
+        Executor that loads the copies.
+    peers
+        Executors that send copies; other copies are read from the checkpoint.
+    why
+        Reason for this choice; empty if there was no choice.
 
     Examples
     --------
@@ -122,10 +172,9 @@ class WarmingStarted(_KeyGroupEvent):
     sum: warming key groups 1, 2 at 3
     """
 
-    executor: str  # where
-    # executors that are to send copies; the rest is read from the checkpoint
+    executor: str
     peers: tuple[str, ...] = ()
-    why: str = ""  # why from there; empty where there was nothing to choose
+    why: str = ""
 
     def _line(self) -> str:
         source = f" from {', '.join(self.peers)}" if self.peers else ""
@@ -138,7 +187,20 @@ class WarmingStarted(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTransferFailed(_KeyGroupEvent):
-    """An executor did not send its copies; they are read from the checkpoint.
+    """An executor did not send its copies; they are read from the checkpoint instead.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
+    executor
+        Executor that needs the copies.
+    source
+        Executor that did not send them.
+    reason
+        Reason of the failure.
 
     Examples
     --------
@@ -160,7 +222,22 @@ class PeerTransferFailed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsWarmed(_KeyGroupEvent):
-    """An executor holds fresh copies of key groups that it may own soon.
+    """An executor has loaded copies of key groups, which are now up to date.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
+    executor
+        Executor that has the copies.
+    state_bytes
+        Bytes of their state.
+    peer_bytes
+        The part of these bytes that other executors sent.
+    duration_ms
+        Time that loading took, in milliseconds.
 
     Examples
     --------
@@ -171,10 +248,10 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     sum: key group 1 warm at 3 (0 B in 0 ms)
     """
 
-    executor: str  # where
-    state_bytes: int = 0  # their state; of that, `peer_bytes` came from other executors
+    executor: str
+    state_bytes: int = 0
     peer_bytes: int = 0
-    duration_ms: float = 0.0  # what it took
+    duration_ms: float = 0.0
 
     def _line(self) -> str:
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
@@ -186,7 +263,14 @@ class KeyGroupsWarmed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsSuspended(_KeyGroupEvent):
-    """Key groups have no state at their executor; their rows wait from now on.
+    """The executors of some key groups lack their state, so rows of these key groups wait.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
 
     Examples
     --------
@@ -203,7 +287,14 @@ class KeyGroupsSuspended(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsResumed(_KeyGroupEvent):
-    """The next epoch processes the rows that waited, in order, and then its own.
+    """State is available again: the next epoch processes the rows that waited.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
 
     Examples
     --------
@@ -221,7 +312,14 @@ class KeyGroupsResumed(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsLoaded(_KeyGroupEvent):
-    """The next epoch loads key groups before it processes them.
+    """The next epoch loads the state of some key groups before it processes their rows.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    key_groups
+        Numbers of the key groups.
 
     Examples
     --------
@@ -236,7 +334,16 @@ class KeyGroupsLoaded(_KeyGroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentSwitched(Event):
-    """The next epoch runs under another assignment.
+    """From the next epoch on, key groups are processed by their new executors or lanes.
+
+    Attributes
+    ----------
+    component
+        Name of the component.
+    version
+        Version of the new assignment.
+    key_groups
+        Numbers of the key groups that changed executor; empty if only lanes changed.
 
     Examples
     --------
@@ -248,8 +355,8 @@ class AssignmentSwitched(Event):
     """
 
     component: str
-    version: int  # version of the new assignment
-    key_groups: tuple[int, ...] = ()  # those that changed executor (none where only lanes changed)
+    version: int
+    key_groups: tuple[int, ...] = ()
 
     def _line(self) -> str:
         moved = (
@@ -276,7 +383,20 @@ class _RegroupingEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingStarted(_RegroupingEvent):
-    """Another physical plan was accepted; operators to be fused are co-located first.
+    """Operators are to be fused or separated; first, key groups move to common executors.
+
+    Attributes
+    ----------
+    regrouping
+        Identifier of the regrouping.
+    components
+        New component → its operators, separated by commas.
+    moves
+        Number of key groups that move first.
+    state_bytes
+        Bytes of their state.
+    reason
+        Reason, with the numbers; empty if somebody asked for it.
 
     Examples
     --------
@@ -289,10 +409,9 @@ class RegroupingStarted(_RegroupingEvent):
     → second is 40 % of all rows
     """
 
-    # moves, state_bytes: key groups that have to move for it, and the state that is warmed for them
     moves: int
     state_bytes: int
-    reason: str = ""  # why, with the numbers; empty if somebody asked for it
+    reason: str = ""
 
     def _line(self) -> str:
         why = f", since {self.reason}" if self.reason else ""
@@ -304,7 +423,14 @@ class RegroupingStarted(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentsRegrouped(_RegroupingEvent):
-    """The next epoch runs under another physical plan.
+    """From the next epoch on, operators are grouped into other components.
+
+    Attributes
+    ----------
+    regrouping
+        Identifier of the regrouping.
+    components
+        New component → its operators, separated by commas.
 
     Examples
     --------
@@ -321,7 +447,16 @@ class ComponentsRegrouped(_RegroupingEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegroupingCancelled(_RegroupingEvent):
-    """The physical plan stays as it is.
+    """A regrouping ended early; the components stay as they are.
+
+    Attributes
+    ----------
+    regrouping
+        Identifier of the regrouping.
+    components
+        New component → its operators, separated by commas.
+    reason
+        Reason of the end.
 
     Examples
     --------
@@ -342,6 +477,27 @@ class RegroupingCancelled(_RegroupingEvent):
 class LayoutsCompared(Event):
     """A period ended in which the costs of one-phase and two-phase windows were compared.
 
+    Attributes
+    ----------
+    operator
+        Name of the windowed operator.
+    layout
+        Present layout: ``"split"`` (two-phase) or ``"combined"`` (one-phase).
+    cheaper
+        Layout that the costs are in favour of.
+    epochs
+        Number of epochs in the period; all costs are for the whole period.
+    split_ms, combined_ms
+        CPU time in each layout, in milliseconds.
+    split_latency_ms, combined_latency_ms
+        Time that migrations take in each layout, in milliseconds.
+    max_latency_ms
+        Maximum time that they may take; ``None``: no limit.
+    within
+        True if the migrations of the `cheaper` layout keep this limit.
+    numbers
+        Figures that the comparison rests on: name → value.
+
     Examples
     --------
     >>> event = gw.events.LayoutsCompared(
@@ -354,20 +510,17 @@ class LayoutsCompared(Event):
     combined 31.0 ms; migrations take 0 ms split, 812 ms combined of 500 ms allowed
     """
 
-    operator: str  # the windowed aggregate
-    # layout, cheaper: ``"split"`` or ``"combined"``: what it was, and what it should be
+    operator: str
     layout: str
     cheaper: str
-    epochs: int  # epochs of the period; what follows is for all of them together
-    # split_ms, combined_ms: CPU time in either layout
+    epochs: int
     split_ms: float
     combined_ms: float
-    # split_latency_ms, combined_latency_ms: how long migrations take in either layout
     split_latency_ms: float
     combined_latency_ms: float
-    max_latency_ms: float | None = None  # how long they may; ``None``: as long as they like
-    within: bool = True  # whether those of `cheaper` take no longer
-    numbers: Mapping[str, float] = field(default_factory=dict)  # what it rests on: figure → value
+    max_latency_ms: float | None = None
+    within: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
         bound = ""

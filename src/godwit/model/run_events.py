@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStarted(Event):
-    """A query began to run; `resumed`: its checkpoint held epochs already.
+    """A query started, or resumed from its checkpoint.
+
+    Attributes
+    ----------
+    name
+        Name of the query.
+    resumed
+        True if the checkpoint already had committed epochs.
 
     Examples
     --------
@@ -33,7 +40,21 @@ class QueryStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowChanged(Event):
-    """A query continues a checkpoint that was written by another version of its flow.
+    """A query was started on a checkpoint that an earlier version of its flow has written.
+
+    Attributes
+    ----------
+    added
+        Operators that are new and start without state.
+    returned
+        Operators that had been removed earlier, and continue with the state that they left.
+    removed
+        Operators that are no longer in the flow; the checkpoint keeps their state until it is
+        dropped.
+    renamed
+        Old name of an operator → its new name.
+    results
+        Changes of aggregated results, of sinks and of their columns, as sentences.
 
     Examples
     --------
@@ -46,14 +67,10 @@ class FlowChanged(Event):
     d.n starts empty
     """
 
-    added: tuple[str, ...] = ()  # operators that start without state
-    # operators that had been removed, and find the state that they left
+    added: tuple[str, ...] = ()
     returned: tuple[str, ...] = ()
-    # operators that are gone from the flow; the checkpoint keeps their state until it is dropped
     removed: tuple[str, ...] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)  # old name → new name
-    # what became of the results of operators that aggregate, of sinks and of their columns, in
-    # words
+    renamed: Mapping[str, str] = field(default_factory=dict)
     results: tuple[str, ...] = ()
 
     def _line(self) -> str:
@@ -66,7 +83,12 @@ class FlowChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStopped(Event):
-    """A query ended because it was asked to, or because its input did.
+    """A query ended because it was stopped, or because its input ended.
+
+    Attributes
+    ----------
+    name
+        Name of the query.
 
     Examples
     --------
@@ -83,7 +105,14 @@ class QueryStopped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailed(Event):
-    """A query ended by an error; what was committed stays.
+    """A query ended because of an error; committed epochs stay committed.
+
+    Attributes
+    ----------
+    name
+        Name of the query.
+    error
+        Kind and text of the error.
 
     Examples
     --------
@@ -101,7 +130,22 @@ class QueryFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCommitted(Event):
-    """An epoch's record is durable.
+    """An epoch was committed: its commit record is durable.
+
+    Attributes
+    ----------
+    rows_in, rows_out
+        Number of rows read from the sources, and of rows for the sinks.
+    duration_ms
+        Time from the start of the epoch to its commit, in milliseconds.
+    watermarks
+        Source → its watermark after the epoch, in milliseconds since 1970-01-01 UTC. If maps
+        compute a new event time, the key is ``<source>/<operator>``.
+    waiting_key_groups
+        Number of key groups whose rows went to a wait buffer in this epoch.
+    latency_ms
+        ``p50``, ``p95``, ``p99``, ``max`` and ``mean`` of the latency of its rows, from their
+        arrival to the end of their delivery, in milliseconds. Empty if the epoch had no rows.
 
     Examples
     --------
@@ -113,17 +157,11 @@ class EpochCommitted(Event):
     epoch 4 committed: 10 rows in, 1 out, 12 ms
     """
 
-    # rows_in, rows_out: rows read from the sources and given to the sinks
     rows_in: int = 0
     rows_out: int = 0
-    duration_ms: float = 0.0  # from the start of the epoch to its commit, in milliseconds
-    # source, or ``<source>/<operator>`` where maps compute the event time anew → watermark as the
-    # epoch left it, in milliseconds since 1970-01-01 UTC
+    duration_ms: float = 0.0
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    # number of key groups whose rows went to a wait buffer in this epoch
     waiting_key_groups: int = 0
-    # p50, p95, p99, max, mean → milliseconds from the arrival of its rows to the end of their
-    # delivery; empty without rows
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
     def _line(self) -> str:
@@ -137,7 +175,22 @@ class EpochCommitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsLeftOut(Event):
-    """An operator over event time left rows out in an epoch.
+    """An event-time operator dropped rows in an epoch.
+
+    Attributes
+    ----------
+    operator
+        Name of the operator.
+    late
+        Number of rows whose windows were all closed by earlier epochs.
+    ahead
+        Number of rows that were too far ahead of the driver's clock.
+    untimed
+        Number of rows without an event time.
+    sink
+        Name of the sink that got these rows; empty if they are lost.
+    no_slack
+        Sources of the operator whose slack is 0, so that any row out of order is late.
 
     Examples
     --------
@@ -150,14 +203,11 @@ class RowsLeftOut(Event):
     flow.source(..., slack="10 minutes")
     """
 
-    operator: str  # its name
-    # late, ahead, untimed: rows of which all windows were closed, that were too far ahead of the
-    # driver's clock, and that had no event time
+    operator: str
     late: int = 0
     ahead: int = 0
     untimed: int = 0
-    sink: str = ""  # name of the sink that the rows went to; empty if they are gone
-    # sources of the operator whose watermark has no slack: any row out of order is late
+    sink: str = ""
     no_slack: tuple[str, ...] = ()
 
     @property
@@ -184,7 +234,16 @@ class RowsLeftOut(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsUnreadable(Event):
-    """A source had rows in an epoch that could not be read.
+    """A source could not read some rows of an epoch.
+
+    Attributes
+    ----------
+    source
+        Name of the source.
+    rows
+        Number of rows that could not be read.
+    sink
+        Name of the sink that got these rows; empty if they are lost.
 
     Examples
     --------
@@ -193,9 +252,9 @@ class RowsUnreadable(Event):
     source flights could not read 3 rows in epoch 4; they are left out
     """
 
-    source: str  # its name
+    source: str
     rows: int
-    sink: str = ""  # name of the sink that they went to; empty if they are gone
+    sink: str = ""
 
     @property
     def is_warning(self) -> bool:
@@ -210,7 +269,16 @@ class RowsUnreadable(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackPaused(Event):
-    """A loop has run for its own rows as many epochs as it may; they wait for other rows.
+    """A feedback loop has run its maximum number of epochs without other input.
+
+    Attributes
+    ----------
+    loop
+        Name of the loop.
+    rounds
+        Number of consecutive epochs that had only rows of loops.
+    rows
+        Number of rows that wait in the loop, for the next epoch with other input.
 
     Examples
     --------
@@ -220,9 +288,9 @@ class FeedbackPaused(Event):
     next epoch that has others
     """
 
-    loop: str  # its name
-    rounds: int  # epochs in a row that had no other rows
-    rows: int  # that wait in it
+    loop: str
+    rounds: int
+    rows: int
 
     @property
     def is_warning(self) -> bool:
@@ -238,7 +306,12 @@ class FeedbackPaused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochAborted(Event):
-    """An attempt at an epoch failed; it left only files that nobody names.
+    """An attempt to run an epoch failed; nothing of it was committed.
+
+    Attributes
+    ----------
+    reason
+        Reason of the failure.
 
     Examples
     --------
@@ -257,6 +330,11 @@ class EpochAborted(Event):
 class EpochsHeld(Event):
     """No further epoch starts until `EpochsReleased`.
 
+    Attributes
+    ----------
+    reason
+        Reason why no epoch can run, such as that no executor is left.
+
     Examples
     --------
     >>> event = gw.events.EpochsHeld(epoch=4, at_s=1.0, reason="no executor is left")
@@ -272,7 +350,7 @@ class EpochsHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsReleased(Event):
-    """Epochs may start again.
+    """Epochs may start again after `EpochsHeld`.
 
     Examples
     --------
@@ -287,7 +365,14 @@ class EpochsReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorAdded(Event):
-    """An executor joined; it owns nothing until a migration gives it key groups.
+    """An executor joined; it owns no key groups until a migration moves some to it.
+
+    Attributes
+    ----------
+    executor
+        Name of the executor.
+    lanes
+        Number of its lanes (task slots).
 
     Examples
     --------
@@ -305,7 +390,12 @@ class ExecutorAdded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorDraining(Event):
-    """An executor is to be removed: nothing moves onto it any more.
+    """An executor is to be removed: from now on no key group moves to it.
+
+    Attributes
+    ----------
+    executor
+        Name of the executor.
 
     Examples
     --------
@@ -322,7 +412,14 @@ class ExecutorDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLost(Event):
-    """An executor and its local store are gone.
+    """An executor died, and its local store is lost.
+
+    Attributes
+    ----------
+    executor
+        Name of the executor.
+    reason
+        Reason, if it is known.
 
     Examples
     --------
@@ -340,7 +437,14 @@ class ExecutorLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCollected(Event):
-    """Files of the checkpoint that no retained record names were removed.
+    """Files of the checkpoint that no retained epoch needs were deleted.
+
+    Attributes
+    ----------
+    files
+        Number of deleted files.
+    freed_bytes
+        Their size in bytes.
 
     Examples
     --------
@@ -358,7 +462,14 @@ class FilesCollected(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesStarted(Event):
-    """Lanes that stay between epochs are there, and work small epochs from now on.
+    """Resident lanes are ready, and process small epochs from now on.
+
+    Attributes
+    ----------
+    lanes
+        Number of resident lanes.
+    took_ms
+        Time since they were requested, in milliseconds.
 
     Examples
     --------
@@ -368,7 +479,7 @@ class ResidentLanesStarted(Event):
     """
 
     lanes: int
-    took_ms: float  # since they were asked for
+    took_ms: float
 
     def _line(self) -> str:
         return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
@@ -376,7 +487,12 @@ class ResidentLanesStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesEnded(Event):
-    """Lanes that stay were let go; epochs run as Spark jobs until there are others.
+    """Resident lanes ended; epochs run as Spark jobs until new ones are ready.
+
+    Attributes
+    ----------
+    reason
+        Reason why they ended.
 
     Examples
     --------
@@ -393,7 +509,14 @@ class ResidentLanesEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLanesFailed(Event):
-    """Lanes that stay were lost, or did not come; epochs run as Spark jobs meanwhile.
+    """Resident lanes were lost or did not start; epochs run as Spark jobs meanwhile.
+
+    Attributes
+    ----------
+    reason
+        Reason of the failure.
+    pause_s
+        Seconds until they are started again.
 
     Examples
     --------
@@ -406,7 +529,7 @@ class ResidentLanesFailed(Event):
     """
 
     reason: str
-    pause_s: float  # until they are started again
+    pause_s: float
 
     @property
     def is_warning(self) -> bool:
@@ -422,7 +545,16 @@ class ResidentLanesFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerFailed(Event):
-    """A listener raised; it stays. Announced once for each kind of error.
+    """A listener raised an exception; it still gets later events. Once per kind of error.
+
+    Attributes
+    ----------
+    listener
+        Name of the listener's function.
+    error
+        Kind and text of the error, in one line.
+    heard
+        Kind of the event that the listener was called with.
 
     Examples
     --------
@@ -433,9 +565,9 @@ class ListenerFailed(Event):
     listener page failed on EpochCommitted: KeyError: 'x'
     """
 
-    listener: str  # name of the function
-    error: str  # the error's kind and text, in one line
-    heard: str  # kind of the event that it was told
+    listener: str
+    error: str
+    heard: str
 
     def _line(self) -> str:
         return f"listener {self.listener} failed on {self.heard}: {self.error}"
@@ -443,7 +575,14 @@ class ListenerFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundFailed(Event):
-    """Work beside the epochs failed and goes on, or a part could not be closed at the end.
+    """A background task failed and goes on, or a part could not be closed at the end.
+
+    Attributes
+    ----------
+    what
+        What the task does, such as ``"watching executors"``.
+    error
+        Kind and text of the error, in one line.
 
     Examples
     --------
@@ -454,8 +593,8 @@ class BackgroundFailed(Event):
     watching executors failed: KeyError: 'x'
     """
 
-    what: str  # what it does, as in "watching executors"
-    error: str  # the error's kind and text, in one line
+    what: str
+    error: str
 
     def _line(self) -> str:
         return f"{self.what} failed: {self.error}"
