@@ -143,7 +143,7 @@ class Story:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed_query, "_LOOK_S", 0.001)
-    monkeypatch.setattr(mixed_query, "_STOP_S", 0.1)
+    monkeypatch.setattr(mixed_query, "_STOP_S", PATIENCE_S)
     monkeypatch.setattr(source_loop, "_LOOK_S", 0.001)
     monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
 
@@ -236,7 +236,10 @@ def test_with_one_epoch_own_rows_come_with_the_micro_batch_whatever_their_limit(
     assert story.run.input_ended
 
 
-def test_a_source_that_does_not_answer_keeps_neither_an_epoch_nor_the_end() -> None:
+def test_a_source_that_does_not_answer_keeps_neither_an_epoch_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mixed_query, "_STOP_S", 0.1)
     story, asked, answers = Story(), threading.Event(), threading.Event()
 
     def latest(*_: Any, **__: Any) -> int:

@@ -109,7 +109,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_loop, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(source_loop, "_LEASE_S", 0.0)
     monkeypatch.setattr(source_loop, "_TICK_S", 0.0)
-    monkeypatch.setattr(source_loop, "_STOP_S", 0.1)
+    monkeypatch.setattr(source_loop, "_STOP_S", PATIENCE_S)
 
 
 def rows(count: int) -> list[dict[str, str]]:
@@ -239,7 +239,10 @@ def test_a_source_that_raises_fails_the_query_by_its_name() -> None:
     assert story.finished.is_set()
 
 
-def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending() -> None:
+def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_loop, "_STOP_S", 0.1)
     source = Broken(threading.Event())
     story = Story(source=source)
     loop = story.begin()
@@ -253,15 +256,25 @@ def test_a_source_that_does_not_answer_does_not_keep_the_query_from_ending() -> 
     loop.stop()
 
 
-def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source() -> None:
+def test_a_delivery_that_takes_long_is_waited_for_and_not_blamed_on_a_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     story, go_on = Story(), threading.Event()
     gate = story.run.gate
+    until_idle = gate.wait_until_idle
+
+    def then_patiently() -> None:
+        until_idle()
+        monkeypatch.setattr(source_loop, "_STOP_S", PATIENCE_S)
+
+    monkeypatch.setattr(source_loop, "_STOP_S", 0.0)
+    monkeypatch.setattr(gate, "wait_until_idle", then_patiently)
     delivery = threading.Thread(target=gate.delivering(lambda: _wait(go_on)), daemon=True)
     delivery.start()
     story.run.loop.finish_delivery = lambda: _wait(go_on)
     loop = story.begin()
     gate.close()
-    threading.Timer(3 * source_loop._STOP_S, go_on.set).start()
+    threading.Timer(0.1, go_on.set).start()
     loop.stop()
     assert go_on.is_set()
     assert loop.wait(PATIENCE_S)
