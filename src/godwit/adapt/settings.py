@@ -247,7 +247,7 @@ class Control:
     min_executors, max_executors
         Limits on the number of executors; ``None``: no upper limit.
     elasticity
-        How work is matched with cores, after paper 5 §5. ``"resource_centric"``: key groups move
+        Elasticity policy (paper 5 §5). ``"resource_centric"``: key groups move
         between executors. ``"executor_centric"``: a key group keeps a home executor, and uses cores
         of other executors only if its home's do not suffice. ``"naive_executor_centric"``: the
         same, ignoring state and locality. ``"static"``: nothing moves.
@@ -403,7 +403,7 @@ class Control:
 
     @property
     def registered(self) -> Planner | None:
-        """The planner, if it is one of the registry."""
+        """Planner of the registry that `planner` names; ``None`` if `planner` is a function."""
         return planner(self.planner) if isinstance(self.planner, str) else None
 
     @property
@@ -427,7 +427,7 @@ class Control:
         return seconds(self.period, "The period")
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
-        """Return the maximum seconds of an epoch of own sources; ``None``: no limit.
+        """Return the maximum seconds of an epoch over Godwit's own sources; ``None``: no limit.
 
         `trigger_s`: interval of the trigger, in seconds.
 

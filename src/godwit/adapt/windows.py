@@ -292,7 +292,8 @@ class Splitting:
         milliseconds"``; ``None``: no limit, so that CPU time alone decides.
     period
         Event time between decisions, whose measurements they use; ``None``: the length of the
-        longest window. In a shorter period no window may close, or more than on average.
+        longest window. A shorter period may be misleading, because the number of windows that
+        close in it varies.
     epochs
         Minimum number of epochs with input between decisions.
     confirm

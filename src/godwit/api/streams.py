@@ -221,7 +221,7 @@ class Stream:
 
     @user_call
     def feed_back_to(self, loop: Stream) -> None:
-        """Feed the rows back to a loop: each is a row of the loop's stream once, in the next epoch.
+        """Send the rows back to a feedback loop, whose stream has them in the next epoch.
 
         Parameters
         ----------
@@ -341,17 +341,17 @@ class Stream:
         *columns
             Names of the key columns. Their types are checked when the flow is explained or started.
         partition_by
-            Key columns that decide which lane gets a row. An operator by area and user that is
-            partitioned by area can share a component with one by area, so that rows between them
-            need no exchange. It has as many places as there are areas, and all users of an area are
-            processed in one of them. By default those of the checkpoint; of a new operator all
-            columns, if `gw.Fusion` does not choose others.
+            Key columns whose hash selects the key group of a row. For example, an operator keyed by
+            area and user with ``partition_by="area"`` can share a component with an operator keyed
+            by area, without an exchange between them. Then all users of an area are processed in
+            one lane. By default the columns that the checkpoint stores. For a new operator: all key
+            columns, unless `gw.Fusion` chooses others.
 
         Raises
         ------
         InvalidFlowError
             If no column is named, a name is not text, a column is named twice, or `partition_by`
-            names a column that is no key column.
+            names a column that is not a key column.
 
         Examples
         --------
@@ -530,7 +530,7 @@ class KeyedStream:
         merge: Callable[[Any, Any], Any] | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Call a function of yours with each key's rows, in arrival order, and its state.
+        """Call a Python function for each key, with its rows in arrival order and its state.
 
         Parameters
         ----------
@@ -683,7 +683,7 @@ class KeyedStream:
         slack: Duration | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Run a function of your own over all rows of a lane and epoch at once, as tables.
+        """Call a Python function for all rows of a lane in an epoch, with rows and states as tables.
 
         Parameters
         ----------
@@ -1155,7 +1155,7 @@ class WindowedStream:
         event_time: str | None = None,
         slack: Duration | None = None,
     ) -> Stream:
-        """Call a function of yours with all rows of a key and window, once the window has ended.
+        """Call a Python function for each key and window, with its rows, when the window ends.
 
         Parameters
         ----------

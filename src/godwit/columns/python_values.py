@@ -211,7 +211,7 @@ class KeyRows(Generic[R]):
         raise TypeError(msg)
 
     def drop_state(self) -> None:
-        """Remove the key's state after the function has returned; later rows start anew."""
+        """Delete the state of the key after the call; later rows of the key get a new state."""
         self._dropped = True
 
 

@@ -57,7 +57,7 @@ class Strategy(StrEnum):
 
     @property
     def is_smooth(self) -> bool:
-        """True if rows of panes that have begun go to the old place."""
+        """True if rows of panes that have begun still go to the old slot (``smooth``)."""
         return self is Strategy.SMOOTH
 
     @property

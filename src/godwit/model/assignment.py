@@ -146,7 +146,7 @@ class Assignment:
 
     @property
     def num_owned(self) -> dict[str, int]:
-        """Executor → number of key groups that it owns."""
+        """Executor → number of the key groups that it owns."""
         counts = np.bincount(self.executor_of, minlength=len(self.executors)).tolist()
         return dict(zip(self.executors, counts, strict=True))
 

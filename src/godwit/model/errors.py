@@ -122,7 +122,7 @@ class InvalidProblemError(GodwitError):
 
 
 class InvalidControlError(GodwitError):
-    """Settings of the controller that make no sense, or contradict each other.
+    """A setting of the controller is invalid, or contradicts another one.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class InvalidControlError(GodwitError):
 
 
 class PlannerFailedError(GodwitError):
-    """A planner raised, returned no valid plan, or did not return in time.
+    """A planner raised an exception, returned no valid plan, or did not return in time.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class PlannerFailedError(GodwitError):
 
 
 class InvalidPlanError(GodwitError):
-    """A plan or an assignment is not total, or names something that does not exist.
+    """A plan names a key group or executor that does not exist, or an assignment lacks one.
 
     Examples
     --------
@@ -296,7 +296,7 @@ class StateEncodingError(GodwitError):
 
 
 class UserFunctionError(GodwitError):
-    """A user's function raised; its epoch was not committed.
+    """A function of the user raised an exception; its epoch was not committed.
 
     Examples
     --------
@@ -325,7 +325,7 @@ class EpochFailedError(GodwitError):
 
 
 class ExecutorEnvironmentError(GodwitError):
-    """The executors' Python cannot be started, or lacks what the flow needs.
+    """Python does not start on an executor, or lacks a package that the flow needs.
 
     Examples
     --------
@@ -409,7 +409,7 @@ class SourceError(GodwitError):
 
 
 class MigrationError(GodwitError):
-    """A migration could not be carried out; the assignment did not change.
+    """A migration could not start, or was cancelled; key groups that had moved stay.
 
     Examples
     --------

@@ -154,7 +154,7 @@ DECISIONS = frozenset(k.__name__ for k in _KINDS.values() if issubclass(k, Decis
 
 
 def event_from_dict(values: Any) -> Event:
-    """Undo `Event.to_dict`.
+    """Create an event from the dict that `Event.to_dict` returned.
 
     Examples
     --------

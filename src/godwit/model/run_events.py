@@ -533,7 +533,7 @@ class ResidentLanesFailed(Event):
 
     @property
     def is_warning(self) -> bool:
-        """True: epochs take longer than they were meant to."""
+        """True: epochs take longer than with resident lanes."""
         return True
 
     def _line(self) -> str:

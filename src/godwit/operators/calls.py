@@ -188,7 +188,7 @@ class FiredTimer:
     _dropped: bool = False
 
     def drop_state(self) -> None:
-        """Remove the key's state and timers after the function has returned."""
+        """Delete the state and the timers of the key after the call."""
         self._dropped = True
 
 

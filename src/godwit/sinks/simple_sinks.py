@@ -70,7 +70,7 @@ class MemorySink(Sink):
         self._refresh_view()
 
     def deliver(self, output: EpochOutput) -> None:
-        """Keep the epoch's rows, unless it is there already.
+        """Store the rows of an epoch, unless the epoch is stored already.
 
         An epoch with the same number but of another history of commits, as after a start from a
         backup, replaces the kept rows of this and later epochs.

@@ -37,7 +37,7 @@ def check_source(
     exact_limits: bool = True,
     ordered_within: str | None = None,
 ) -> None:
-    """Check that a source of yours keeps the contract of `godwit.sources.Source`; for tests.
+    """Check that a source class keeps the contract of `godwit.sources.Source`; for tests.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def check_source(
         the check covers that earlier splits still give the same rows, and that a position given as
         ``until`` is not exceeded.
     max_rows
-        Maximum number of rows to read, as exactly as the source keeps limits.
+        Approximate maximum number of rows to read.
     exact_limits
         ``True``: with ``limit`` the source must give exactly that many rows. ``False``, for a
         source that can divide its rows only at certain places: it must give at least one.

@@ -84,7 +84,7 @@ class MemorySource(Source):
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
-        """Raise `SourceError` if fewer than `position` rows were added, which a query has read."""
+        """Check that all rows up to `position` were added again; raise `SourceError` if not."""
         if position is not None and position > self._count:
             raise SourceError(
                 f"The memory source {self._name!r} has {counted(self._count, 'row')}, and the "

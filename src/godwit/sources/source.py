@@ -37,7 +37,7 @@ Position: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A part of an epoch's rows that one task reads.
+    """Part of the rows of an epoch that one task reads.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Text that names the data it reads, without secrets; the same after a restart.
+        """Text that identifies the data, without secrets; must not change at a restart.
 
         A position in a checkpoint is valid only for a source of the same identity, such as the same
         directory or topic; with another one the start fails.
@@ -275,7 +275,7 @@ class Source(ABC):
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Release what `open` acquired, after an error too. A second call must do nothing."""
+        """Release the resources of `open`, also after an error. A second call must do nothing."""
 
 
 def _is_number(position: Position) -> bool:

@@ -709,7 +709,7 @@ class Run:
 
     @property
     def assignment(self) -> dict[str, Assignment]:
-        """Component → its assignment in the next epoch."""
+        """Component → assignment of its key groups in the next epoch."""
         return shown_assignments(self._driver.view, self._names.__getitem__)
 
     # -- inside -----------------------------------------------------------------------------------

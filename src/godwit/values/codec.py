@@ -167,7 +167,7 @@ _IMMUTABLE = (
 
 
 class State(HoldsValue, Generic[T]):
-    """Holder of a state of an immutable type, such as ``int`` or a tuple; functions get it.
+    """Handle of a state whose type is immutable, such as ``int`` or a tuple.
 
     Attributes
     ----------

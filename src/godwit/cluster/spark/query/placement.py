@@ -178,7 +178,7 @@ class Pending(ABC, Generic[End]):
         return end
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel it: key groups that have switched stay there, the others stay where they were."""
+        """Cancel the migration: key groups that have moved stay, and the others do not move."""
         self._conducting.cancel(self.id, reason)
 
 
@@ -226,7 +226,7 @@ class Migration(Pending["EndMigration"]):
         )
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel it: key groups that have switched stay there, the others stay where they were."""
+        """Cancel the migration: key groups that have moved stay, and the others do not move."""
         super().cancel(reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
