@@ -683,7 +683,7 @@ class KeyedStream:
         slack: Duration | None = None,
         formerly: str | None = None,
     ) -> Stream:
-        """Call a Python function for all rows of a lane in an epoch, with rows and states as tables.
+        """Call a Python function for all rows of a lane in an epoch, passed as tables.
 
         Parameters
         ----------
