@@ -426,12 +426,16 @@ def looking_ahead(
 ) -> WantedExecutors:
     """Raise a scaling answer to the executors needed for the forecast rate."""
     comfortable = max(wanted.comfortable, ahead.comfortable)
+    sufficient = None
+    if wanted.sufficient is not None and ahead.sufficient is not None:
+        sufficient = max(wanted.sufficient, ahead.sufficient)
     if ahead.executors <= wanted.executors:
-        return replace(wanted, comfortable=comfortable)
+        return replace(wanted, comfortable=comfortable, sufficient=sufficient)
     return replace(
         wanted,
         executors=ahead.executors,
         comfortable=comfortable,
+        sufficient=sufficient,
         aim=ahead.aim,
         reason=f"{wanted.reason}, also at the {expected_per_s:.4g} rows/s that are to come",
         numbers={**wanted.numbers, "expected_per_s": expected_per_s},

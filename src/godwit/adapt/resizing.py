@@ -6,8 +6,10 @@ for are on their way and would be enough; (2) out at once, in only after several
 it; (3) between wanting more and wanting fewer lies a range in which nothing changes
 (`WantedExecutors.comfortable`), and who needs more gets well into it (`WantedExecutors.aim`); (4)
 no decision is taken back within the cool-down, and one in the same direction waits for the last one
-to show: one period after everybody has come, unless rows come at a rate a quarter above the one
-that it was made for; (5) what a cluster refuses is asked for again only after the cool-down.
+to show: one period after everybody has come; both unless rows come at a rate a quarter above the
+one that it was made for; (5) what a cluster refuses is asked for again only after the cool-down;
+(6) where a latency is measured, a decision is corrected once: by as many executors as all of three
+periods at rest show to be too many; and what noise may explain does not ask for more.
 
 Invariants: a step in the rate needs at most two decisions, the second for what a period that saw
 only part of it could not tell.  An executor is given back only once no key group is on it, and no
@@ -77,6 +79,13 @@ class Pace:
         self._hysteresis = Hysteresis(confirm=patience, rest_s=cool_down_s)
         self._arrived = True
         self._arrival_per_s = math.inf
+        # Arrival rate since a step, and the decisions made for it.
+        self._step_per_s, self._made = math.inf, 0
+        # Of the last periods at rest: how many executors sufficed, and the arrival rate.
+        self._sufficed: deque[tuple[int, float]] = deque(maxlen=_AT_REST)
+        # Periods in a row that asked for more where noise may have done so, and for fewer.
+        self._more_in_a_row = self._spare_in_a_row = 0
+        self._had = 0  # executors that there were or were to come
         self.last: tuple[str, float] = "", 0.0
         """Kind and time of the last decision."""
 
@@ -89,8 +98,50 @@ class Pace:
         arrival_per_s: float = math.inf,
     ) -> None:
         """Record a decision, of this run or of one before."""
+        again = self._hysteresis.resting(_SCALING, at_s) == kind
         self._hysteresis.record(_SCALING, kind, at_s)
         self._arrived, self._arrival_per_s, self.last = False, arrival_per_s, (kind, at_s)
+        if not self._same_rate(arrival_per_s):
+            # A second decision soon after is for what the first was made too early to see.
+            self._step_per_s, self._made = arrival_per_s, self._made if again else 0
+        self._made += 1
+        self._sufficed.clear()
+
+    def _same_rate(self, arrival_per_s: float) -> bool:
+        """Return whether an arrival rate is the one that the last decisions were made for."""
+        step = self._step_per_s
+        return max(arrival_per_s, step) <= _TOO_LITTLE * min(arrival_per_s, step) < math.inf
+
+    def _as_decided(self, wanted: WantedExecutors, situation: ScalingSituation) -> bool:
+        """Return whether the last decision still does what it was made for, noise aside.
+
+        It does where the measured figure nearly meets its target, and rows come at the rate that
+        the decision was made for.
+        """
+        if wanted.measured is None or wanted.measured > _NEARLY * wanted.target:
+            return False
+        if (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s:
+            return False
+        to_come = max(situation.arrival_per_s, situation.expected_per_s or 0.0)
+        return to_come <= _SAME_RATE * self._arrival_per_s < math.inf
+
+    def _fewest(
+        self, wanted: WantedExecutors, situation: ScalingSituation, *, at_rest: bool
+    ) -> int | None:
+        """Return how many executors suffice by what was measured; ``None``: not known.
+
+        A decision is corrected by it once.  If it was corrected already, more corrections would
+        only follow the noise.
+        """
+        made = self._made if self._same_rate(situation.arrival_per_s) else 0
+        if not at_rest or wanted.sufficient is None or made > 1:
+            self._sufficed.clear()
+            return None
+        self._sufficed.append((wanted.sufficient, situation.arrival_per_s))
+        rates = [rate for _, rate in self._sufficed]
+        if len(rates) < _AT_REST or max(rates) > _SAME_RATE * min(rates):
+            return None
+        return max(count for count, _ in self._sufficed)
 
     def step(
         self,
@@ -104,6 +155,7 @@ class Pace:
         """Decide on a model's answer; called once a period."""
         have = situation.executors
         coming = have + pool.pending
+        lost, self._had = coming < self._had, coming
         arrived, self._arrived = self._arrived, pool.pending == 0
         most = situation.most if pool.most is None else min(situation.most, pool.most)
         bounded = min(max(wanted.executors, situation.least), most)
@@ -113,12 +165,23 @@ class Pace:
         missed = wanted.target and wanted.measured is not None and wanted.measured > wanted.target
         spare = have > roomy and (not missed or steady or bool(wanted.unattainable))
         fewer = self._hysteresis.confirms(_SCALING, "in" if spare else None)
+        self._spare_in_a_row = self._spare_in_a_row + 1 if spare else 0
+        fewest = self._fewest(wanted, situation, at_rest=steady and paced and not missed)
+        if fewest is not None and max(fewest, bounded) < min(have, roomy):
+            spare, fewer, roomy = True, True, max(fewest, bounded)
+        elif fewest is None and wanted.sufficient is not None:
+            # How many suffice will be known soon, and then one decision does.
+            fewer = fewer and self._spare_in_a_row >= 2 * _AT_REST
+        self._more_in_a_row = self._more_in_a_row + 1 if bounded > coming else 0
         if bounded > coming and paced and not situation.movable:
             return ScalingStep(kind="refused", executors=coming, reason=_IMMOVABLE)
         if bounded > coming:
+            as_decided = paced and not lost and self._as_decided(wanted, situation)
+            if as_decided and self._more_in_a_row < _AT_REST:
+                return ScalingStep(kind="stay", executors=have, reason="it may pass")
             # Into the range: at its edge noise would soon ask for one more.
             aim = (bounded + roomy) // 2 if wanted.aim is None else wanted.aim
-            within = min(max(aim, bounded), roomy)
+            within = bounded if as_decided else min(max(aim, bounded), roomy)
             return self._more(within, situation, pool, paced=paced, arrived=arrived)
         if spare and not pool.pending:
             step = self._fewer(roomy, situation, paced=paced, confirmed=fewer)
@@ -149,9 +212,9 @@ class Pace:
         have, resting = situation.executors, self._hysteresis.resting(_SCALING, situation.now_s)
         if pool.refused and resting:
             return ScalingStep(kind="refused", executors=have, reason=pool.refused)
-        if paced and resting == "in":
-            return ScalingStep(kind="stay", executors=have, reason="cooling down")
         more = situation.arrival_per_s > _TOO_LITTLE * self._arrival_per_s
+        if paced and resting == "in" and not more:
+            return ScalingStep(kind="stay", executors=have, reason="cooling down")
         if paced and resting and (not arrived or pool.pending) and not more:
             reason = "the last ones have only just been asked for"
             return ScalingStep(kind="stay", executors=have, reason=reason)
@@ -172,6 +235,12 @@ class Pace:
 _SCALING = "scaling"
 _TOO_LITTLE = 1.25
 """Factor above the rate that a decision was made for by which it was made for too little."""
+_AT_REST = 3
+"""Periods in a row that tell how many executors suffice, where the target is met."""
+_SAME_RATE = 1.1
+"""Factor by which measurements of one arrival rate may differ."""
+_NEARLY = 1.05
+"""Measured figure over its target up to which noise may be what it misses the target by."""
 _LEADS = 8
 """Requests that say how long executors take to come."""
 _FLICKER = 2
@@ -394,7 +463,9 @@ class Resizing:
         for name in change.leaving:
             self._migrations.drain(name)
         self.draining |= set(change.leaving)
-        self._pace.decided("in", change.situation.now_s)
+        self._pace.decided(
+            "in", change.situation.now_s, arrival_per_s=change.situation.arrival_per_s or math.inf
+        )
         reason = change.wanted.unattainable or change.wanted.reason
         if change.wanted.unattainable and self._refused == _OUT_OF_REACH:
             reason = "fewer come as near to the target, which stays out of reach"  # said why before

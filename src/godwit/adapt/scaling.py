@@ -112,6 +112,9 @@ class WantedExecutors:
     # how many to ask for where there are too few, such that noise asks for no more soon after;
     # ``None``: halfway between the two
     aim: int | None = None
+    # fewest that suffice by what is measured; once a stream at rest has said so several times in
+    # a row, which tells it from noise, more are too many. ``None``: `comfortable` alone counts
+    sufficient: int | None = None
     # the figure that the model goes by: as measured, what it is to be at most, and as predicted
     # with 1, 2, … executors. Decisions are judged by it, if it is given
     measured: float | None = None
@@ -123,7 +126,7 @@ class WantedExecutors:
         return self.curve[executors - 1] if 1 <= executors <= len(self.curve) else None
 
     def __post_init__(self) -> None:
-        for count in (self.executors, self.comfortable, self.aim):
+        for count in (self.executors, self.comfortable, self.aim, self.sufficient):
             if count is not None:
                 checked_count(count)
         for name in ("reason", "unattainable"):
@@ -308,6 +311,10 @@ _KNEE, _FLAT = 1.25, 1.1
 which some may go: what lies between is the knee of the curve."""
 
 
+_MARGIN = 0.15
+"""Part of the slack that is left below the target where the latency is measured."""
+
+
 def _first(curve: FloatArray, target_s: float) -> int | None:
     """Minimum number of executors whose latency is at most the target; ``None`` if none is."""
     met = np.flatnonzero(curve <= target_s)
@@ -374,6 +381,7 @@ class Latency:
             reason=reason,
             numbers=numbers,
             aim=aim,
+            sufficient=_first(curve, self.target_s * (1 - _MARGIN * self.slack)),
             **figure,
         )
 

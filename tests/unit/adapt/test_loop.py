@@ -335,7 +335,7 @@ def test_an_executor_that_comes_late_is_planned_for_as_soon_as_it_is_there() -> 
 
 
 def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again() -> None:
-    """After the cool-down, and before anybody new is asked for."""
+    """Before anybody new is asked for; at once, since rows come four times as fast."""
     settings = control(
         scaling=utilisation(0.6), cool_down=PERIOD_S, budget=Budget(max_moves=1), max_executors=6
     )
@@ -348,7 +348,6 @@ def test_an_executor_that_is_still_being_emptied_stays_when_it_is_needed_again()
     world.run(4 * PERIOD_S)
     scaled_out = world.told(events.ScaledOut)[0]
     assert set(scaled_out.kept) == set(scaled_in.executors)
-    assert scaled_out.at_s - scaled_in.at_s >= PERIOD_S
     assert {e.executor for e in world.told(events.ExecutorKept)} == set(scaled_out.kept)
     assert sum(world.pool.asked) == world.told(events.ScaledOut)[-1].wanted - len(FOUR)
     assert not world.told(events.ExecutorsReturned)

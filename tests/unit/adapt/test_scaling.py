@@ -219,6 +219,74 @@ def test_more_is_asked_for_at_once_and_fewer_only_when_several_periods_want_it()
     assert second.executors == 2
 
 
+def at_rest(pace: Pace, sufficient: int, **changed: Any) -> tuple[str, int]:
+    """Take a period in which so many sufficed, while up to nine are comfortable."""
+    measured = changed.pop("measured", 1.0)
+    wanted = replace(wanting(3, 9), sufficient=sufficient, target=2.0, measured=measured)
+    at = situation(**{"executors": 8, "now_s": 2 * NOW_S, **changed})
+    step = pace.step(wanted, at, PoolView(), paced=True, steady=True)
+    return step.kind, step.executors
+
+
+def test_at_rest_those_go_without_whom_every_one_of_three_periods_met_the_target() -> None:
+    pace = Pace(cool_down_s=30.0)
+    assert at_rest(pace, 5) == ("stay", 8)
+    assert at_rest(pace, 7) == ("stay", 8)
+    assert at_rest(pace, 6) == ("in", 7)
+
+
+def test_at_rest_nobody_goes_whom_noise_may_ask_for_again() -> None:
+    stories: list[list[dict[str, Any]]] = [
+        [{}, {}, {"sufficient": 8}],  # one period needs all of them
+        [{}, {}, {"measured": 2.1}],  # misses the target
+        [{}, {"measured": 2.1}, {}, {}],  # and so begins anew
+        [{}, {}, {"arrival_per_s": 4500.0}],  # has more rows than the ones before
+    ]
+    for periods in stories:
+        pace = Pace(cool_down_s=30.0)
+        said = [at_rest(pace, **({"sufficient": 5} | period)) for period in periods]
+        assert said == [("stay", 8)] * len(periods)
+
+
+def test_a_decision_is_corrected_once_by_what_was_measured() -> None:
+    pace = Pace(cool_down_s=30.0)
+    pace.decided("out", NOW_S - 50, arrival_per_s=4000.0)
+    assert [at_rest(pace, 6)[0] for _ in range(3)] == ["stay", "stay", "in"]
+    pace.decided("in", NOW_S, arrival_per_s=4100.0)
+    assert {at_rest(pace, 5)[0] for _ in range(6)} == {"stay"}
+    # Another rate, and so another decision to correct.
+    assert [at_rest(pace, 5, arrival_per_s=6000.0)[0] for _ in range(3)] == ["stay", "stay", "in"]
+
+
+def test_one_period_does_not_ask_for_more_where_the_target_is_met_at_the_same_rate() -> None:
+    wanted = replace(wanting(9, 10), target=2.0, measured=2.05)
+    now = situation(executors=8, now_s=2 * NOW_S)
+
+    def kinds(wanted: WantedExecutors, now: ScalingSituation) -> list[str]:
+        pace = Pace(cool_down_s=30.0)
+        pace.decided("in", NOW_S, arrival_per_s=4000.0)
+        pace.step(wanting(8), situation(executors=8), PoolView(), paced=True)
+        return [pace.step(wanted, now, PoolView(), paced=True).kind for _ in range(3)]
+
+    assert kinds(wanted, now) == ["stay", "stay", "out"]
+    for missed, other in (
+        (replace(wanted, measured=2.2), now),
+        (wanted, replace(now, arrival_per_s=4500.0)),
+        (wanted, replace(now, expected_per_s=4500.0)),
+        (wanted, replace(now, backlog_rows=4000)),
+        (wanted, replace(now, executors=7)),  # one was lost
+    ):
+        assert kinds(missed, other)[0] == "out"
+
+
+def test_a_step_up_is_answered_at_once_though_executors_have_just_gone() -> None:
+    for rate, kind in ((4900.0, "stay"), (5100.0, "out")):
+        pace = Pace(cool_down_s=30.0)
+        pace.decided("in", NOW_S - 5, arrival_per_s=4000.0)
+        now = situation(arrival_per_s=rate)
+        assert pace.step(wanting(9), now, PoolView(), paced=True).kind == kind
+
+
 def test_between_too_few_and_too_many_nothing_changes() -> None:
     pace = Pace(cool_down_s=30.0)
     for _ in range(5):
