@@ -283,14 +283,14 @@ class Stream:
             State is removed after that time; rows older than the watermark are left out and
             counted, since the state that would tell whether they are duplicates is removed. With
             ``"forever"`` all later rows of a key are duplicates; that needs no event time, and
-            keeps an entry of state for every key for good.
+            keeps an entry of state for every key forever.
         late
             Sink of the rows that are left out: older than the watermark, too far ahead of the
             clock, or without an event time. They are counted in any case.
         partition_by
-            As of `key_by`.
+            See `key_by`.
         name, formerly
-            As of `KeyedStream.compute`.
+            See `KeyedStream.compute`.
 
         Returns
         -------
@@ -581,7 +581,7 @@ class KeyedStream:
             emit, or ``None``.
         ttl
             Time-to-live: the state of a key is removed if the key was not used for this long, by
-            the driver's clock. By default state is kept for good.
+            the driver's clock. By default state is kept forever.
         event_time
             Column of the output that operators behind take for event time, unless they name
             another.
@@ -698,12 +698,12 @@ class KeyedStream:
             Columns of the state of a key: null for a new key. Or a class (as `row` of `process`
             takes) whose fields they are, and whose defaults a new key begins with.
         output
-            Columns of the rows that it emits, as of `process`.
+            Columns of the rows that it emits; see `process`.
         frames
             What the tables are: ``"arrow"`` (`pyarrow.Table`), ``"pandas"`` (with Arrow's types) or
             ``"polars"``. It may return tables of any of them.
         name, event_time, slack, formerly
-            As of `process`.
+            See `process`.
 
         Raises
         ------
@@ -841,7 +841,7 @@ class KeyedStream:
             Name of a text column to add after ``window_end``, with the length of the row's window,
             such as ``"1 hour"``; tells the results of several windows apart. Only for `compute`.
         name, formerly
-            As of `compute`. They are given here, so that a result of `compute` may have any name.
+            See `compute`. As options of `window` they leave every name free for results.
 
         Raises
         ------
@@ -928,7 +928,7 @@ class KeyedStream:
             ``query.hot_keys.spread(...)``. By default all rows of a key go to one lane. It cannot
             be added to or removed from a join that has state in the checkpoint.
         name, formerly
-            As of `compute`.
+            See `compute`.
 
         Returns
         -------
@@ -992,11 +992,11 @@ class KeyedStream:
             The right stream, keyed by as many columns of the same types. Null keys match nothing.
         within
             Maximum age of the right row, relative to the left row. By default there is none, and
-            the newest right row of each key is kept for good.
+            the newest right row of each key is kept forever.
         how
             ``"left"``: left rows without a match are emitted with nulls. ``"inner"``: they are not.
         suffix, late, name, formerly
-            As of `join`.
+            See `join`.
         spread
             Number of parts, 2 to 256, that the left rows of every key are divided into, so that
             several lanes join them; right rows are copied to all parts. Useful if the left has hot
@@ -1010,7 +1010,7 @@ class KeyedStream:
         Raises
         ------
         InvalidFlowError
-            As of `join`.
+            See `join`.
 
         Examples
         --------
@@ -1165,7 +1165,7 @@ class WindowedStream:
             are in arrival order, those of a session in order of event time.
         output
             Columns of the rows that it emits (see `godwit.columns.types.to_schema`), or a class of
-            them, as of `KeyedStream.process`.
+            them; see `KeyedStream.process`.
         event_time
             Column of the output that operators behind take for event time, unless they name
             another.

@@ -136,7 +136,7 @@ class EpochOutput(Protocol):
         """
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are not in `files`, in an order that is the same every time."""
+        """Yield the rows that are not in `files`, always in the same order."""
 
     def files(self) -> Sequence[WrittenFile]:
         """Return the files of this epoch that lanes wrote to the sink's `target`."""

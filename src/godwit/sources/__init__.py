@@ -262,7 +262,7 @@ def csv(
     newlines_in_values
         ``True``: quoted text may have line breaks; then each file is read whole, by one lane.
     on_bad, rejects
-        As of `json`; ``"skip"`` and ``"divert"`` are not possible with `newlines_in_values`.
+        See `json`; ``"skip"`` and ``"divert"`` are not possible with `newlines_in_values`.
 
     Examples
     --------

@@ -108,7 +108,7 @@ def process(
         State before the call if `state` is a type; with `states`, name → value, list or dict. By
         default the key is new.
     states, output, timers, on_timer
-        As of ``KeyedStream.process``. Without `output` the emitted rows are returned unchanged.
+        See ``KeyedStream.process``. Without `output` the emitted rows are returned unchanged.
     columns
         Types of the columns of `rows`; by default they are inferred.
     timers_before

@@ -145,7 +145,7 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 
     Nulls are skipped; without any value the result is null. Decimals of precision p have a sum of
     precision ``min(38, p + 10)``, as in Spark. A sum that overflows its type fails the epoch, as in
-    Spark's ANSI mode. `where`: as of `count`.
+    Spark's ANSI mode. `where`: see `count`.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Smallest value of a column; NaN is larger than any number, as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+    Nulls are skipped; without any value the result is null. `where`: see `count`.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the name users know it by
     """Largest value of a column; NaN is larger than any number, as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+    Nulls are skipped; without any value the result is null. `where`: see `count`.
 
     Examples
     --------
@@ -187,7 +187,7 @@ def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
 def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a column: a double, or for decimals(p, s) a decimal(p + 4, s + 4), as in Spark.
 
-    Nulls are skipped; without any value the result is null. `where`: as of `count`.
+    Nulls are skipped; without any value the result is null. `where`: see `count`.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
         ``False``: sample variance, null for fewer than two values. ``True``: population variance,
         null without any value.
     where
-        As of `count`.
+        See `count`.
 
     Examples
     --------
@@ -230,7 +230,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
 def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Compute the standard deviation of a column, as a double: the root of `variance`.
 
-    Parameters (`population`, `where`) and nulls are as of `variance`.
+    Parameters (`population`, `where`) and nulls are as for `variance`.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
     """Value of a column in the row that arrived first.
 
     With `ignore_nulls` the first value that is not null; without it the result may be null. It is
-    null if there are no rows. `where`: as of `count`.
+    null if there are no rows. `where`: see `count`.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -
     """Value of a column in the row that arrived last.
 
     With `ignore_nulls` the last value that is not null; without it the result may be null. It is
-    null if there are no rows. `where`: as of `count`.
+    null if there are no rows. `where`: see `count`.
 
     Examples
     --------
@@ -283,7 +283,7 @@ def approx_distinct(column: str, *, error: float = 0.02, where: str | None = Non
         per different value at first, and at most ``(1.04 / error) ** 2`` bytes, rounded up to a
         power of two: 4 KiB by default. Small numbers are almost exact.
     where
-        As of `count`.
+        See `count`.
 
     Examples
     --------
@@ -322,7 +322,7 @@ def top_k(column: str, k: int, *, by: str | None = None, where: str | None = Non
     by
         Column to order rows by; by default `column`.
     where
-        As of `count`.
+        See `count`.
 
     Notes
     -----
@@ -353,7 +353,7 @@ def collect_set(column: str, limit: int = 100, *, where: str | None = None) -> A
         Maximum number of values, 1 to 10,000. The result is the first `limit` different values;
         further ones are ignored. It is complete if it has fewer than `limit`.
     where
-        As of `count`.
+        See `count`.
 
     Examples
     --------
@@ -375,7 +375,7 @@ def collect_list(column: str, limit: int = 100, *, where: str | None = None) -> 
         Maximum number of values, 1 to 10,000. The result is the first `limit` values; further ones
         are ignored. It is complete if it has fewer than `limit`.
     where
-        As of `count`.
+        See `count`.
 
     Examples
     --------
@@ -391,7 +391,7 @@ def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
 
     The state of a key has all its different values, and is written whole in every epoch that has
     rows of the key. If there are many, prefer `approx_distinct`, whose state is at most a few KiB.
-    `where`: as of `count`.
+    `where`: see `count`.
 
     Examples
     --------
@@ -408,7 +408,7 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
 
     Of equal values of `by`, the row that arrived first is taken. Rows with null in `by` are left
     out, and NaN is larger than any number. The result is null if that row's value is, or if there
-    are no rows. `where`: as of `count`.
+    are no rows. `where`: see `count`.
 
     Examples
     --------
@@ -422,7 +422,7 @@ def max_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
 def min_by(column: str, by: str, *, where: str | None = None) -> Aggregate:
     """Value of a column in the row with the smallest value of another column.
 
-    Ties, nulls and parameters are as of `max_by`.
+    Ties, nulls and parameters are as for `max_by`.
 
     Examples
     --------
@@ -450,7 +450,7 @@ def approx_percentile(
         percentile (the smallest value with at least `percentage` of all values at or below it) by
         at most this share of it.
     where
-        As of `count`.
+        See `count`.
 
     Examples
     --------
@@ -465,7 +465,7 @@ def approx_percentile(
 def approx_median(column: str, *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Estimate the median of a column of numbers: `approx_percentile` with 0.5.
 
-    Parameters are as of `approx_percentile`.
+    Parameters are those of `approx_percentile`.
 
     Examples
     --------

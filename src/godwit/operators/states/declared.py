@@ -50,7 +50,7 @@ class ValueState(Generic[T]):
         Type of the value; called without arguments to create the value of a key that has none.
     ttl
         Time-to-live: the value is removed if it was not written for this long, by the driver's
-        clock. By default it is kept for good.
+        clock. By default it is kept forever.
     upgrade
         Called with a stored value that does not fit the present type, as plain values (a dict for a
         class); returns it as the present type.
@@ -92,11 +92,11 @@ class ListState(Generic[T]):
         Type of the elements.
     ttl
         Time-to-live: an element is removed once it is this old, by the driver's clock. By default
-        it is kept for good.
+        it is kept forever.
     upgrade
-        As of `ValueState`, for an element.
+        See `ValueState`; called for each element.
     merge
-        As of `ValueState`, for two lists: called as ``merge(elements, others)`` with two ``list``
+        See `ValueState`; called as ``merge(elements, others)`` with two ``list``
         that are not empty; returns a ``list``.
 
     Examples
@@ -132,12 +132,12 @@ class MapState(Generic[K, V]):
         Type of the items' values.
     ttl
         Time-to-live: an item is removed if it was not written for this long, by the driver's clock.
-        By default it is kept for good.
+        By default it is kept forever.
     upgrade
-        As of `ValueState`, for the value of an item.
+        See `ValueState`; called for the value of each item.
     merge
-        As of `ValueState`, for the values of an item that both maps have. Items that only one of
-        them has stay as they are.
+        See `ValueState`; called for the two values of an item that both maps have. Items that only
+        one of them has stay as they are.
 
     Examples
     --------

@@ -125,9 +125,9 @@ def hopping(
         Interval between the starts of consecutive windows (Spark: slide duration); at most the
         length.
     start
-        Offset as of `tumbling`; less than `every`.
+        Offset of the windows, less than `every`; see `tumbling`.
     zone
-        As of `tumbling`.
+        See `tumbling`.
 
     Raises
     ------

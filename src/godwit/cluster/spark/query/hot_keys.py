@@ -86,7 +86,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         Parameters
         ----------
         operator, key
-            As of `spread`.
+            See `spread`.
 
         Raises
         ------
