@@ -1,18 +1,22 @@
 """The fast job of paper 3 (§7.7, Figure 16): four operators in a row, none to all of them fused.
 
-``python -m benchmarks.fusion [--rows N] [--keys N] [--epochs N] [--rounds N]``
+``python -m benchmarks.fusion [--rows N] [--keys N] [--epochs N] [--rounds N] [--contained]``
 
 Four sums in a row over one key; every operator emits each key that an epoch touched, so the next
 one gets nearly as many rows as there were.  The plans take turns, round by round, in one session,
 each on a new checkpoint; figures are medians over the second half of the epochs, and ratios are
 within one round.  (The paper's operators sum over windows of 1 to 20 minutes, and send every tuple
 on at once; what is compared is the way between them.)
+
+``--contained`` compares a sum by (area, user) and one behind it by area, of 100 users each: placed
+by all their columns, with an exchange between; and both by area, in one component.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -44,7 +48,27 @@ def fast_job(spark: Any, source: Path, fused: int, work: Path) -> dict[str, floa
         made = made.key_by("key").compute(name=name, n=gw.sum("n"), v=gw.sum("v"))
     flow.sink("out", made, gw.sinks.noop())
     components = {"row": OPERATORS[:fused]} if fused else {}
-    query = flow.start(checkpoint=work / f"fused-{fused}", components=components)
+    return _played(flow, work / f"fused-{fused}", components)
+
+
+def contained_job(spark: Any, source: Path, together: int, work: Path) -> dict[str, float]:
+    """Run all epochs of sums by area and user, and by area, apart or together."""
+    import godwit as gw
+
+    frame = stream(spark, str(source)).selectExpr("substring(key, 1, 10) AS area", "key", "v")
+    flow = gw.Flow("contained", num_key_groups=256)
+    rows = flow.source("rows", frame)
+    users = rows.key_by("area", "key", partition_by="area" if together else None).compute(
+        name="users", n=gw.count(), v=gw.sum("v")
+    )
+    areas = users.key_by("area").compute(name="areas", n=gw.count(), v=gw.max("v"))
+    flow.sink("out", areas, gw.sinks.noop())
+    return _played(flow, work / "contained", {"both": ["users", "areas"]} if together else {})
+
+
+def _played(flow: Any, checkpoint: Path, components: dict[str, Any]) -> dict[str, float]:
+    """Run a flow over all that there is; see `fast_job`."""
+    query = flow.start(checkpoint=checkpoint, components=components)
     query.processAllAvailable()
     epochs = epochs_of(query._driver.spark_query.recentProgress)  # noqa: SLF001  the same clock
     own = [p for p in query.recentProgress if p["numInputRows"]]
@@ -65,24 +89,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--inputs", type=Path, default=Path("artifacts/inputs"))
     parser.add_argument("--json", type=Path, default=Path("artifacts/fusion.jsonl"))
+    parser.add_argument("--contained", action="store_true")
     given = parser.parse_args()
+    plans, job = (FUSED, fast_job) if not given.contained else ((0, 2), contained_job)
     source = keyed_rows(given.inputs, epochs=given.epochs, rows=given.rows, keys=given.keys)
     spark = session()
-    found: dict[int, list[dict[str, float]]] = {fused: [] for fused in FUSED}
+    found: dict[int, list[dict[str, float]]] = {fused: [] for fused in plans}
     for turn in range(given.rounds):
-        for fused in FUSED:
+        for fused in plans:
             work = Path(tempfile.mkdtemp(prefix="godwit-bench-"))
             try:
-                found[fused].append(fast_job(spark, source, fused, work))
+                found[fused].append(job(spark, source, fused, work))
             finally:
                 shutil.rmtree(work, ignore_errors=True)
             took = found[fused][-1]
             print(
                 f"round {turn + 1}  {fused} fused  {took['epoch_ms']:7.0f} ms an epoch, "
-                f"{took['stages_ms']:7.0f} its stages, {took['lanes_ms']:7.0f} its lanes",
+                f"{took['stages_ms']:7.0f} its stages, {took['lanes_ms']:7.0f} its lanes, load "
+                f"{os.getloadavg()[0]:.1f}",
                 flush=True,
             )
-    for fused in FUSED[1:]:
+    for fused in plans[1:]:
         for what in ("epoch_ms", "stages_ms"):
             ratios = [
                 none[what] / some[what] for none, some in zip(found[0], found[fused], strict=True)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from godwit.plan.grouping import rows_stay
 from godwit.planning.fusion import FusionProblem, plan_fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
 
     from godwit.adapt.policy import FlowEpoch, ManualOverrides
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
@@ -44,7 +45,8 @@ class Fusion:
     ----------
     by
         ``"traffic"``: fuse operators that are measured to send each other many rows.
-        ``"attributes"``: fuse all operators that can be fused, from the start.
+        ``"attributes"``: fuse all operators that can be fused, from the start. New operators whose
+        keys have columns in common are placed by these, if they have enough values.
     epochs
         Number of epochs with input between decisions, whose measurements they use.
     fuse_above, part_below
@@ -55,6 +57,12 @@ class Fusion:
     payback_epochs
         Number of epochs within which the bytes saved between the operators must exceed the bytes of
         state that have to move.
+    cardinality
+        Key column → about how many values it has, as in ``{"area": 10_000}``; those of several
+        columns multiply. Operators are placed by fewer columns only where it says enough values.
+    max_imbalance
+        Bound on the load of the busiest lane, over what it would be if all key columns placed rows:
+        it says how many values are enough.
 
     Raises
     ------
@@ -73,8 +81,25 @@ class Fusion:
     part_below: float = 0.01
     confirm: int = 2
     payback_epochs: int = 500
+    cardinality: Mapping[str, int] = field(default_factory=dict)
+    max_imbalance: float = 1.1
 
     def __post_init__(self) -> None:
+        numbers_of = self.cardinality
+        if not isinstance(numbers_of, Mapping) or not all(
+            isinstance(column, str) and type(values) is int and values >= 1
+            for column, values in numbers_of.items()
+        ):
+            raise InvalidFlowError(
+                f"gw.Fusion was given cardinality={numbers_of!r}.",
+                remedy='Give column → number of values, as in cardinality={"area": 10_000}.',
+            )
+        if type(self.max_imbalance) not in (int, float) or not 1 < self.max_imbalance < math.inf:
+            raise InvalidFlowError(
+                f"gw.Fusion was given max_imbalance={self.max_imbalance!r}.",
+                remedy="Give a number above 1, such as 1.1: the busiest lane may then have a tenth "
+                "more than where all key columns place rows.",
+            )
         if not (isinstance(self.by, str) and self.by in ("traffic", "attributes")):
             raise InvalidFlowError(
                 f"Fusion cannot go by {self.by!r}.", remedy='Give "traffic" or "attributes".'

@@ -474,6 +474,51 @@ class RegroupingCancelled(_RegroupingEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitioningCompared(Event):
+    """An operator was compared as it is placed, and by the key columns of one that it feeds.
+
+    Examples
+    --------
+    >>> event = gw.events.PartitioningCompared(
+    ...     epoch=4, at_s=1.0, operator="users", downstream="areas", columns=("area",),
+    ...     chosen=False, better=True, imbalance=1.04, apart_ms=31.0, together_ms=20.04,
+    ...     reason="over 16 epochs, of which an exchange takes 12.0 ms",
+    ... )
+    >>> print(event.describe())
+    placing users by area, as areas: 20.0 ms an epoch in place of 31.0 ms, the busiest lane has
+    1.04 of the mean; partition_by= would pay (over 16 epochs, of which an exchange takes 12.0 ms)
+    """
+
+    operator: str
+    downstream: str  # the operator that it feeds
+    columns: tuple[str, ...]  # key columns that both have
+    chosen: bool  # whether these place both from now on
+    reason: str
+    # load of the busiest lane over the mean one, placed so; ``None`` where nothing says
+    imbalance: float | None = None
+    # Of a running query: whether it would pay, and how long an epoch takes and would take.
+    better: bool = False
+    apart_ms: float | None = None
+    together_ms: float | None = None
+
+    def _line(self) -> str:
+        parts = []
+        if self.apart_ms is not None and self.together_ms is not None:
+            parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
+        if self.imbalance is not None:
+            parts.append(f"the busiest lane has {self.imbalance:.2f} of the mean")
+        if self.apart_ms is None:
+            answer = "chosen" if self.chosen else "not chosen"
+        else:
+            answer = f"partition_by= would {'' if self.better else 'not '}pay"
+        figures = f" {', '.join(parts)};" if parts else ""
+        return (
+            f"placing {self.operator} by {', '.join(self.columns)}, as {self.downstream}:{figures} "
+            f"{answer} ({self.reason})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutsCompared(Event):
     """A period ended in which the costs of one-phase and two-phase windows were compared.
 

@@ -50,6 +50,9 @@ class FusionProblem:
     rate: FloatArray  # shape ``(e,)``: rows per second on each stream
     # what each attribute counts in the score by attributes; 1 where it is not named
     attribute_values: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    # what the attributes in common of a component must sum up to; with logarithms of cardinalities
+    # as values, the logarithm of the partitions that it needs
+    min_value: float = 0.0
 
     def __post_init__(self) -> None:
         set_field(self, "operators", tuple(self.operators))
@@ -203,9 +206,10 @@ def _merge_greedily(components: _Components, score: Score) -> None:
 
     def points(at: int) -> float:
         common = components.common(of[source[at]], of[target[at]])
-        if score == "traffic":
-            return components.rate[at] if common else 0.0
-        return components.value(common)
+        value = components.value(common)
+        if not common or value < components.problem.min_value:
+            return 0.0
+        return components.rate[at] if score == "traffic" else value
 
     source, target, of = components.source, components.target, components.of
     heap = [(-points(at), at) for at in range(len(source))]

@@ -173,6 +173,16 @@ ONE_OF_EACH: tuple[Event, ...] = (
         reason="first → second is 40 % of all rows",
     ),
     events.ComponentsRegrouped(epoch=4, at_s=1.0, regrouping="r1", components={"a": "a", "b": "b"}),
+    events.PartitioningCompared(
+        epoch=4,
+        at_s=1.0,
+        operator="users",
+        downstream="areas",
+        columns=("area",),
+        chosen=False,
+        reason="'area' has 50 values, and 8 lanes need 128",
+        imbalance=1.12,
+    ),
     events.LayoutsCompared(
         epoch=4,
         at_s=1.0,
@@ -291,6 +301,13 @@ def test_an_event_survives_json_and_pickle_and_is_told_in_one_line(event: Event)
             ),
         ),
         (events.ComponentsRegrouped, "components regrouped (r1): a of a; b of b"),
+        (
+            events.PartitioningCompared,
+            (
+                "placing users by area, as areas: the busiest lane has 1.12 of the mean; not "
+                "chosen ('area' has 50 values, and 8 lanes need 128)"
+            ),
+        ),
         (
             events.LayoutsCompared,
             (

@@ -96,3 +96,14 @@ def test_wrong_input_is_named(
 def test_unknown_score_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match="score = 'speed'"):
         plan_fusion(problem("a", []), score="speed")  # type: ignore[arg-type] # the fault tested
+
+
+def test_components_that_need_partitions_are_not_fused_by_attributes_of_few_values() -> None:
+    values = {"a": 3.0, "b": 2.0, "c": 1.0}
+    for need, expected in ((0.0, [0, 0, 0]), (1.5, [0, 0, 1]), (4.0, [0, 1, 2]), (2.0, [0, 0, 1])):
+        asked = problem(
+            "abc bc c", [(0, 1, 9.0), (1, 2, 1.0)], attribute_values=values, min_value=need
+        )
+        for score in ("attributes", "traffic"):
+            found = plan_fusion(asked, score=score)  # type: ignore[arg-type]
+            assert found.component_of.tolist() == expected

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
+from godwit.adapt.placing import ComparePlacing, place_by_attributes
 from godwit.adapt.policy import RESPECT_S
 from godwit.adapt.run_record import RunRecord
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
@@ -336,13 +337,21 @@ def open_run(
     run = uuid.uuid4().hex[:12]
     lease = acquire_lease(storage, run)
     closing: dict[str, Callable[[], object]] = {}
+    placed: list[dict[str, Any]] = []
+
+    def components(compiled: CompiledFlow, free: frozenset[str]) -> dict[str, tuple[str, ...]]:
+        fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
+        if fusion is not None and fusion.by == "attributes":
+            placed.extend(place_by_attributes(compiled, free, fusion, lanes))
+        return _components(compiled, options)
+
     try:
         log, recovery = recover_flow(
             flow,
             storage,
             run,
             retain_epochs=options.checkpointing.retain_epochs,
-            components=_components(flow, options),
+            components=components,
             repartition=options.checkpointing.repartition,
         )
         source = rows_of(recovery, log)
@@ -357,6 +366,9 @@ def open_run(
         close_all(_in_order(closing))
         lease.release()
         raise
+    with opened.conducting.locked() as conductor:
+        for fields in placed:
+            conductor.announce(events.PartitioningCompared, **fields)
     return opened
 
 
@@ -643,6 +655,9 @@ def _policies(
             )
         if options.adaptation.fusion is not None and options.adaptation.fusion.by == "traffic":
             policies.append(Fusing(flow, options.adaptation.fusion, overrides=overrides))
+            policies.append(
+                ComparePlacing(flow, options.adaptation.fusion, _EXCHANGE, announce=announce)
+            )
         return policies
 
     return OperatorPolicies(

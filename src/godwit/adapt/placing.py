@@ -1,0 +1,225 @@
+"""Placing operators by key columns that they have in common, so that rows between them stay.
+
+Problem: an operator by (area, user) and one by (area) share a component if area places the rows of
+both.  That saves an exchange, and costs evenness: all users of an area are in one lane.  Which of
+the two is more depends on how many areas there are, and how large they are.
+
+`place_by_attributes` decides for operators that have no state yet, by numbers of values that the
+user states.  `ComparePlacing` measures what a running query would gain or lose, and tells it: the
+columns of state are changed by a start alone (`godwit.engine.repartition`).
+
+Invariant: no operator is placed by fewer columns unless the numbers say that lanes stay as evenly
+loaded as the settings ask; what the program states is left alone.
+
+Source: fusion by common partition attributes, Madsen et al. (Enorm) §4.3, §4.4.1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from godwit.model import events
+from godwit.model.naming import listing
+from godwit.operators.spreading import PART
+from godwit.plan.grouping import keeps_keys, rows_stay
+from godwit.planning.fusion import FusionProblem, plan_fusion
+from godwit.planning.placing import busiest_lane, compare_placing, imbalance_of, min_values
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from godwit.adapt.fusing import Fusion
+    from godwit.adapt.policy import Announce, FlowEpoch, Proposal
+    from godwit.adapt.windows import ExchangeCosts
+    from godwit.model.key_groups import KeyGroupLoad
+    from godwit.plan.compiled import CompiledFlow, UpstreamInput
+    from godwit.planning.arrays import FloatArray
+
+
+_ROOM = 2
+"""Times the lanes of the start for which there are values enough, so that a query can scale out."""
+
+
+def contained(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
+    """Return inputs between operators whose keys have columns in common, and not all of them.
+
+    The columns come unchanged: no function of the user's stands between.
+    """
+    found = []
+    for sender in flow.operators:
+        for feed in flow.fed_by(sender.name):
+            receiver = flow.operator(feed.operator)
+            names = tuple(receiver.own_keys.names)
+            if feed.others or receiver.consolidates or not keeps_keys(sender, feed):
+                continue
+            if PART in (*sender.hashed.names, *receiver.hashed.names) or feed.keys != names:
+                continue
+            common = [name for name in sender.keys.names if name in names]
+            alike = all(sender.keys.field(n).type == receiver.keys.field(n).type for n in common)
+            placed_alike = sender.placed_by.names == receiver.placed_by.names
+            if common and alike and not placed_alike:
+                found.append(feed)
+    return tuple(found)
+
+
+def place_by_attributes(
+    flow: CompiledFlow, free: Collection[str], settings: Fusion, num_lanes: int
+) -> list[dict[str, Any]]:
+    """Place operators by columns in common; return the fields of a `PartitioningCompared` each.
+
+    `free`: operators without state. Those whose columns the program states stay as they are.
+    """
+
+    def is_free(feed: UpstreamInput) -> bool:
+        ends = (feed.upstream, feed.operator)
+        return all(name in free and not flow.operator(name).partition_stated for name in ends)
+
+    streams = [feed for feed in contained(flow) if is_free(feed)]
+    if not streams:
+        return []
+    edges = [*streams, *(feed for feed in rows_stay(flow) if is_free(feed))]
+    lanes = _ROOM * num_lanes
+    needed = min_values(flow.num_key_groups, lanes, settings.max_imbalance)
+    names = [operator.name for operator in flow.operators]
+    plan = plan_fusion(_problem(flow, edges, settings, needed), score="attributes")
+    component_of = dict(zip(names, plan.component_of.tolist(), strict=True))
+    for component, shared in enumerate(plan.shared):
+        members = [flow.operator(name) for name in names if component_of[name] == component]
+        orders = [tuple(n for n in of.keys.names if n in shared) for of in members]
+        # As the operator has them that is keyed by them alone, so that it stays as it is.
+        order = min(orders, key=lambda columns: len(members[orders.index(columns)].keys))
+        for of in members if len(members) > 1 else ():
+            of.partition_by = () if tuple(of.keys.names) == order else order
+    compared = []
+    for feed in streams:
+        chosen = component_of[feed.upstream] == component_of[feed.operator]
+        common = plan.shared[component_of[feed.upstream]] if chosen else None
+        keys = flow.operator(feed.upstream).keys.names
+        columns = [n for n in feed.keys if (n in keys if common is None else n in common)]
+        known = [settings.cardinality[n] for n in columns if n in settings.cardinality]
+        values = math.prod(known)
+        compared.append(
+            {
+                "operator": feed.upstream,
+                "downstream": feed.operator,
+                "columns": tuple(columns),
+                "chosen": chosen,
+                "imbalance": imbalance_of(values, flow.num_key_groups, lanes) if known else None,
+                "reason": f"{listing(columns)} has {values:,} values, and {lanes} lanes need "
+                f"{needed:,}"
+                if known
+                else f"cardinality= does not say how many values {listing(columns)} has",
+            }
+        )
+    return compared
+
+
+def _problem(
+    flow: CompiledFlow, edges: Collection[UpstreamInput], settings: Fusion, needed: int
+) -> FusionProblem:
+    """Return the problem of paper 3; logarithms of cardinalities add up as these multiply."""
+    names = [operator.name for operator in flow.operators]
+    number = {name: at for at, name in enumerate(names)}
+    ends = {name for feed in edges for name in (feed.upstream, feed.operator)}
+    columns = {name: frozenset(flow.operator(name).keys.names) for name in ends}
+    return FusionProblem(
+        operators=tuple(names),
+        attributes=tuple(columns.get(name, frozenset()) for name in names),
+        source=np.array([number[feed.upstream] for feed in edges], np.int32),
+        target=np.array([number[feed.operator] for feed in edges], np.int32),
+        rate=np.ones(len(edges)),
+        attribute_values={
+            column: math.log(settings.cardinality.get(column, 1))
+            for column in frozenset().union(*columns.values())
+        },
+        min_value=math.log(needed),
+    )
+
+
+class ComparePlacing:
+    """Policy that measures what placing an operator by fewer columns would cost, and tells it."""
+
+    def __init__(
+        self, flow: CompiledFlow, settings: Fusion, exchange: ExchangeCosts, *, announce: Announce
+    ) -> None:
+        # Of a receiver that others feed too, nobody knows whose rows its key groups are sent.
+        self._streams = [
+            feed for feed in contained(flow) if len(flow.inputs_of(feed.operator)) == 1
+        ]
+        self._settings, self._exchange, self._announce = settings, exchange, announce
+        self._sums: dict[tuple[str, str], _Sums] = {}
+
+    def observe(self, epoch: FlowEpoch) -> None:
+        """Add an epoch to the period; compare after `Fusion.epochs` epochs with input."""
+        flow, outcome = epoch.flow, epoch.outcome
+        if outcome.batch is None:
+            return
+        for feed in self._streams:
+            sender, receiver = map(flow.component_of, (feed.upstream, feed.operator))
+            edge = feed.upstream, feed.operator
+            traffic = outcome.traffic.get(receiver.name)
+            alone = len(sender.operators) == len(receiver.operators) == 1
+            if not alone or traffic is None:
+                self._sums.pop(edge, None)
+                continue
+            sums = self._sums.setdefault(edge, _Sums(flow.num_key_groups))
+            sums.epochs += 1
+            sums.sender += _per_key_group(outcome.loads.get(sender.name), flow.num_key_groups)
+            sums.receiver += _per_key_group(outcome.loads.get(receiver.name), flow.num_key_groups)
+            np.add.at(sums.rows, list(traffic.key_groups), traffic.rows)
+            lanes = sum(epoch.plans[sender.name].assignment.lanes)
+            sums.exchange_ms += traffic.cpu_ms + sum(traffic.size_bytes) * self._exchange.byte_ms
+            sums.exchange_ms += lanes * self._exchange.lane_ms
+            if sums.epochs == self._settings.epochs:
+                self._compare(feed, self._sums.pop(edge), lanes)
+
+    def _compare(self, feed: UpstreamInput, sums: _Sums, lanes: int) -> None:
+        """Announce the costs of a period."""
+        costs = compare_placing(
+            sums.sender / sums.epochs,
+            sums.receiver / sums.epochs,
+            sums.rows,
+            exchange_ms=sums.exchange_ms / sums.epochs,
+            lanes=lanes,
+        )
+        total = float(sums.rows.sum())
+        self._announce(
+            events.PartitioningCompared,
+            operator=feed.upstream,
+            downstream=feed.operator,
+            columns=tuple(feed.keys),
+            chosen=False,
+            better=costs.pays,
+            imbalance=busiest_lane(sums.rows, lanes) * lanes / total if total else None,
+            apart_ms=costs.apart_ms,
+            together_ms=costs.together_ms,
+            reason=f"over {sums.epochs} epochs, of which an exchange takes "
+            f"{costs.exchange_ms:.1f} ms",
+        )
+
+    def propose(self, now_s: float) -> Iterator[Proposal]:  # noqa: ARG002
+        """Propose nothing: a start alone changes the columns that place state."""
+        return iter(())
+
+    def answered(self, proposal: Proposal) -> None:
+        """Do nothing; there are no proposals."""
+
+
+class _Sums:
+    """Measurements of a period."""
+
+    def __init__(self, num_key_groups: int) -> None:
+        self.epochs = 0
+        self.exchange_ms = 0.0
+        self.sender, self.receiver, self.rows = np.zeros((3, num_key_groups))
+
+
+def _per_key_group(load: KeyGroupLoad | None, num_key_groups: int) -> FloatArray:
+    """Busy milliseconds of each key group."""
+    found = np.zeros(num_key_groups)
+    if load is not None:
+        found[load.key_groups] = load.busy_ms
+    return found
