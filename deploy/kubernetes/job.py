@@ -6,10 +6,13 @@ Replace the flow by yours. Everything that is about the cluster comes from varia
 from __future__ import annotations
 
 import os
+import sys
 
 from pyspark.sql import SparkSession
 
 import godwit as gw
+
+NEEDED = ("GODWIT_IMAGE", "GODWIT_CHECKPOINT", "POD_NAME", "POD_NAMESPACE")
 
 
 def settings(environment: dict[str, str]) -> dict[str, str]:
@@ -54,6 +57,8 @@ def build() -> gw.Flow:
 
 def main() -> None:
     """Run until the pod is told to end."""
+    if missing := [name for name in NEEDED if name not in os.environ]:
+        sys.exit(f"Not set: {', '.join(missing)}. godwit.yaml sets them in the driver's pod.")
     builder = SparkSession.builder.appName("godwit")
     for name, value in settings(dict(os.environ)).items():
         builder = builder.config(name, value)

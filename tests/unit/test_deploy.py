@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ OBJECTS: dict[str, Any] = {
 }
 POD = OBJECTS["Deployment"]["spec"]["template"]["spec"]
 DRIVER = POD["containers"][0]
+LINTERS = {name: Path(sys.executable).with_name(name) for name in ("hadolint", "shellcheck")}
 JOB = runpy.run_path(str(PLACE / "job.py"))
 
 
@@ -119,3 +121,34 @@ def test_the_entry_point_starts_an_executor_with_all_that_spark_says(start: Any)
 def test_an_executor_without_its_variables_does_not_start(start: Any) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         start("executor", SPARK_HOME="/spark")
+
+
+def test_the_job_names_the_variables_that_its_pod_lacks() -> None:
+    assert set(JOB["NEEDED"]) <= {one["name"] for one in DRIVER["env"]}
+    environment = {"PATH": os.environ["PATH"], "POD_NAME": "driver-0"}
+    ran = subprocess.run(
+        [sys.executable, PLACE / "job.py"],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 1
+    missing = [name for name in JOB["NEEDED"] if name != "POD_NAME"]
+    assert ran.stderr.strip().startswith(f"Not set: {', '.join(missing)}.")
+
+
+@pytest.mark.parametrize(
+    ("linter", "files"),
+    [
+        ("hadolint", ["deploy/kubernetes/Dockerfile"]),
+        ("shellcheck", ["deploy/kubernetes/entrypoint.sh", "run"]),
+    ],
+)
+def test_a_linter_finds_nothing(linter: str, files: list[str]) -> None:
+    if not LINTERS[linter].exists():
+        pytest.skip(f"needs {linter}")
+    done = subprocess.run(
+        [LINTERS[linter], *files], check=False, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

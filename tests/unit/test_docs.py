@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from inspect import ismodule
+from inspect import isclass
 from pathlib import Path
 
 import pytest
-
-import godwit as gw
+from tests.support.public_api import OBJECTS, members_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -52,15 +51,29 @@ def test_every_decision_is_listed() -> None:
     assert re.findall(r"\]\(([^)]+)\)", listed) == decisions
 
 
-def test_every_public_name_has_its_place_in_the_reference() -> None:
+def directives() -> dict[str, str]:
+    """Return name → options of what the pages of the reference describe."""
     pages = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
-    documented = set(re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)$", pages, re.MULTILINE))
-    rooms = ("sources", "sinks", "testing", "errors", "events")
-    public = {f"godwit.{name}" for name in dir(gw) if not ismodule(getattr(gw, name))}
-    public |= {f"godwit.{room}.{name}" for room in rooms for name in getattr(gw, room).__all__}
-    missing = public - {"godwit.GodwitError", "godwit.__version__"} - documented
+    found = re.findall(r"^\.\. auto\w+:: (godwit\.[\w.]+)\n((?:   :.*\n)*)", pages, re.MULTILINE)
+    return dict(found)
+
+
+def test_every_public_name_has_its_place_in_the_reference() -> None:
+    documented = {*directives()} - {"godwit.sources.Position"}
+    missing = {*OBJECTS} - {"godwit.GodwitError"} - documented
     assert not missing, f"add to docs/reference: {missing}"
-    assert documented <= public
+    assert documented <= {*OBJECTS}
+
+
+def test_every_method_and_property_has_its_place_in_the_reference() -> None:
+    options = directives()
+    shown = {OBJECTS[name] for name in options if isclass(OBJECTS.get(name))}
+    for name, of in OBJECTS.items():
+        members = (member.rpartition(".")[2] for member in members_of(name))
+        bases = {base for member in members for base in of.__mro__ if member in vars(base)}
+        elsewhere = {base for base in bases if base is not of and base not in shown}
+        if name in options and any(base.__module__.startswith("godwit.") for base in elsewhere):
+            assert ":inherited-members:" in options[name], name
 
 
 def test_the_first_page_of_the_site_runs_as_it_is_pasted(

@@ -1,72 +1,60 @@
-"""Every public name has an example, and every example of a docstring does as it says."""
+"""Every public name, method and property has an example, and the example does as it says.
+
+Examples that need a running query are in `tests/spark/test_examples_of_queries.py`.
+"""
 
 from __future__ import annotations
 
 import doctest
-import inspect
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.public_api import (
+    CALLED_BY_AN_EPOCH,
+    OBJECTS,
+    OF_A_QUERY,
+    example_of,
+    lines_of,
+    members_of,
+    mistakes_of,
+)
 
-import godwit as gw
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[2]
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-NOT_THEIRS = {"godwit.__version__", "godwit.sources.Position"}  # text, and a name for Any
-
-
-def public() -> Iterator[tuple[str, Any]]:
-    """Yield the names that users import, with what they are."""
-    for name in dir(gw):
-        value = getattr(gw, name)
-        if inspect.ismodule(value):
-            names = getattr(value, "__all__", ("json", "raw", "text", "avro", "protobuf"))
-            yield from ((f"godwit.{name}.{n}", getattr(value, n)) for n in names)
-        else:
-            yield f"godwit.{name}", value
-
-
-OBJECTS = {name: value for name, value in public() if name not in NOT_THEIRS}
-
-
-def examples_of(name: str) -> list[doctest.DocTest]:
-    """Return the examples of an object and of its methods."""
-    found = doctest.DocTestFinder(recurse=True).find(OBJECTS[name], name, module=False)
-    return [one for one in found if one.examples]
+# Their methods are of something that runs.
+QUERIES = {"godwit.Query", "godwit.Migration"}
+HERE = {name: value for name, value in OBJECTS.items() if name not in OF_A_QUERY}
 
 
 @pytest.fixture(scope="module")
 def lines_before() -> Any:
     """The lines that the reference asks to run before its examples."""
-    page = (ROOT / "docs/reference/index.md").read_text()
-    [block] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    return compile(block, "docs/reference/index.md", "exec")
+    return lines_of("index.md")
 
 
-@pytest.mark.parametrize("name", OBJECTS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_example_does_as_it_says(
-    name: str, lines_before: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, lines_before: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tests = examples_of(name)
-    ran = [e for test in tests for e in test.examples if not e.options.get(doctest.SKIP)]
-    assert ran, f"{name} has no example that runs"
-    said: list[str] = []
-    for test in tests:
-        namespace: dict[str, Any] = {}
-        exec(lines_before, namespace)  # the page's own code
-        test.globs = namespace
-        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=said.append)
-    assert said == [], "".join(said)
+    own = example_of(name, HERE[name])
+    assert own is not None
+    assert any(not one.options.get(doctest.SKIP) for one in own.examples), "none of them runs"
+    members = {} if name in QUERIES else members_of(name)
+    members.pop("godwit.Flow.start", None)
+    for called, value in {name: HERE[name], **members}.items():
+        example = example_of(called, value)
+        if example is not None:
+            namespace: dict[str, Any] = {}
+            exec(lines_before, namespace)  # the page's own code
+            assert not (said := mistakes_of(example, namespace)), said
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTS if members_of(name)])
+def test_every_method_and_property_has_an_example(name: str) -> None:
+    members = members_of(name)
+    lacking = {called for called, value in members.items() if example_of(called, value) is None}
+    assert lacking <= CALLED_BY_AN_EPOCH
 
 
 def test_a_wrong_example_is_found() -> None:
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
-    said: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(wrong, out=said.append)
-    assert "Expected:\n    3\nGot:\n    2" in "".join(said)
+    assert "Expected:\n    3\nGot:\n    2" in mistakes_of(wrong, {})

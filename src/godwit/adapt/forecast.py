@@ -103,18 +103,38 @@ class Forecast:
 
     @property
     def period_s(self) -> float | None:
-        """The period in seconds; ``None`` if it is to be detected."""
+        """The period in seconds; ``None`` if it is to be detected.
+
+        Examples
+        --------
+        >>> gw.Forecast(period="1 hour").period_s
+        3600.0
+        """
         return None if self.period is None else seconds(self.period, "The period of the forecast")
 
     @property
     def lead_s(self) -> float | None:
-        """The lead in seconds; ``None`` if it is to be measured."""
+        """The lead in seconds; ``None`` if it is to be measured.
+
+        Examples
+        --------
+        >>> gw.Forecast(lead="2 minutes").lead_s
+        120.0
+        """
         return None if self.lead is None else seconds(self.lead, "The lead of the forecast")
 
     def check(self, statistics_period_s: float) -> None:
         """Refuse a `period` shorter than eight statistics periods of the controller.
 
         Raises `InvalidControlError`.
+
+        Examples
+        --------
+        >>> try:
+        ...     gw.Forecast(period="1 minute").check(10.0)
+        ... except gw.errors.InvalidControlError as error:
+        ...     print(error.remedy)
+        Give a period of at least 80 s, or a shorter period of the controller.
         """
         if self.period_s is not None and self.period_s < _PER_PERIOD * statistics_period_s:
             raise InvalidControlError(

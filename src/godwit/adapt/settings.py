@@ -57,7 +57,13 @@ class Budget:
                 insist_on_number(what, value, least=0, error=InvalidControlError, whole=whole)
 
     def less(self, moves: int, size_bytes: float) -> Budget:
-        """Return the budget that is left after `moves` key groups with `size_bytes` of state."""
+        """Return the budget that is left after `moves` key groups with `size_bytes` of state.
+
+        Examples
+        --------
+        >>> gw.Budget(max_moves=16, max_bytes=1e6).less(6, 4e5)
+        Budget(max_moves=10, max_bytes=600000.0)
+        """
         return Budget(
             max_moves=None if self.max_moves is None else max(0, self.max_moves - moves),
             max_bytes=None if self.max_bytes is None else max(0.0, self.max_bytes - size_bytes),
@@ -403,19 +409,39 @@ class Control:
 
     @property
     def registered(self) -> Planner | None:
-        """Planner of the registry that `planner` names; ``None`` if `planner` is a function."""
+        """Planner of the registry that `planner` names; ``None`` if `planner` is a function.
+
+        Examples
+        --------
+        >>> gw.Control(planner="flux").registered.name
+        'flux'
+        """
         return planner(self.planner) if isinstance(self.planner, str) else None
 
     @property
     def planner_name(self) -> str:
-        """Name of the planner, for events."""
+        """Name of the planner, for events.
+
+        Examples
+        --------
+        >>> def stay(problem):
+        ...     return problem.current
+        >>> gw.Control(planner="milp").planner_name, gw.Control(planner=stay).planner_name
+        ('milp', 'stay')
+        """
         if isinstance(self.planner, str):
             return self.planner
         return getattr(self.planner, "__name__", type(self.planner).__name__)
 
     @property
     def scaling_model(self) -> ScalingModel | None:
-        """The scaling model; ``None``: the number of executors stays."""
+        """The scaling model; ``None``: the number of executors stays.
+
+        Examples
+        --------
+        >>> gw.Control(scaling=gw.fixed(4), max_executors=4).scaling_model.name
+        'fixed'
+        """
         model: Any = self.scaling
         if model is None or hasattr(model, "wanted"):
             return model  # type: ignore[no-any-return]
@@ -423,7 +449,13 @@ class Control:
 
     @property
     def period_s(self) -> float:
-        """Statistics period, in seconds."""
+        """Statistics period, in seconds.
+
+        Examples
+        --------
+        >>> gw.Control(period="1 minute").period_s
+        60.0
+        """
         return seconds(self.period, "The period")
 
     def longest_epoch_s(self, trigger_s: float) -> float | None:
@@ -433,6 +465,13 @@ class Control:
 
         New executors get work only from the next epoch on, so an epoch must not take a whole
         backlog at once.
+
+        Examples
+        --------
+        >>> print(gw.Control().longest_epoch_s(1.0))
+        None
+        >>> gw.Control(scaling=gw.latency("2 seconds")).longest_epoch_s(1.0)
+        10.0
         """
         if self.scaling_model is None:
             return None
@@ -440,19 +479,37 @@ class Control:
 
     @property
     def respect_s(self) -> float:
-        """Time for which manual overrides are respected, in seconds."""
+        """Time for which manual overrides are respected, in seconds.
+
+        Examples
+        --------
+        >>> gw.Control(cadence=gw.Cadence(respect="5 minutes")).respect_s
+        300.0
+        """
         return seconds(self.cadence.respect, "The setting respect")
 
     @property
     def planning_limit_s(self) -> float:
-        """Maximum wall-clock seconds of the planner for one decision; infinite without a limit."""
+        """Maximum wall-clock seconds of the planner for one decision; infinite without a limit.
+
+        Examples
+        --------
+        >>> gw.Control(search=gw.Search(time_limit=None)).planning_limit_s
+        inf
+        """
         if self.search.time_limit is None:
             return float("inf")
         return seconds(self.search.time_limit, "The setting time_limit")
 
     @property
     def cool_down_s(self) -> float:
-        """Time within which a scaling decision is not reversed, in seconds."""
+        """Time within which a scaling decision is not reversed, in seconds.
+
+        Examples
+        --------
+        >>> gw.Control(period="10 seconds").cool_down_s
+        30.0
+        """
         if self.cadence.cool_down is None:
             return 3 * self.period_s
         return seconds(self.cadence.cool_down, "The cool-down")

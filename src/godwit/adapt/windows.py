@@ -328,14 +328,26 @@ class Splitting:
 
     @property
     def max_latency_ms(self) -> float:
-        """The bound in milliseconds; infinite if there is none."""
+        """The bound in milliseconds; infinite if there is none.
+
+        Examples
+        --------
+        >>> gw.Splitting(max_latency="2 seconds").max_latency_ms, gw.Splitting().max_latency_ms
+        (2000.0, inf)
+        """
         if self.max_latency is None:
             return math.inf
         return microseconds(self.max_latency, "The bound", least=0) / 1e3
 
     @property
     def period_us(self) -> int | None:
-        """The period in microseconds of event time."""
+        """The period in microseconds of event time.
+
+        Examples
+        --------
+        >>> gw.Splitting(period="1 day").period_us
+        86400000000
+        """
         return None if self.period is None else microseconds(self.period, "The period", least=1)
 
 

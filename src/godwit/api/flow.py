@@ -88,7 +88,13 @@ class LogicalFlow:
 
     @property
     def sources(self) -> Mapping[str, DataFrame]:
-        """Sources that are DataFrames, by name, in the order of declaration."""
+        """Sources that are DataFrames, by name, in the order of declaration.
+
+        Examples
+        --------
+        >>> list(flow.sources)
+        ['flights']
+        """
         return MappingProxyType(
             {
                 name: node.dataframe
@@ -99,14 +105,27 @@ class LogicalFlow:
 
     @property
     def own_sources(self) -> Mapping[str, Source]:
-        """Godwit's own sources (`gw.sources`), by name, in the order of declaration."""
+        """Godwit's own sources (`gw.sources`), by name, in the order of declaration.
+
+        Examples
+        --------
+        >>> clock = flow.source("clock", gw.sources.rate(10.0))
+        >>> list(flow.own_sources)
+        ['clock']
+        """
         return MappingProxyType(
             {name: node.own for name, node in self._sources.items() if node.own is not None}
         )
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
-        """Keyed operators, in the order of declaration: upstream before downstream."""
+        """Keyed operators, in the order of declaration: upstream before downstream.
+
+        Examples
+        --------
+        >>> [operator.name for operator in flow.operators]
+        ['by_plane']
+        """
         return tuple(self._operators.values())
 
     @property
@@ -115,13 +134,24 @@ class LogicalFlow:
 
         Before the start every operator is a component of its own, of the same name. Upstream
         components come first.
+
+        Examples
+        --------
+        >>> flow.components
+        ('by_plane',)
         """
         levels = levels_of(self._operators.values())
         return tuple(sorted(levels, key=levels.__getitem__))
 
     @property
     def sinks(self) -> tuple[SinkNode, ...]:
-        """Sinks, in the order of declaration."""
+        """Sinks, in the order of declaration.
+
+        Examples
+        --------
+        >>> [sink.name for sink in delays.sinks]
+        ['by_plane']
+        """
         return tuple(self._sinks.values())
 
     @user_call
@@ -168,6 +198,12 @@ class LogicalFlow:
             Spark session (not Spark Connect), or of another session than the other sources; the
             DataFrame needs state in Spark; the same source object was added before; or a length of
             time is not valid.
+
+        Examples
+        --------
+        >>> clock = gw.sources.rate(10.0, num_keys=4)
+        >>> flow.source("clock", clock, event_time="timestamp", slack="5 seconds")
+        <Stream of flow 'delays': source 'clock'>
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         time = source_time(name, event_time=event_time, slack=slack, max_ahead=max_ahead, idle=idle)
@@ -226,9 +262,10 @@ class LogicalFlow:
 
         Examples
         --------
-        >>> loop = flow.feedback("reached", "person long, by long")  # doctest: +SKIP
-        >>> found = asked.union(loop).key_by("person").process(...)  # doctest: +SKIP
-        >>> found.feed_back_to(loop)  # doctest: +SKIP
+        >>> loop = flow.feedback("reached", "person long, by long")
+        >>> asked = flow.source("asked", gw.testing.stream("person long, by long"))
+        >>> asked.union(loop).key_by("person")
+        <KeyedStream of flow 'delays': the union of source 'asked' and source 'reached' by person>
         """
         check_unique("source", check_name("source", name), self._sources, self.name)
         insist_on_number("max_rounds", max_rounds, least=1, error=InvalidFlowError)
@@ -312,6 +349,13 @@ class LogicalFlow:
         InvalidFlowError
             If the name is taken, the stream belongs to another flow or has no keyed operator, or
             `sink` is no sink.
+
+        Examples
+        --------
+        >>> results = gw.sinks.memory()
+        >>> flow.sink("by_plane", by_plane, results)
+        >>> [sink.sink is results for sink in flow.sinks]
+        [True]
         """
         check_unique("sink", check_name("sink", name), self._sinks, self.name)
         if not isinstance(stream, Stream):
@@ -375,6 +419,12 @@ class LogicalFlow:
         ``retimed(source name, maps, column)`` counts those up to the last one that computed the
         column anew; by default none does. Godwit's own sources need neither. `zone` is the
         session's: of datetimes without one that functions return.
+
+        Examples
+        --------
+        >>> columns = pa.schema({"plane": pa.string(), "delay": pa.int64()})
+        >>> [operator.name for operator in delays.compile(lambda source, maps: columns).operators]
+        ['by_plane']
         """
         return compile_flow(self._graph(), resolve, retimed, zone)
 
@@ -393,6 +443,11 @@ class LogicalFlow:
         """Compile with the columns of the sources, of which none is Spark's; see `compile`.
 
         Maps on stand-ins are taken to leave the event time as it is.
+
+        Examples
+        --------
+        >>> delays.compiled().num_key_groups
+        256
         """
 
         def resolve(source: str, maps: tuple[Callable[[Any], Any], ...]) -> pa.Schema:

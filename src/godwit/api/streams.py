@@ -158,7 +158,10 @@ class Stream:
 
         Examples
         --------
-        >>> flights.map(lambda df: df.where("arr_delay is not null"))  # doctest: +SKIP
+        >>> late = by_plane.map(lambda rows: rows.filter(pa.compute.field("total") > 10))
+        >>> flow.sink("late", late, gw.sinks.noop())
+        >>> gw.testing.run(flow, {"flights": ROWS}).rows("late").to_pylist()
+        [{'plane': 'N1', 'total': 29}]
         """
         where = f"map on {describe(self.node)}"
         check_function(function, where, "map(lambda df: df.where(...))")
@@ -201,7 +204,9 @@ class Stream:
 
         Examples
         --------
-        >>> buses.union(trams, ferries).key_by("line")  # doctest: +SKIP
+        >>> more = flow.source("more", gw.testing.stream(COLUMNS), event_time="ts")
+        >>> flights.union(more).key_by("plane")
+        <KeyedStream of flow 'delays': the union of source 'flights' and source 'more' by plane>
         """
         where = f"union on {describe(self.node)}"
         if not others:
@@ -238,9 +243,17 @@ class Stream:
 
         Examples
         --------
-        >>> loop = flow.feedback("left", "key string, left long")  # doctest: +SKIP
-        >>> left = orders.union(loop).key_by("key").process(...)  # doctest: +SKIP
-        >>> left.feed_back_to(loop)  # doctest: +SKIP
+        >>> def one_less(key, rows, state):
+        ...     return [(*key, row.left - 1) for row in rows if row.left]
+        >>> flow, columns = gw.Flow("countdown"), "name string, left long"
+        >>> loop = flow.feedback("again", columns)
+        >>> all_rows = flow.source("rows", gw.testing.stream(columns)).union(loop)
+        >>> left = all_rows.key_by("name").process(one_less, state=int, output=columns)
+        >>> left.feed_back_to(loop)
+        >>> flow.sink("left", left, gw.sinks.noop())
+        >>> played = gw.testing.run(flow, {"rows": [{"name": "a", "left": 3}]})
+        >>> played.rows("left")["left"].to_pylist()
+        [2, 1, 0]
         """
         where = f"feed_back_to on {describe(self.node)}"
         node = loop.node if isinstance(loop, Stream) else None
@@ -305,7 +318,10 @@ class Stream:
 
         Examples
         --------
-        >>> orders.drop_duplicates("order_id", within="1 hour")  # doctest: +SKIP
+        >>> once = of_rows.drop_duplicates("plane", "delay", within="1 hour")
+        >>> delays.sink("once", once, gw.sinks.noop())
+        >>> gw.testing.run(delays, {"flights": ROWS}).rows("once")["delay"].to_pylist()
+        [5, 12, None]
         """
         where = f"drop_duplicates on {describe(self.node)}"
         keys = check_keys(columns, where, 'drop_duplicates("order_id", within="1 hour")')
@@ -431,6 +447,13 @@ class KeyedStream:
         InvalidFlowError
             If no aggregate is given, a value is no aggregate, a result has the name of a key column
             or a reserved name, or another operator has the same name.
+
+        Examples
+        --------
+        >>> worst = of_rows.key_by("origin").compute(worst=gw.max("delay"), flights=gw.count())
+        >>> delays.sink("worst", worst, gw.sinks.noop())
+        >>> gw.testing.run(delays, {"flights": ROWS[:3]}).rows("worst").to_pylist()
+        [{'origin': 'LGA', 'worst': 12, 'flights': 1}, {'origin': 'JFK', 'worst': 12, 'flights': 2}]
         """
         where = self._where("compute")
         check_not_results(where, name=name, output=output, formerly=formerly)
@@ -613,6 +636,17 @@ class KeyedStream:
         InvalidFlowError
             If the function is not callable, state or output are left out, the codec is unknown,
             options contradict each other, or another operator has the same name.
+
+        Examples
+        --------
+        >>> def count(key, rows, seen: gw.State[int]):
+        ...     seen.value += len(rows)
+        ...     return [(*key, seen.value)]
+        >>> by_plane = of_rows.key_by("plane")
+        >>> seen = by_plane.process(count, state=int, output="plane string, seen long")
+        >>> delays.sink("seen", seen, gw.sinks.noop())
+        >>> gw.testing.run(delays, {"flights": ROWS}, epochs=2).rows("seen").to_pylist()
+        [{'plane': 'N1', 'seen': 2}, {'plane': 'N1', 'seen': 4}]
         """
         where = self._where("process")
         check_function(function, where, "process(clear_market, state=..., output=...)")
@@ -851,8 +885,11 @@ class KeyedStream:
 
         Examples
         --------
-        >>> hourly = flights.key_by("origin").window(gw.tumbling("1 hour"))  # doctest: +SKIP
-        >>> hourly.compute(mean=gw.mean("arr_delay"), flights=gw.count())  # doctest: +SKIP
+        >>> hourly = of_rows.key_by("plane").window(gw.tumbling("1 hour")).compute(n=gw.count())
+        >>> delays.sink("hourly", hourly, gw.sinks.noop())
+        >>> played = gw.testing.run(delays, {"flights": ROWS}, close_at_end=True)
+        >>> [(row["window_start"].hour, row["n"]) for row in played.rows("hourly").to_pylist()]
+        [(8, 1), (9, 1), (10, 1), (11, 1)]
         """
         lateness_us = check_windows(
             self._where("window"),
@@ -943,9 +980,12 @@ class KeyedStream:
 
         Examples
         --------
-        >>> orders.key_by("id").join(
-        ...     payments.key_by("order"), between=("0 seconds", "1 hour"), how="left"
-        ... )  # doctest: +SKIP
+        >>> columns = "plane string, landed timestamp"
+        >>> landings = flow.source("landings", gw.testing.stream(columns), event_time="landed")
+        >>> flights.key_by("plane").join(
+        ...     landings.key_by("plane"), between=("0 hours", "12 hours"), how="left", name="flown"
+        ... )
+        <Stream of flow 'delays': operator 'flown'>
         """
         options = self._join_options(
             "join",
@@ -1014,7 +1054,11 @@ class KeyedStream:
 
         Examples
         --------
-        >>> flights.key_by("origin").join_newest(weather.key_by("origin"))  # doctest: +SKIP
+        >>> columns = "origin string, wind double, at timestamp"
+        >>> weather = flow.source("weather", gw.testing.stream(columns), event_time="at")
+        >>> by_origin = weather.key_by("origin")
+        >>> flights.key_by("origin").join_newest(by_origin, within="2 hours", name="windy")
+        <Stream of flow 'delays': operator 'windy'>
         """
         options = self._join_options(
             "join_newest",
@@ -1135,6 +1179,13 @@ class WindowedStream:
         InvalidFlowError
             If no aggregate is given, a value is no aggregate, a result has the name of another
             column, or another operator has the same name.
+
+        Examples
+        --------
+        >>> both = gw.tumbling("1 hour"), gw.tumbling("1 day")
+        >>> windowed = flights.key_by("plane").window(*both, length_as="length", name="delays")
+        >>> windowed.compute(flights=gw.count(), delay=gw.avg("delay"))
+        <Stream of flow 'delays': operator 'delays'>
         """
         if not aggregates:
             raise InvalidFlowError(
@@ -1180,6 +1231,17 @@ class WindowedStream:
         InvalidFlowError
             If the function is not callable, the windows have ``output="update"`` or count rows,
             `output` is left out, or another operator has the same name.
+
+        Examples
+        --------
+        >>> def longest(key, rows, window):
+        ...     return [(*key, window.start, max(rows.column("origin")))]
+        >>> daily = of_rows.key_by("plane").window(gw.tumbling("1 day"))
+        >>> last = daily.process(longest, output="plane string, day timestamp, last string")
+        >>> delays.sink("last", last, gw.sinks.noop())
+        >>> played = gw.testing.run(delays, {"flights": ROWS}, close_at_end=True)
+        >>> played.rows("last")["last"].to_pylist()
+        ['LGA']
         """
         check_function(function, f"process on {self._what()}", "process(rank, output=...)")
         check_plain(function, f"process on {self._what()}")

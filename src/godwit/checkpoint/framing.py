@@ -28,6 +28,7 @@ from godwit.checkpoint.records import (
     BLOCKS,
     COMMITS,
     FORMAT,
+    RELEASES,
     BlockRef,
     CommitRecord,
     EditRecord,
@@ -416,11 +417,25 @@ def decode_record(data: bytes | memoryview, kind: type[_T], *, path: str) -> _T:
 
 def _other_format(version: int, path: str) -> CheckpointMismatchError:
     """Return the error that a file has a format that cannot be read."""
+    if version in RELEASES:
+        remedy = (
+            f"Godwit {' and '.join(RELEASES[version])} reads it: go on with that version, on the "
+            "driver and on every executor."
+        )
+    elif version > FORMAT:
+        remedy = (
+            "A later version of Godwit wrote it: go on with that version, on the driver and on "
+            "every executor, or restore a backup that an earlier one made."
+        )
+    else:
+        remedy = (
+            "No release of Godwit wrote it: start with a new checkpoint, and let the sources "
+            "deliver their rows again."
+        )
     return CheckpointMismatchError(
-        f"The file {path!r} has format {version} of a checkpoint, and this version of Godwit reads "
-        f"format {FORMAT}.",
-        remedy="Start with a new checkpoint, and let the sources deliver their rows again; or go "
-        "on with the version of Godwit that wrote this one.",
+        f"The file {path!r} has format {version} of a checkpoint, and this version of Godwit "
+        f"({RELEASES[FORMAT][-1]}) reads format {FORMAT}.",
+        remedy=remedy,
         file=path,
         format=version,
     )

@@ -42,6 +42,8 @@ import msgspec
 
 FORMAT: Final = 3
 """Version of all this; another one is refused by name."""
+RELEASES: Final[dict[int, tuple[str, ...]]] = {3: ("0.1",)}
+"""Format → releases of Godwit that write and read it; no release had formats 1 and 2."""
 
 IDENTITY: Final = "identity.rec"
 FLOWS: Final = "flows"

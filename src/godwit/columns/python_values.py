@@ -183,6 +183,13 @@ class KeyRows(Generic[R]):
         """Return the values of the column `name` as a new list, with nulls as ``None``.
 
         Raises `KeyError` if the rows have no such column.
+
+        Examples
+        --------
+        >>> def worst(key, rows, state):
+        ...     return [max(rows.column("delay"))]
+        >>> gw.testing.process(worst, [{"delay": 5}, {"delay": 7}], state=int).rows
+        [7]
         """
         values: list[Any] = self._columns[name][self._start : self._stop]
         return values
@@ -211,7 +218,17 @@ class KeyRows(Generic[R]):
         raise TypeError(msg)
 
     def drop_state(self) -> None:
-        """Delete the state of the key after the call; later rows of the key get a new state."""
+        """Delete the state of the key after the call; later rows of the key get a new state.
+
+        Examples
+        --------
+        >>> def until_last(key, rows, seen):
+        ...     seen.value += len(rows)
+        ...     if "last" in rows.column("kind"):
+        ...         rows.drop_state()
+        >>> print(gw.testing.process(until_last, [{"kind": "last"}], state=3).state)
+        None
+        """
         self._dropped = True
 
 

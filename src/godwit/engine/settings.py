@@ -102,6 +102,11 @@ class Lanes:
         """Bytes that each lane of an epoch may put into the commit record instead of a file.
 
         `lanes`: number of lanes in the epoch.
+
+        Examples
+        --------
+        >>> gw.Lanes().inline_limit(4), gw.Lanes(inline_bytes=1024).inline_limit(4)
+        (32768, 1024)
         """
         if self.inline_bytes is not None:
             return self.inline_bytes
@@ -109,5 +114,12 @@ class Lanes:
 
     @property
     def local_path(self) -> str | None:
-        """Directory for local stores, as text."""
+        """Directory for local stores, as text.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> gw.Lanes(local_dir=Path("/mnt/nvme")).local_path
+        '/mnt/nvme'
+        """
         return os.fspath(self.local_dir) if isinstance(self.local_dir, str | os.PathLike) else None

@@ -47,22 +47,46 @@ class Strategy(StrEnum):
 
     @property
     def warms(self) -> bool:
-        """True if copies are brought up to date before the switch."""
+        """True if copies are brought up to date before the switch.
+
+        Examples
+        --------
+        >>> gw.Strategy.LIVE.warms, gw.Strategy.DISRUPTIVE.warms
+        (True, False)
+        """
         return self is not Strategy.DISRUPTIVE
 
     @property
     def activates_standby(self) -> bool:
-        """True if key groups switch to their standby slots, where they have one."""
+        """True if key groups switch to their standby slots, where they have one.
+
+        Examples
+        --------
+        >>> gw.Strategy.INSTANT.activates_standby
+        True
+        """
         return self in (Strategy.INSTANT, Strategy.SMOOTH)
 
     @property
     def is_smooth(self) -> bool:
-        """True if rows of panes that have begun still go to the old slot (``smooth``)."""
+        """True if rows of panes that have begun still go to the old slot (``smooth``).
+
+        Examples
+        --------
+        >>> gw.Strategy.SMOOTH.is_smooth
+        True
+        """
         return self is Strategy.SMOOTH
 
     @property
     def holds_epochs(self) -> bool:
-        """True if no epoch runs until the switch."""
+        """True if no epoch runs until the switch.
+
+        Examples
+        --------
+        >>> [strategy.value for strategy in gw.Strategy if strategy.holds_epochs]
+        ['stop_the_world']
+        """
         return self is Strategy.STOP_THE_WORLD
 
 

@@ -118,7 +118,13 @@ class Assignment:
 
     @property
     def num_key_groups(self) -> int:
-        """Number of key groups."""
+        """Number of key groups.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).num_key_groups
+        4
+        """
         return len(self.executor_of)
 
     def __eq__(self, other: object) -> bool:
@@ -134,11 +140,23 @@ class Assignment:
     __hash__ = None  # type: ignore[assignment]
 
     def executor(self, key_group: int) -> str:
-        """Name of the executor that owns `key_group`."""
+        """Name of the executor that owns `key_group`.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).executor(3)
+        '2'
+        """
         return self.executors[int(self.executor_of[key_group])]
 
     def key_groups(self, executor: str, lane: int | None = None) -> IntArray:
-        """Return the key groups of an executor, or only those of its lane `lane`, ascending."""
+        """Return the key groups of an executor, or only those of its lane `lane`, ascending.
+
+        Examples
+        --------
+        >>> gw.even_assignment(8, ["1", "2"], [2, 2]).key_groups("1", lane=0).tolist()
+        [0, 4]
+        """
         owned = self.executor_of == self.executors.index(executor)
         if lane is not None:
             owned &= self.lane_of == lane
@@ -146,18 +164,36 @@ class Assignment:
 
     @property
     def num_owned(self) -> dict[str, int]:
-        """Executor → number of the key groups that it owns."""
+        """Executor → number of the key groups that it owns.
+
+        Examples
+        --------
+        >>> gw.even_assignment(5, ["1", "2"], [1, 1]).num_owned
+        {'1': 3, '2': 2}
+        """
         counts = np.bincount(self.executor_of, minlength=len(self.executors)).tolist()
         return dict(zip(self.executors, counts, strict=True))
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Yield every (executor name, lane) in order; positions here are the flat lane numbers."""
+        """Yield every (executor name, lane) in order; positions here are the flat lane numbers.
+
+        Examples
+        --------
+        >>> list(gw.even_assignment(4, ["1", "2"], [1, 2]).places())
+        [('1', 0), ('2', 0), ('2', 1)]
+        """
         for executor, lanes in zip(self.executors, self.lanes, strict=True):
             for lane in range(lanes):
                 yield executor, lane
 
     def flat_lanes(self) -> IntArray:
-        """Flat lane number (position in `places`) of every key group."""
+        """Flat lane number (position in `places`) of every key group.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 2]).flat_lanes().tolist()
+        [0, 1, 2, 0]
+        """
         first = np.concatenate(([0], np.cumsum(self.lanes)[:-1]))
         return (first[self.executor_of] + self.lane_of).astype(np.int32)
 
@@ -176,6 +212,11 @@ class Assignment:
         ------
         InvalidPlanError
             If a key group or an executor does not exist.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).moved({0: "2"}).num_owned
+        {'1': 1, '2': 3}
         """
         executor_of, lane_of = self.executor_of.copy(), self.lane_of.copy()
         for key_group, executor in sorted(places.items()):
@@ -214,6 +255,11 @@ class Assignment:
         ------
         InvalidPlanError
             If an executor that owns a key group is not listed.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).on(["1", "2", "3"], [1, 1, 1]).num_owned
+        {'1': 2, '2': 2, '3': 0}
         """
         position = {name: i for i, name in enumerate(executors)}
         index = np.array([position.get(name, -1) for name in self.executors], np.int32)
@@ -227,7 +273,14 @@ class Assignment:
         )
 
     def moves_to(self, target: Assignment) -> tuple[Move, ...]:
-        """Return the moves from this assignment to `target`, in order of key groups."""
+        """Return the moves from this assignment to `target`, in order of key groups.
+
+        Examples
+        --------
+        >>> before = gw.even_assignment(4, ["1", "2"], [1, 1])
+        >>> before.moves_to(before.moved({0: "2"}))
+        (Move(key_group=0, source='1', destination='2', state_bytes=0),)
+        """
         return tuple(
             Move(key_group=g, source=self.executor(g), destination=target.executor(g))
             for g in range(self.num_key_groups)
@@ -235,7 +288,13 @@ class Assignment:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the assignment as plain values for JSON, run-length encoded if that is smaller."""
+        """Return the assignment as plain values for JSON, run-length encoded if that is smaller.
+
+        Examples
+        --------
+        >>> gw.even_assignment(4, ["1", "2"], [1, 1]).to_dict()["executors"]
+        ['1', '2']
+        """
         return {
             "version": self.version,
             "executors": list(self.executors),
@@ -247,7 +306,14 @@ class Assignment:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Assignment:
-        """Return the assignment that `to_dict` described."""
+        """Return the assignment that `to_dict` described.
+
+        Examples
+        --------
+        >>> assignment = gw.even_assignment(4, ["1", "2"], [1, 1])
+        >>> gw.Assignment.from_dict(assignment.to_dict()) == assignment
+        True
+        """
         return cls(
             version=values["version"],
             executors=tuple(values["executors"]),

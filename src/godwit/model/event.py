@@ -37,7 +37,13 @@ class Event(ABC):
 
     @property
     def is_warning(self) -> bool:
-        """True if it is logged as a warning too, for those without a listener."""
+        """True if it is logged as a warning too, for those without a listener.
+
+        Examples
+        --------
+        >>> gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="2").is_warning
+        False
+        """
         return False
 
     def __post_init__(self) -> None:
@@ -48,7 +54,13 @@ class Event(ABC):
                 object.__setattr__(self, f.name, shown)
 
     def describe(self) -> str:
-        """Describe the event in one line, for people."""
+        """Describe the event in one line, for people.
+
+        Examples
+        --------
+        >>> gw.events.EpochAborted(epoch=5, at_s=1.0, reason="executor 2 lost").describe()
+        'epoch 5 aborted: executor 2 lost'
+        """
         return self._line()
 
     @abstractmethod
@@ -56,7 +68,13 @@ class Event(ABC):
         """Return the text of `describe`."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as JSON has them; ``kind`` names the class."""
+        """Return plain values, as JSON has them; ``kind`` names the class.
+
+        Examples
+        --------
+        >>> gw.events.ExecutorLost(epoch=4, at_s=1.0, executor="2").to_dict()
+        {'kind': 'ExecutorLost', 'epoch': 4, 'at_s': 1.0, 'executor': '2', 'reason': ''}
+        """
         values: dict[str, Any] = {"kind": type(self).__name__}
         for f in fields(self):
             values[f.name] = _plain(getattr(self, f.name))

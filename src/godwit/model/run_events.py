@@ -212,7 +212,13 @@ class RowsLeftOut(Event):
 
     @property
     def is_warning(self) -> bool:
-        """True if no sink has the rows, so that they are lost."""
+        """True if no sink has the rows, so that they are lost.
+
+        Examples
+        --------
+        >>> gw.events.RowsLeftOut(epoch=4, at_s=1.0, operator="hourly", late=2).is_warning
+        True
+        """
         return not self.sink
 
     def _line(self) -> str:
@@ -258,7 +264,13 @@ class RowsUnreadable(Event):
 
     @property
     def is_warning(self) -> bool:
-        """True if no sink has the rows, so that they are lost."""
+        """True if no sink has the rows, so that they are lost.
+
+        Examples
+        --------
+        >>> gw.events.RowsUnreadable(epoch=4, at_s=1.0, source="flights", rows=3).is_warning
+        True
+        """
         return not self.sink
 
     def _line(self) -> str:
@@ -294,7 +306,13 @@ class FeedbackPaused(Event):
 
     @property
     def is_warning(self) -> bool:
-        """True: no row is lost, but the loop may never become empty."""
+        """True: no row is lost, but the loop may never become empty.
+
+        Examples
+        --------
+        >>> gw.events.FeedbackPaused(epoch=4, at_s=1.0, loop="steps", rounds=9, rows=3).is_warning
+        True
+        """
         return True
 
     def _line(self) -> str:
@@ -533,7 +551,13 @@ class ResidentLanesFailed(Event):
 
     @property
     def is_warning(self) -> bool:
-        """True: epochs take longer than with resident lanes."""
+        """True: epochs take longer than with resident lanes.
+
+        Examples
+        --------
+        >>> gw.events.ResidentLanesFailed(epoch=4, at_s=1.0, reason="gone", pause_s=2.0).is_warning
+        True
+        """
         return True
 
     def _line(self) -> str:

@@ -91,12 +91,24 @@ class Async:
 
     @property
     def timeout_s(self) -> float:
-        """The time-out in seconds."""
+        """The time-out in seconds.
+
+        Examples
+        --------
+        >>> gw.Async(timeout="2 seconds").timeout_s
+        2.0
+        """
         return microseconds(self.timeout, "The time-out", least=1) / 1e6
 
     @property
     def backoff_s(self) -> float:
-        """The first back-off in seconds."""
+        """The first back-off in seconds.
+
+        Examples
+        --------
+        >>> gw.Async(backoff="250 milliseconds").backoff_s
+        0.25
+        """
         return microseconds(self.backoff, "The back-off", least=0) / 1e6
 
 

@@ -66,6 +66,11 @@ class Timers:
 
         ``None`` before the first watermark. At the end of a bounded input (``close_at_end=True``)
         the watermark is the last datetime there is, in the year 9999.
+
+        Examples
+        --------
+        >>> gw.Timers([], 0).now
+        datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
         """
         return None if self._now <= BEGINNING else _datetime(self._now)
 
@@ -74,6 +79,13 @@ class Timers:
 
         Setting a timer twice has no further effect. `at`: time of the timer; a datetime without a
         time zone is taken as UTC.
+
+        Examples
+        --------
+        >>> timers = gw.Timers([], 0)
+        >>> timers.set(dt.datetime(2024, 5, 1, 8))
+        >>> timers.list()
+        [datetime.datetime(2024, 5, 1, 8, 0, tzinfo=datetime.timezone.utc)]
         """
         moment = _microseconds(at)
         place = bisect.bisect_left(self._times, moment)
@@ -81,7 +93,15 @@ class Timers:
             self._times.insert(place, moment)
 
     def cancel(self, at: dt.datetime) -> bool:
-        """Cancel the timer that is set to the time `at`; return whether there was one."""
+        """Cancel the timer that is set to the time `at`; return whether there was one.
+
+        Examples
+        --------
+        >>> timers = gw.Timers([], 0)
+        >>> timers.set(dt.datetime(2024, 5, 1, 8))
+        >>> timers.cancel(dt.datetime(2024, 5, 1, 8)), timers.cancel(dt.datetime(2024, 5, 1, 9))
+        (True, False)
+        """
         moment = _microseconds(at)
         place = bisect.bisect_left(self._times, moment)
         exists = place < len(self._times) and self._times[place] == moment
@@ -90,7 +110,13 @@ class Timers:
         return exists
 
     def list(self) -> list[dt.datetime]:
-        """Return the times of the key's timers, earliest first."""
+        """Return the times of the key's timers, earliest first.
+
+        Examples
+        --------
+        >>> gw.Timers([3_000_000], 0).list()
+        [datetime.datetime(1970, 1, 1, 0, 0, 3, tzinfo=datetime.timezone.utc)]
+        """
         return [_datetime(moment) for moment in self._times]
 
 
@@ -188,7 +214,23 @@ class FiredTimer:
     _dropped: bool = False
 
     def drop_state(self) -> None:
-        """Delete the state and the timers of the key after the call."""
+        """Delete the state and the timers of the key after the call.
+
+        Examples
+        --------
+        >>> def forget(key, timer, state):
+        ...     timer.drop_state()
+        >>> done = gw.testing.process(
+        ...     lambda key, rows, state: [],
+        ...     state=7,
+        ...     timers="processing",
+        ...     on_timer=forget,
+        ...     timers_before=["2024-05-01 08:00"],
+        ...     now="2024-05-01 09:00",
+        ... )
+        >>> print(done.state)
+        None
+        """
         self._dropped = True
 
 

@@ -97,7 +97,13 @@ class MemorySink(Sink):
 
     @property
     def epochs(self) -> Mapping[int, pa.Table]:
-        """Read-only mapping of epoch → its rows, in order of epochs."""
+        """Read-only mapping of epoch → its rows, in order of epochs.
+
+        Examples
+        --------
+        >>> gw.sinks.memory().epochs
+        mappingproxy({})
+        """
         with self._lock:
             return MappingProxyType(dict(sorted(self._epochs.items())))
 
@@ -117,6 +123,14 @@ class MemorySink(Sink):
         ------
         SinkError
             If no query has opened the sink yet, or one of `keys` is no column.
+
+        Examples
+        --------
+        >>> try:
+        ...     gw.sinks.memory().table()
+        ... except gw.errors.SinkError as error:
+        ...     print(error.message)
+        This memory sink belongs to no query yet.
         """
         context = self._opened()
         tables = list(self.epochs.values())

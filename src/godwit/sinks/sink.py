@@ -48,7 +48,18 @@ class Views(Protocol):
     """
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Create or replace the view `name`, so that it has these rows."""
+        """Create or replace the view `name`, so that it has these rows.
+
+        Examples
+        --------
+        >>> class Kept(dict):
+        ...     def show(self, name, rows):
+        ...         self[name] = rows
+        >>> views = Kept()
+        >>> views.show("by_plane", pa.table({"plane": ["N1"]}))
+        >>> views["by_plane"].num_rows
+        1
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +192,13 @@ class Sink(ABC):
 
     @property
     def wants_rows(self) -> bool:
-        """False if lanes need not stage rows, since the sink discards them."""
+        """False if lanes need not stage rows, since the sink discards them.
+
+        Examples
+        --------
+        >>> gw.sinks.noop().wants_rows, gw.sinks.memory().wants_rows
+        (False, True)
+        """
         return True
 
     @property
@@ -189,12 +206,23 @@ class Sink(ABC):
         """Text that identifies the target, from configuration alone and without secrets.
 
         Used to find two sinks that write to the same place. ``None`` if it is unknown.
+
+        Examples
+        --------
+        >>> gw.sinks.parquet("s3://bucket/out").destination
+        's3://bucket/out'
         """
         return None
 
     @property
     def target(self) -> str | None:
-        """Path or URI that `lane_writer` writes to, without secrets; ``None``: no writer."""
+        """Path or URI that `lane_writer` writes to, without secrets; ``None``: no writer.
+
+        Examples
+        --------
+        >>> gw.sinks.parquet("s3://bucket/out").target
+        's3://bucket/out'
+        """
         return None
 
     @property
@@ -202,12 +230,24 @@ class Sink(ABC):
         """True if `deliver` may run on a thread of its own, while lanes work on the next epoch.
 
         Deliveries still do not overlap, and the next epoch is committed only after this delivery.
+
+        Examples
+        --------
+        >>> gw.sinks.memory().delivers_concurrently
+        False
         """
         return False
 
     @property
     def rejects(self) -> Sink | None:
-        """Sink of the rows that the target cannot take; ``None``: such a row fails its epoch."""
+        """Sink of the rows that the target cannot take; ``None``: such a row fails its epoch.
+
+        Examples
+        --------
+        >>> rejected = gw.sinks.memory()
+        >>> gw.sinks.parquet("out/", rejects=rejected).rejects is rejected
+        True
+        """
         return None
 
     @abstractmethod
@@ -224,7 +264,13 @@ class Sink(ABC):
 
     @property
     def keeps_epochs(self) -> bool:
-        """True if the target stores the last epoch that it got, for `last_delivered`."""
+        """True if the target stores the last epoch that it got, for `last_delivered`.
+
+        Examples
+        --------
+        >>> gw.sinks.parquet("out/").keeps_epochs, gw.sinks.console().keeps_epochs
+        (True, False)
+        """
         return False
 
     def last_delivered(self) -> HistoryPoint | None:
@@ -232,11 +278,22 @@ class Sink(ABC):
 
         Called after `open`. The point's digest is empty if the target stores none; its epoch is -1
         if all epochs were rolled back.
+
+        Examples
+        --------
+        >>> gw.sinks.console().last_delivered() is None
+        True
         """
         return None
 
     def cannot_roll_back(self) -> str | None:
-        """Return the reason why the target cannot remove epochs; ``None`` if it can."""
+        """Return the reason why the target cannot remove epochs; ``None`` if it can.
+
+        Examples
+        --------
+        >>> gw.sinks.console().cannot_roll_back()
+        'the target keeps no epochs apart'
+        """
         return "the target keeps no epochs apart"
 
     def roll_back(self, epochs: CommittedEpochs, min_epoch: int) -> None:
@@ -268,11 +325,23 @@ class Sink(ABC):
         raise NotImplementedError
 
     def row_check(self) -> RowCheck | None:
-        """Return a check for rows that the target can never take, or ``None``; after `open`."""
+        """Return a check for rows that the target can never take, or ``None``; after `open`.
+
+        Examples
+        --------
+        >>> gw.sinks.console().row_check() is None
+        True
+        """
         return None
 
     def lane_writer(self) -> LaneWriter | None:
-        """Return the writer of target files for lanes, or ``None``; called after `open`."""
+        """Return the writer of target files for lanes, or ``None``; called after `open`.
+
+        Examples
+        --------
+        >>> gw.sinks.console().lane_writer() is None
+        True
+        """
         return None
 
     @abstractmethod
@@ -285,5 +354,10 @@ class Sink(ABC):
         """
 
     def close(self) -> None:
-        """Release the resources that `open` acquired."""
+        """Release the resources that `open` acquired.
+
+        Examples
+        --------
+        >>> gw.sinks.memory().close()
+        """
         return

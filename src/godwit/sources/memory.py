@@ -68,6 +68,13 @@ class MemorySource(Source):
         rows
             A list of dicts or tuples, an Arrow table or record batch, or a pandas DataFrame. A
             column that a dict lacks is null.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> numbers
+        <memory source 'memory': 2 rows>
         """
         table = table_of(self._name, rows, self._schema).combine_chunks()
         with self._lock:
@@ -84,7 +91,14 @@ class MemorySource(Source):
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
-        """Check that all rows up to `position` were added again; raise `SourceError` if not."""
+        """Check that all rows up to `position` were added again; raise `SourceError` if not.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> numbers.open(2)
+        """
         if position is not None and position > self._count:
             raise SourceError(
                 f"The memory source {self._name!r} has {counted(self._count, 'row')}, and the "
@@ -141,5 +155,13 @@ class MemorySource(Source):
                 yield batch.select(list(columns))
 
     def lag(self, position: Position) -> Lag:
-        """Return the number of rows after `position`, which are not read yet."""
+        """Return the number of rows after `position`, which are not read yet.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> numbers.lag(0)
+        Lag(rows=2, size_bytes=None, oldest_us=None)
+        """
         return Lag(rows=self._count - position)

@@ -179,7 +179,13 @@ class Source(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Columns of the rows: known from the configuration, or read from the data once."""
+        """Columns of the rows: known from the configuration, or read from the data once.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").schema.names
+        ['n']
+        """
 
     @property
     @abstractmethod
@@ -188,6 +194,11 @@ class Source(ABC):
 
         A position in a checkpoint is valid only for a source of the same identity, such as the same
         directory or topic; with another one the start fails.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int", name="numbers").identity
+        'memory numbers'
         """
 
     def open(self, position: Position | None) -> None:  # noqa: B027  many have nothing to do here
@@ -195,11 +206,26 @@ class Source(ABC):
 
         `position` is that of the last committed epoch; ``None`` in a new query. Raise if the source
         cannot go on from it.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> try:
+        ...     numbers.open(3)
+        ... except gw.errors.SourceError as error:
+        ...     print(error.message)
+        The memory source 'memory' has 0 rows, and the query has read 3 of it.
         """
 
     @abstractmethod
     def start(self) -> Position:
-        """Return the first position of a new query: before the first row to read."""
+        """Return the first position of a new query: before the first row to read.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").start()
+        0
+        """
 
     @abstractmethod
     def latest(
@@ -222,6 +248,13 @@ class Source(ABC):
         -------
         Position
             A position at or after `position`; equal to it if there are no rows to read.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> numbers.latest(0), numbers.latest(0, limit=2), numbers.latest(3)
+        (3, 2, 3)
         """
 
     def end(self, position: Position) -> Position:
@@ -229,6 +262,13 @@ class Source(ABC):
 
         A query with ``availableNow`` that has read up to `position` ends there. By default the
         result of `latest`, which suits sources that have no limits of their own.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int", max_rows_per_epoch=1)
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> numbers.end(0), numbers.latest(0)
+        (3, 1)
         """
         return self.latest(position)
 
@@ -238,6 +278,11 @@ class Source(ABC):
         A query fails if `latest` or `end` returns a position before the one that it has read up to,
         since rows would be processed twice. By default numbers are compared; for other positions
         the result is `False`.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").precedes(2, 3)
+        True
         """
         return _is_number(position) and _is_number(other) and position < other
 
@@ -246,6 +291,13 @@ class Source(ABC):
         """Divide the rows from `begin` to `end` into about `parallelism` splits of equal size.
 
         Every row is in exactly one split. Rows of an earlier split come first in arrival order.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> [split.what for split in numbers.splits(0, 3, 2)]
+        ['rows 0 to 0', 'rows 1 to 2']
         """
 
     @abstractmethod
@@ -254,10 +306,26 @@ class Source(ABC):
 
         For rows that cannot be read it raises, or, if the user chose to skip or divert them, yields
         `Unreadable` in their place, the same each time.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}])
+        >>> [split] = numbers.splits(0, 2, 1)
+        >>> [batch.to_pylist() for batch in numbers.read(split, ["n"])]
+        [[{'n': 1}, {'n': 2}]]
         """
 
     def lag(self, position: Position) -> Lag:
-        """Return the lag of a query that has read up to `position`; by default all unknown."""
+        """Return the lag of a query that has read up to `position`; by default all unknown.
+
+        Examples
+        --------
+        >>> numbers = gw.sources.memory("n int")
+        >>> numbers.add([{"n": 1}, {"n": 2}, {"n": 3}])
+        >>> numbers.lag(1).rows
+        2
+        """
         del position
         return Lag()
 
@@ -268,14 +336,33 @@ class Source(ABC):
         may report progress here, such as offsets of a consumer group, for monitoring: a query
         always resumes from its checkpoint. An exception is announced as an event, and the query
         goes on.
+
+        Examples
+        --------
+        >>> class Reporting(gw.sources.MemorySource):
+        ...     def committed(self, position):
+        ...         print("committed up to", position)
+        >>> Reporting("n int").committed(2)
+        committed up to 2
         """
 
     def describe(self, position: Position) -> dict[str, Any]:
-        """Return a position as a few short values, to be shown by ``godwit checkpoint``."""
+        """Return a position as a few short values, to be shown by ``godwit checkpoint``.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").describe(2)
+        {'position': 2}
+        """
         return {"position": position}
 
     def close(self) -> None:  # noqa: B027  many have nothing to do here
-        """Release the resources of `open`, also after an error. A second call must do nothing."""
+        """Release the resources of `open`, also after an error. A second call must do nothing.
+
+        Examples
+        --------
+        >>> gw.sources.memory("n int").close()
+        """
 
 
 def _is_number(position: Position) -> bool:

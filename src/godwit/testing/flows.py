@@ -330,7 +330,13 @@ class Run:
 
     @property
     def flow(self) -> CompiledFlow:
-        """The compiled flow."""
+        """The compiled flow.
+
+        Examples
+        --------
+        >>> gw.testing.run(delays, {"flights": ROWS}).flow.num_key_groups
+        256
+        """
         return self._driver.flow
 
     def __enter__(self) -> Self:
@@ -340,7 +346,16 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Close the checkpoint and the sources; results can still be read."""
+        """Close the checkpoint and the sources; results can still be read.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.close()
+        >>> played.rows("by_plane").num_rows
+        1
+        """
         if hasattr(self, "_driver"):  # else the start has failed
             self._driver.sources.close()
         if self._lease is not None:
@@ -375,6 +390,14 @@ class Run:
             If there is no such source, or rows do not fit its columns.
         GodwitError
             Any other error that the epoch would fail with on a cluster; it is not committed then.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> played.epoch({"flights": ROWS[:1]})["by_plane"].to_pylist()
+        [{'plane': 'N1', 'total': 5}]
+        >>> played.epoch({"flights": ROWS[1:]})["by_plane"].to_pylist()
+        [{'plane': 'N1', 'total': 29}]
         """
         inputs = inputs or {}
         check_sources(inputs, self.flow.sources)
@@ -397,6 +420,11 @@ class Run:
         -------
         dict
             Name of a sink → its new rows.
+
+        Examples
+        --------
+        >>> gw.testing.run(delays, {"flights": ROWS}).go_round()
+        {}
         """
         first = self._driver.log.latest_epoch + 1
         for _ in itertools.count() if rounds is None else range(rounds):
@@ -424,6 +452,14 @@ class Run:
         -------
         dict
             Name of a sink → its new rows.
+
+        Examples
+        --------
+        >>> hourly = of_rows.key_by("plane").window(gw.tumbling("1 hour")).compute(n=gw.count())
+        >>> delays.sink("hourly", hourly, gw.sinks.noop())
+        >>> played = gw.testing.run(delays, {"flights": ROWS})
+        >>> played.advance(watermarks={"flights": "2024-05-01 12:00"})["hourly"]["n"].to_pylist()
+        [1, 1]
         """
         self._driver.clock_us += microseconds(by, "The time to advance by", least=0)
         self._clock_us = self._driver.clock_us
@@ -440,6 +476,15 @@ class Run:
         -------
         dict
             Name of a sink → its new rows.
+
+        Examples
+        --------
+        >>> daily = of_rows.key_by("plane").window(gw.tumbling("1 day")).compute(n=gw.count())
+        >>> delays.sink("daily", daily, gw.sinks.noop())
+        >>> played = gw.testing.cluster(delays)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.end_input()["daily"]["n"].to_pylist()
+        [4]
         """
         first = self._driver.log.latest_epoch + 1
         self._driver.epochs.end_input()
@@ -474,6 +519,13 @@ class Run:
             If a component, key group or executor does not exist.
         MigrationError
             If the component cannot be migrated by that strategy.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.migrate("by_plane", {0: "2", 2: "2"}).moved
+        2
         """
         driver, view = self._driver, self._driver.view
         if component not in view.components:
@@ -512,6 +564,20 @@ class Run:
         """Divide the rows of a hot key among several key groups, from the next epoch on.
 
         Parameters and errors are those of ``query.hot_keys.spread``.
+
+        Examples
+        --------
+        >>> def count(key, rows, seen):
+        ...     seen.value += len(rows)
+        >>> seen = of_rows.key_by("plane").process(
+        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
+        ... )
+        >>> delays.sink("seen", seen, gw.sinks.noop())
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> played.spread("seen", "N1", left=2)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.state("seen").num_rows
+        2
         """
         self._spread(operator, key, (left, right))
 
@@ -520,6 +586,22 @@ class Run:
         """Merge the parts of a divided key again, in the next epoch.
 
         Parameters and errors are those of ``query.hot_keys.gather``.
+
+        Examples
+        --------
+        >>> def count(key, rows, seen):
+        ...     seen.value += len(rows)
+        >>> seen = of_rows.key_by("plane").process(
+        ...     count, name="seen", state=int, output="plane string", merge=lambda a, b: a + b
+        ... )
+        >>> delays.sink("seen", seen, gw.sinks.noop())
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> played.spread("seen", "N1", left=2)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.gather("seen", "N1")
+        >>> out = played.epoch({"flights": ROWS})
+        >>> played.state("seen").num_rows
+        1
         """
         self._spread(operator, key, None)
 
@@ -539,6 +621,13 @@ class Run:
         ------
         InvalidPlanError
             If there is an executor of that name.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> played.add("2", lanes=2)
+        >>> played.executors
+        {'1': 1, '2': 2}
         """
         if executor in self.executors:
             raise InvalidPlanError(
@@ -556,6 +645,13 @@ class Run:
         ------
         InvalidPlanError
             If there is no executor of that name, or it is the only one.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays, executors=2)
+        >>> played.kill("1")
+        >>> played.epoch({"flights": ROWS})["by_plane"].to_pylist()
+        [{'plane': 'N1', 'total': 29}]
         """
         self._check_executor(executor)
         left = {name: lanes for name, lanes in self.executors.items() if name != executor}
@@ -597,6 +693,14 @@ class Run:
         CheckpointMismatchError
             If state in the checkpoint does not fit the changed flow; the message lists every
             difference.
+
+        Examples
+        --------
+        >>> played = gw.testing.cluster(delays)
+        >>> out = played.epoch({"flights": ROWS})
+        >>> out = played.restart(executors=2)
+        >>> played.epoch({"flights": ROWS})["by_plane"].to_pylist()
+        [{'plane': 'N1', 'total': 58}]
         """
         lanes = self.executors if executors is None else _lanes(executors)
         self._driver.sources.close()
@@ -617,6 +721,12 @@ class Run:
         ------
         InvalidInputError
             If the flow has no such sink.
+
+        Examples
+        --------
+        >>> played = gw.testing.run(delays, {"flights": ROWS}, epochs=2)
+        >>> played.rows("by_plane").to_pylist()
+        [{'plane': 'N1', 'total': 17}, {'plane': 'N1', 'total': 29}]
         """
         output = self._output(sink)
         tables = [self._rows.get(sink, {})[epoch] for epoch in sorted(self._rows.get(sink, {}))]
@@ -635,6 +745,12 @@ class Run:
         ------
         InvalidInputError
             If the flow has no such sink.
+
+        Examples
+        --------
+        >>> played = gw.testing.run(delays, {"flights": ROWS}, epochs=2)
+        >>> played.current("by_plane").to_pylist()
+        [{'plane': 'N1', 'total': 29}]
         """
         output, rows = self._output(sink), self.rows(sink)
         of_epochs = self._rows.get(sink, {})
@@ -666,6 +782,12 @@ class Run:
             If there is no such operator.
         CheckpointError
             If there is no such state, or the epoch is not retained.
+
+        Examples
+        --------
+        >>> played = gw.testing.run(delays, {"flights": ROWS})
+        >>> played.state("by_plane").column_names
+        ['key_group', 'plane', 'total']
         """
         from godwit.engine.state_view import NoStateError, view_state  # noqa: PLC0415  not by all
 
@@ -680,12 +802,29 @@ class Run:
 
     @property
     def late(self) -> list[RowsLeftOut]:
-        """Events `RowsLeftOut`, of rows that were late, too far ahead or without an event time."""
+        """Events `RowsLeftOut`, of rows that were late, too far ahead or without an event time.
+
+        Examples
+        --------
+        >>> hourly = of_rows.key_by("plane").window(gw.tumbling("1 hour")).compute(n=gw.count())
+        >>> delays.sink("hourly", hourly, gw.sinks.noop())
+        >>> played = gw.testing.run(delays, {"flights": ROWS})
+        >>> out = played.advance(watermarks={"flights": "2024-05-01 12:00"})
+        >>> out = played.epoch({"flights": ROWS})
+        >>> [event.late for event in played.late]
+        [4]
+        """
         return [event for event in self.events if isinstance(event, events.RowsLeftOut)]
 
     @property
     def now(self) -> dt.datetime:
-        """Current time of the test's clock."""
+        """Current time of the test's clock.
+
+        Examples
+        --------
+        >>> gw.testing.cluster(delays, now="2024-05-01 08:00").now
+        datetime.datetime(2024, 5, 1, 8, 0, tzinfo=datetime.timezone.utc)
+        """
         return EPOCH + dt.timedelta(microseconds=self._clock_us)
 
     @property
@@ -693,6 +832,13 @@ class Run:
         """Name of a source → its watermark, for sources that have one.
 
         If maps may have changed the event time, the name is ``<source>/<operator>``.
+
+        Examples
+        --------
+        >>> hourly = of_rows.key_by("plane").window(gw.tumbling("1 hour")).compute(n=gw.count())
+        >>> delays.sink("hourly", hourly, gw.sinks.noop())
+        >>> gw.testing.run(delays, {"flights": ROWS}).watermarks
+        {'flights': datetime.datetime(2024, 5, 1, 10, 0, tzinfo=datetime.timezone.utc)}
         """
         times = self._driver.epochs.times.times.watermarks
         return {
@@ -704,12 +850,24 @@ class Run:
 
     @property
     def executors(self) -> dict[str, int]:
-        """Name of an executor → its number of lanes."""
+        """Name of an executor → its number of lanes.
+
+        Examples
+        --------
+        >>> gw.testing.cluster(delays, executors={"a": 2, "b": 1}).executors
+        {'a': 2, 'b': 1}
+        """
         return {name: executor.lanes for name, executor in self._driver.executors.items()}
 
     @property
     def assignment(self) -> dict[str, Assignment]:
-        """Component → assignment of its key groups in the next epoch."""
+        """Component → assignment of its key groups in the next epoch.
+
+        Examples
+        --------
+        >>> gw.testing.cluster(delays, executors=2).assignment["by_plane"].num_owned
+        {'1': 128, '2': 128}
+        """
         return shown_assignments(self._driver.view, self._names.__getitem__)
 
     # -- inside -----------------------------------------------------------------------------------

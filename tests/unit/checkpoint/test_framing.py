@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import godwit as gw
 from godwit.checkpoint.framing import (
     decode_record,
     encode_commit,
@@ -16,6 +19,8 @@ from godwit.checkpoint.framing import (
 )
 from godwit.checkpoint.records import (
     ALIGNMENT,
+    FORMAT,
+    RELEASES,
     BlockRef,
     CommitRecord,
     OutputRef,
@@ -24,6 +29,7 @@ from godwit.checkpoint.records import (
     commit_path,
     run_path,
 )
+from godwit.cli.main import main
 from godwit.model.errors import CheckpointMismatchError, CorruptCheckpointError
 
 RUN = RunRecord(number=3, run_id="a run")
@@ -57,15 +63,58 @@ def test_another_kind_of_record_is_not_taken_for_this_one() -> None:
         decode_record(encode_record(RUN), CommitRecord, path="x")
 
 
-@pytest.mark.parametrize("other", [2, 4])
-def test_another_format_is_refused_by_name_and_told_from_damage(other: int) -> None:
-    data = bytearray(encode_record(RUN))
-    data[7] = other
+def of_format(data: bytes, other: int) -> bytes:
+    """Return a record as if another version had written it."""
+    changed = bytearray(data)
+    changed[7] = other
     header = struct.calcsize("<8sQQI")
-    data[header : header + 4] = struct.pack("<I", zlib.crc32(data[:header]))
+    changed[header : header + 4] = struct.pack("<I", zlib.crc32(changed[:header]))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(("other", "remedy"), [(2, "No release of"), (4, "A later version of")])
+def test_another_format_is_refused_by_name_and_told_from_damage(other: int, remedy: str) -> None:
     with pytest.raises(CheckpointMismatchError, match=f"format {other}.*reads format 3") as raised:
-        decode_record(bytes(data), RunRecord, path="x")
-    assert "Start with a new checkpoint" in raised.value.remedy
+        decode_record(of_format(encode_record(RUN), other), RunRecord, path="x")
+    assert raised.value.context == {"file": "x", "format": other}
+    assert raised.value.remedy.startswith(remedy)
+
+
+def test_a_format_of_an_earlier_release_is_refused_with_the_release_that_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(RELEASES, 2, ("0.0.8", "0.0.9"))
+    with pytest.raises(CheckpointMismatchError, match=r"Godwit 0\.0\.8 and 0\.0\.9 reads it"):
+        decode_record(of_format(encode_record(RUN), 2), RunRecord, path="x")
+
+
+def test_this_version_is_one_of_those_that_read_today_s_format() -> None:
+    assert gw.__version__.rpartition(".")[0] in RELEASES[FORMAT]
+    guide = (Path(__file__).parents[3] / "docs/guide/upgrade.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([\d., ]+) \| ([\d., ]+) \|$", guide, re.MULTILINE)
+    assert {int(number): tuple(by.split(", ")) for number, by, _ in rows} == RELEASES
+
+
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
+def test_a_whole_checkpoint_of_another_format_is_refused_and_stays_as_it_is(
+    tmp_path: Path, other: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = gw.Flow("delays", num_key_groups=4)
+    rows = flow.source("rows", gw.testing.stream("k int, n long"))
+    flow.sink("totals", rows.key_by("k").compute(total=gw.sum("n")), gw.sinks.noop())
+    inputs = {"rows": [{"k": k, "n": k} for k in range(8)]}
+    gw.testing.run(flow, inputs, epochs=2, checkpoint=tmp_path / "ck")
+    for record in (tmp_path / "ck").rglob("*.rec"):
+        record.write_bytes(of_format(record.read_bytes(), other))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.rec")}
+    with pytest.raises(CheckpointMismatchError, match=f"has format {other} of a checkpoint"):
+        gw.testing.run(flow, inputs, checkpoint=tmp_path / "ck")
+    for action in (["inspect"], ["rename"], ["copy"]):
+        names = {"rename": ["totals", "sums"], "copy": [str(tmp_path / "copy")]}
+        command = ["checkpoint", *action, str(tmp_path / "ck"), *names.get(action[0], [])]
+        assert main(command) == 2
+        assert f"has format {other} of a checkpoint" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.rec")} == before
 
 
 def test_inline_blocks_get_an_aligned_address_in_the_records_own_file() -> None:

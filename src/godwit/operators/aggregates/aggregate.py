@@ -60,17 +60,38 @@ class BoundAggregate(ABC):
 
     @property
     def commutative(self) -> bool:
-        """True if the state does not depend on the order of rows."""
+        """True if the state does not depend on the order of rows.
+
+        Examples
+        --------
+        >>> columns = pa.schema({"delay": pa.int64()})
+        >>> gw.sum("delay").bind(columns).commutative, gw.last("delay").bind(columns).commutative
+        (True, False)
+        """
         return False
 
     @property
     def idempotent(self) -> bool:
-        """True if adding a row twice does not change the state, as for a maximum."""
+        """True if adding a row twice does not change the state, as for a maximum.
+
+        Examples
+        --------
+        >>> columns = pa.schema({"delay": pa.int64()})
+        >>> gw.max("delay").bind(columns).idempotent, gw.sum("delay").bind(columns).idempotent
+        (True, False)
+        """
         return False
 
     @abstractmethod
     def create(self, count: int) -> pa.RecordBatch:
-        """Return a batch of `count` empty states: of no rows."""
+        """Return a batch of `count` empty states: of no rows.
+
+        Examples
+        --------
+        >>> total = gw.sum("delay").bind(pa.schema({"delay": pa.int64()}))
+        >>> total.create(2).num_rows
+        2
+        """
 
     @abstractmethod
     def update(
@@ -86,19 +107,50 @@ class BoundAggregate(ABC):
             Shape ``(N,)``: the state, ``0 <= groups[i] < G``, that row i belongs to.
         *columns
             The aggregate's columns, N values each, in arrival order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> total = gw.sum("delay").bind(pa.schema({"delay": pa.int64()}))
+        >>> states = total.update(total.create(2), np.array([0, 1, 0]), pa.array([5, 7, 12]))
+        >>> total.finish(states).to_pylist()
+        [17, 7]
         """
 
     @abstractmethod
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge two batches of states, row by row; `left` saw its rows before `right`."""
+        """Merge two batches of states, row by row; `left` saw its rows before `right`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> worst = gw.max("delay").bind(pa.schema({"delay": pa.int64()}))
+        >>> one = worst.update(worst.create(1), np.array([0]), pa.array([5]))
+        >>> other = worst.update(worst.create(1), np.array([0]), pa.array([12]))
+        >>> worst.finish(worst.merge(one, other)).to_pylist()
+        [12]
+        """
 
     @abstractmethod
     def finish(self, states: pa.RecordBatch) -> pa.Array:
-        """Return the results of a batch of states, one for each."""
+        """Return the results of a batch of states, one for each.
+
+        Examples
+        --------
+        >>> flights = gw.count().bind(pa.schema({"delay": pa.int64()}))
+        >>> flights.finish(flights.create(2)).to_pylist()
+        [0, 0]
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return plain values; stored state fits only if its description is equal."""
+        """Return plain values; stored state fits only if its description is equal.
+
+        Examples
+        --------
+        >>> gw.sum("delay").bind(pa.schema({"delay": pa.int64()})).describe()
+        {'aggregate': 'sum', 'column': 'delay', 'type': 'int64'}
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +247,17 @@ class Aggregator(BoundAggregate):
         ------
         InvalidFlowError
             If they are not.
+
+        Examples
+        --------
+        >>> class Nothing(gw.Aggregator):
+        ...     state, output = pa.schema({"n": pa.int64()}), pa.int64()
+        ...     create = update = merge = finish = None
+        >>> try:
+        ...     Nothing("delays").bind(pa.schema({"delay": pa.int64()}))
+        ... except gw.errors.InvalidFlowError as error:
+        ...     print(error.message)
+        Nothing reads column 'delays', which does not exist.
         """
         name = type(self).__qualname__
         for column in self.columns:
@@ -216,7 +279,16 @@ class Aggregator(BoundAggregate):
         return self
 
     def describe(self) -> dict[str, object]:
-        """Return the class's name, columns and types; override it if state depends on more."""
+        """Return the class's name, columns and types; override it if state depends on more.
+
+        Examples
+        --------
+        >>> class Nothing(gw.Aggregator):
+        ...     state, output = pa.schema({"n": pa.int64()}), pa.int64()
+        ...     create = update = merge = finish = None
+        >>> Nothing("delay").describe()["state"]
+        {'n': 'int64'}
+        """
         return {
             "aggregate": type(self).__qualname__,
             "columns": list(self.columns),

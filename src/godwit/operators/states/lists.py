@@ -62,16 +62,45 @@ class ListOfKey(OfKey, Sequence[T]):
     __slots__ = ()
 
     def append(self, element: T) -> None:
-        """Append an element; reads and writes only the last page of the list."""
+        """Append an element; reads and writes only the last page of the list.
+
+        Examples
+        --------
+        >>> def remember(key, rows, states):
+        ...     for row in rows:
+        ...         states.delays.append(row.delay)
+        >>> declared = {"delays": gw.ListState(int)}
+        >>> rows, before = [{"delay": 5}], {"delays": [3]}
+        >>> gw.testing.process(remember, rows, states=declared, before=before).states
+        {'delays': [3, 5]}
+        """
         self.extend([element])
 
     def extend(self, elements: Iterable[T]) -> None:
-        """Append several elements; reads and writes only the last pages of the list."""
+        """Append several elements; reads and writes only the last pages of the list.
+
+        Examples
+        --------
+        >>> def remember(key, rows, states):
+        ...     states.delays.extend(rows.column("delay"))
+        >>> declared = {"delays": gw.ListState(int)}
+        >>> gw.testing.process(remember, [{"delay": 5}, {"delay": 7}], states=declared).states
+        {'delays': [5, 7]}
+        """
         self._insist()
         self._cells.extend(self._group, list(elements))
 
     def replace(self, elements: Iterable[T]) -> None:
-        """Replace all elements of the list; an empty iterable clears it."""
+        """Replace all elements of the list; an empty iterable clears it.
+
+        Examples
+        --------
+        >>> def last_two(key, rows, states):
+        ...     states.delays.replace([*states.delays, *rows.column("delay")][-2:])
+        >>> rows, declared = [{"delay": 5}], {"delays": gw.ListState(int)}
+        >>> gw.testing.process(last_two, rows, states=declared, before={"delays": [1, 2, 3]}).states
+        {'delays': [3, 5]}
+        """
         self._insist()
         self._cells.replace(self._group, list(elements))
 

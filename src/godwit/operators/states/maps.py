@@ -108,13 +108,31 @@ class MapOfKey(OfKey, MutableMapping[K, V]):
         yield from reversed(self._cells.items(self._group))
 
     def popitem(self) -> tuple[K, V]:
-        """Remove and return the item that was added last; raises `KeyError` if the map is empty."""
+        """Remove and return the item that was added last; raises `KeyError` if the map is empty.
+
+        Examples
+        --------
+        >>> def newest(key, rows, states):
+        ...     return [states.origins.popitem()]
+        >>> declared, before = {"origins": gw.MapState(str, int)}, {"origins": {"JFK": 1, "LGA": 2}}
+        >>> gw.testing.process(newest, [{"delay": 5}], states=declared, before=before).rows
+        [('LGA', 2)]
+        """
         for item in reversed(self):
             return item, self.pop(item)
         raise KeyError("popitem(): the map is empty")
 
     def update(self, *others: Any, **items: Any) -> None:
-        """Set many items, with the arguments of ``dict.update``; faster than one by one."""
+        """Set many items, with the arguments of ``dict.update``; faster than one by one.
+
+        Examples
+        --------
+        >>> def last_of_each(key, rows, states):
+        ...     states.delays.update((row.origin, row.delay) for row in rows)
+        >>> rows, declared = [{"origin": "JFK", "delay": 5}], {"delays": gw.MapState(str, int)}
+        >>> gw.testing.process(last_of_each, rows, states=declared).states
+        {'delays': {'JFK': 5}}
+        """
         given: dict[Any, Any] = dict(*others, **items)
         self._insist()
         self._cells.expect(self._group, list(given))

@@ -346,6 +346,15 @@ class OfKey:
         self._cells, self._group, self._insist = cells, group, insist
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove everything.
+
+        Examples
+        --------
+        >>> def start_anew(key, rows, states):
+        ...     states.delays.clear()
+        >>> declared, before = {"delays": gw.ListState(int)}, {"delays": [1, 2]}
+        >>> gw.testing.process(start_anew, [{"delay": 5}], states=declared, before=before).states
+        {'delays': []}
+        """
         self._insist()
         self._cells.forget(self._group)

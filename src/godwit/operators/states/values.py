@@ -45,7 +45,16 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value."""
+        """The value.
+
+        Examples
+        --------
+        >>> def count(key, rows, states):
+        ...     states.seen.value += len(rows)
+        >>> declared = {"seen": gw.ValueState(int)}
+        >>> gw.testing.process(count, [{"delay": 5}], states=declared, before={"seen": 2}).states
+        {'seen': 3}
+        """
         self._insist()
         value: T = self._cells.read(self._group)
         return value
@@ -57,7 +66,15 @@ class ValueOfKey(OfKey, HoldsValue, Generic[T]):
 
     @property
     def exists(self) -> bool:
-        """True if the key has a value."""
+        """True if the key has a value.
+
+        Examples
+        --------
+        >>> def is_new(key, rows, states):
+        ...     return [not states.seen.exists]
+        >>> gw.testing.process(is_new, [{"delay": 5}], states={"seen": gw.ValueState(int)}).rows
+        [True]
+        """
         self._insist()
         exists: bool = self._cells.exists(self._group)
         return exists

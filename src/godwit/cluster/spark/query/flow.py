@@ -116,12 +116,24 @@ class Flow(LogicalFlow):
         ------
         InvalidFlowError
             If the flow cannot run; the message names the place and a remedy.
+
+        Examples
+        --------
+        >>> delays.explain()
+        Flow 'delays': 1 source, 1 keyed operator on 1 level, 1 sink
+        ...
         """
         text = explain(self.compiled())
         show(text, f"<div>{self._picture()}{text_block(text)}</div>")
 
     def compiled(self) -> CompiledFlow:
-        """Compile the flow, with the columns of its sources as their Spark session knows them."""
+        """Compile the flow, with the columns of its sources as their Spark session knows them.
+
+        Examples
+        --------
+        >>> [operator.name for operator in delays.compiled().operators]
+        ['by_plane']
+        """
         if all(map(is_stand_in, self.sources.values())):
             return super().compiled()
         from godwit.cluster.spark.query.runtime import (  # noqa: PLC0415  it loads Spark
@@ -224,6 +236,17 @@ class Flow(LogicalFlow):
         SinkError
             If the target of a sink cannot be opened, or differs from the checkpoint
             (`on_divergence`).
+
+        Examples
+        --------
+        >>> more, counted = gw.sources.memory("origin string"), gw.sinks.memory()
+        >>> more.add([("JFK",), ("LGA",), ("JFK",)])
+        >>> other = gw.Flow("airports")
+        >>> counts = other.source("flights", more).key_by("origin").compute(flights=gw.count())
+        >>> other.sink("counts", counts, counted)
+        >>> other.start(checkpoint="other/", trigger={"availableNow": True}).awaitTermination()
+        >>> sorted(counted.table()["flights"].to_pylist())
+        [1, 2]
         """
         options = Options(
             checkpoint=_path("checkpoint", checkpoint),

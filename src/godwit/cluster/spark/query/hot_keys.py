@@ -23,6 +23,11 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
     It is a mapping: name of a join with ``spread=`` or a ``process`` with ``merge=`` → divided key,
     as JSON → number of parts of its rows; of a join, numbers of parts of the left and of the right
     rows.
+
+    Examples
+    --------
+    >>> dict(query.hot_keys)
+    {'by_origin': {}}
     """
 
     def __init__(self, run: SparkRun) -> None:
@@ -74,8 +79,11 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
 
         Examples
         --------
-        ``query.hot_keys.spread("transfers", "central", left=4)``, and back:
-        ``query.hot_keys.gather("transfers", "central")``.
+        >>> query.hot_keys.spread("by_origin", "JFK", left=2)
+        >>> rows.add([{"plane": "N1", "origin": "JFK", "delay": 9}] * 2)
+        >>> query.processAllAvailable()
+        >>> dict(query.hot_keys["by_origin"])
+        {'["JFK"]': (2, 1)}
         """
         self._change(orders_of(self._orders, operator), key, (left, right))
 
@@ -94,6 +102,14 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
             If there is no such operator, or the key is not spread.
         MigrationError
             If another change of the key is in progress, or the query has stopped.
+
+        Examples
+        --------
+        >>> query.hot_keys.gather("by_origin", "JFK")
+        >>> rows.add([{"plane": "N1", "origin": "JFK", "delay": 9}])
+        >>> query.processAllAvailable()
+        >>> dict(query.hot_keys["by_origin"])
+        {}
         """
         self._change(orders_of(self._orders, operator), key, None)
 

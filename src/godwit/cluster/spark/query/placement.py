@@ -152,7 +152,15 @@ class Pending(ABC, Generic[End]):
 
     @property
     def done(self) -> bool:
-        """True once it has ended, with or without success."""
+        """True once it has ended, with or without success.
+
+        Examples
+        --------
+        >>> migration = query.migrate({1: "local-0"}, component="by_plane")
+        >>> ended = migration.wait(timeout=60)
+        >>> migration.done
+        True
+        """
         return self._end(0) is not None
 
     def wait(self, timeout: float | None = None) -> End:
@@ -167,6 +175,11 @@ class Pending(ABC, Generic[End]):
         ------
         MigrationError
             If it has not ended within `timeout`, or the query stopped first.
+
+        Examples
+        --------
+        >>> query.migrate({1: "local-1"}, component="by_plane").wait(timeout=60).outcome
+        <MigrationOutcome.FINISHED: 'finished'>
         """
         end = self._end(timeout)
         if end is None:
@@ -178,7 +191,13 @@ class Pending(ABC, Generic[End]):
         return end
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel the migration: key groups that have moved stay, and the others do not move."""
+        """Cancel the migration: key groups that have moved stay, and the others do not move.
+
+        Examples
+        --------
+        >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
+        >>> migration.cancel("it can wait")  # doctest: +SKIP
+        """
         self._conducting.cancel(self.id, reason)
 
 
@@ -226,7 +245,13 @@ class Migration(Pending["EndMigration"]):
         )
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel the migration: key groups that have moved stay, and the others do not move."""
+        """Cancel the migration: key groups that have moved stay, and the others do not move.
+
+        Examples
+        --------
+        >>> migration = query.migrate({2: "local-1"}, component="by_plane")  # doctest: +SKIP
+        >>> migration.cancel("it can wait")  # doctest: +SKIP
+        """
         super().cancel(reason)
         for other in self._others:
             with suppress(MigrationError):  # it has ended by itself
@@ -234,7 +259,13 @@ class Migration(Pending["EndMigration"]):
 
 
 class QueryPlacement:
-    """Assignments of a running query, planning, and migrations: ``query.placement``."""
+    """Assignments of a running query, planning, and migrations: ``query.placement``.
+
+    Examples
+    --------
+    >>> query.placement
+    <QueryPlacement of 'delays': 'by_origin', 'by_plane', 'worst'>
+    """
 
     def __init__(
         self,
@@ -259,12 +290,23 @@ class QueryPlacement:
         """Component → its assignment in the next epoch; upstream components come first.
 
         Two-phase windows have one entry: the slot that their rows go to now.
+
+        Examples
+        --------
+        >>> query.placement.assignments["by_plane"].num_key_groups
+        8
         """
         return shown_assignments(self._conducting.view, self._names.__getitem__)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Internal components, in which each slot of two-phase windows is one."""
+        """Internal components, in which each slot of two-phase windows is one.
+
+        Examples
+        --------
+        >>> query.placement.parts
+        ('by_origin', 'by_plane', 'worst')
+        """
         return tuple(self._assigned)
 
     @property
@@ -280,12 +322,24 @@ class QueryPlacement:
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Names of the executors that are alive."""
+        """Names of the executors that are alive.
+
+        Examples
+        --------
+        >>> query.placement.executors
+        ('local-0', 'local-1')
+        """
         return tuple(sorted(self._conducting.view.executors))
 
     @property
     def draining(self) -> frozenset[str]:
-        """Names of executors that are being drained: no key group may move there."""
+        """Names of executors that are being drained: no key group may move there.
+
+        Examples
+        --------
+        >>> query.placement.draining
+        frozenset()
+        """
         return self._conducting.view.draining
 
     @user_call
@@ -331,6 +385,13 @@ class QueryPlacement:
         MigrationError
             If the component is being migrated already (a migration of the controller is cancelled
             instead), cannot be migrated by that strategy, or the query has stopped.
+
+        Examples
+        --------
+        >>> gentle = gw.Bounds(max_moves=1)
+        >>> migration = query.placement.migrate({3: "local-0"}, component="by_plane", bounds=gentle)
+        >>> migration.wait(timeout=60).outcome
+        <MigrationOutcome.FINISHED: 'finished'>
         """
         self._insist_on_running()
         checked_bounds(bounds)
@@ -382,7 +443,14 @@ class QueryPlacement:
     def begin_plan(
         self, name: str, plan: AnyPlan, strategy: AnyStrategy | None, bounds: Bounds | None
     ) -> Migration:
-        """Begin a migration of one internal component (see `parts`)."""
+        """Begin a migration of one internal component (see `parts`).
+
+        Examples
+        --------
+        >>> migration = query.placement.begin_plan("by_plane", {3: "local-1"}, "live", None)
+        >>> migration.wait(timeout=60).outcome
+        <MigrationOutcome.FINISHED: 'finished'>
+        """
         return self._begin(name, *target_of(plan, self._places(name)), strategy, bounds)
 
     def _begin(
@@ -434,6 +502,11 @@ class QueryPlacement:
             that a key group sends to few key groups of another component.
         limits
             Limits on the cost and the balance of a plan.
+
+        Examples
+        --------
+        >>> query.placement.problem("by_plane").executors
+        ('local-0', 'local-1')
         """
         if component is None and len(self._assigned) > 1:
             labels = self._labels
@@ -510,6 +583,13 @@ class QueryPlacement:
             If `plan` is no plan, is outdated, or is of other components.
         InvalidProblemError
             If the bandwidth is not positive or the share is not in [0, 1].
+
+        Examples
+        --------
+        >>> here = query.placement.assignments["by_plane"].executor(4)
+        >>> other = "local-1" if here == "local-0" else "local-0"
+        >>> len(query.placement.preview({4: other}, component="by_plane").moves)
+        1
         """
         solution = plan if isinstance(plan, Solution) else self._solved(plan, component)
         return preview(
@@ -587,6 +667,11 @@ class QueryPlacement:
             If the planner does not exist, cannot solve the problem, or does not have an option.
         InvalidPlanError
             If the planner found no plan within the limits.
+
+        Examples
+        --------
+        >>> migration = query.placement.balance("flux", component="by_plane")
+        >>> ended = None if migration is None else migration.wait(timeout=60)
         """
         name = self._component(component)  # problem() would ask about all of several
         known = planner_named(planner)
@@ -629,6 +714,12 @@ class QueryPlacement:
         ------
         InvalidPlanError
             If the solution is infeasible, or of other components.
+
+        Examples
+        --------
+        >>> from godwit.planning import planner
+        >>> solution = planner("milp")(query.placement.problem())
+        >>> ended = [part.wait(timeout=60) for part in query.placement.carry_out(solution)]
         """
         labels = self._labels
         parts = executable_plans(solution)
@@ -674,6 +765,12 @@ class QueryPlacement:
         ------
         InvalidPlanError
             If there is no executor of that name, or it is the only one.
+
+        Examples
+        --------
+        >>> ended = [migration.wait(timeout=60) for migration in query.placement.drain("local-1")]
+        >>> query.placement.assignments["by_plane"].num_owned
+        {'local-0': 8, 'local-1': 0}
         """
         there = sorted({e for name in self._assigned for e in self._places(name).executors})
         if executor not in there or not set(there) - self.draining - {executor}:

@@ -181,27 +181,57 @@ class Query:
 
     @property
     def name(self) -> str:
-        """Name of the query."""
+        """Name of the query.
+
+        Examples
+        --------
+        >>> query.name
+        'delays'
+        """
         return self._name
 
     @property
     def id(self) -> str:
-        """Identifier of the query, which stays the same over restarts from one checkpoint."""
+        """Identifier of the query, which stays the same over restarts from one checkpoint.
+
+        Examples
+        --------
+        >>> len(query.id)
+        36
+        """
         return self._driver.id
 
     @property
     def runId(self) -> str:  # noqa: N802  StreamingQuery's name
-        """Identifier of this run, new at every start."""
+        """Identifier of this run, new at every start.
+
+        Examples
+        --------
+        >>> query.runId != query.id
+        True
+        """
         return self._run.run_id
 
     @property
     def isActive(self) -> bool:  # noqa: N802  StreamingQuery's name
-        """True until the query has ended and is closed."""
+        """True until the query has ended and is closed.
+
+        Examples
+        --------
+        >>> query.isActive
+        True
+        """
         return not self._ending.finished
 
     @property
     def status(self) -> dict[str, Any]:
-        """Status of the query: Spark's fields, last committed epoch, moving key groups."""
+        """Status of the query: Spark's fields, last committed epoch, moving key groups.
+
+        Examples
+        --------
+        >>> query.status["executors"], query.status["keyGroupsWaiting"]
+        (['local-0', 'local-1'], 0)
+        """
         status = self._driver.status()
         view = self._run.view
         status["committedEpoch"] = self._run.log.latest_epoch
@@ -227,12 +257,23 @@ class Query:
 
         An epoch of a micro-batch also has ``sources`` (offsets and lag, as Spark reports them),
         once Spark has recorded the end of the micro-batch.
+
+        Examples
+        --------
+        >>> query.recentProgress[0]["numInputRows"]
+        4
         """
         return self._driver.with_sources(self._run.progress)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802  StreamingQuery's name
-        """Progress of the last epoch, as in `recentProgress`; ``None`` before the first."""
+        """Progress of the last epoch, as in `recentProgress`; ``None`` before the first.
+
+        Examples
+        --------
+        >>> query.lastProgress["epoch"] <= query.status["committedEpoch"]
+        True
+        """
         latest = self._driver.with_sources(self._run.progress[-1:])
         return latest[0] if latest else None
 
@@ -254,6 +295,11 @@ class Query:
         ------
         GodwitError
             If the query failed.
+
+        Examples
+        --------
+        >>> query.awaitTermination(timeout=0)
+        False
         """
         ended = self._driver.wait(timeout)
         failure = self.exception() if ended else None
@@ -271,6 +317,13 @@ class Query:
         ------
         GodwitError
             If the query failed.
+
+        Examples
+        --------
+        >>> rows.add([{"plane": "N3", "origin": "JFK", "delay": 3}])
+        >>> query.processAllAvailable()
+        >>> results.table().filter(pa.compute.field("plane") == "N3").to_pylist()
+        [{'plane': 'N3', 'total': 3}]
         """
         try:
             self._driver.process_all_available()
@@ -298,11 +351,23 @@ class Query:
             cannot be interrupted. The query stops when that ends.
         EndingError
             If the query has stopped, but a part of it, such as a sink, could not be closed.
+
+        Examples
+        --------
+        >>> query.stop()
+        >>> query.isActive
+        False
         """
         self._ending.stop()
 
     def exception(self) -> GodwitError | None:
-        """Return the error that the query failed with; ``None`` if it runs or was stopped."""
+        """Return the error that the query failed with; ``None`` if it runs or was stopped.
+
+        Examples
+        --------
+        >>> query.exception() is None
+        True
+        """
         failure = self._gate.failure
         if failure is None and not self._gate.cut_short and not self._driver.is_active:
             failure = self._driver.failure()
@@ -344,7 +409,14 @@ class Query:
                 conductor.announce(events.QueryFailed, name=self._flow_name, error=str(failure))
 
     def explain(self) -> None:
-        """Print the plan, as `Flow.explain` does, with the components as they are now."""
+        """Print the plan, as `Flow.explain` does, with the components as they are now.
+
+        Examples
+        --------
+        >>> query.explain()
+        Flow 'delays': 1 source, 3 keyed operators on 2 levels, 3 sinks
+        ...
+        """
         text = self.components.explain()
         show(text, text_block(text))
 
@@ -352,7 +424,13 @@ class Query:
 
     @property
     def executors(self) -> tuple[str, ...]:
-        """Names of the executors that are alive."""
+        """Names of the executors that are alive.
+
+        Examples
+        --------
+        >>> query.executors
+        ('local-0', 'local-1')
+        """
         return self.placement.executors
 
     @user_call
@@ -368,6 +446,11 @@ class Query:
 
         Parameters, result and errors are those of ``query.placement.migrate``
         (`QueryPlacement.migrate`).
+
+        Examples
+        --------
+        >>> query.migrate({0: "local-1"}, component="by_plane").wait(timeout=60).outcome
+        <MigrationOutcome.FINISHED: 'finished'>
         """
         return self.placement.migrate(plan, component=component, strategy=strategy, bounds=bounds)
 
@@ -386,6 +469,11 @@ class Query:
 
         Parameters, result and errors are those of ``query.placement.balance``
         (`QueryPlacement.balance`).
+
+        Examples
+        --------
+        >>> migration = query.balance(component="by_plane")
+        >>> ended = None if migration is None else migration.wait(timeout=60)
         """
         return self.placement.balance(
             planner, component=component, limits=limits, strategy=strategy, bounds=bounds, **options
@@ -403,6 +491,12 @@ class Query:
 
         Parameters, result and errors are those of ``query.placement.drain``
         (`QueryPlacement.drain`).
+
+        Examples
+        --------
+        >>> ended = [migration.wait(timeout=60) for migration in query.drain("local-1")]
+        >>> query.placement.draining
+        frozenset({'local-1'})
         """
         return self.placement.drain(executor, strategy=strategy, bounds=bounds)
 
@@ -419,6 +513,11 @@ class Query:
         """Change the number of executors, while the stream runs.
 
         Parameters, result and errors are those of ``query.scaling.scale`` (`QueryScaling.scale`).
+
+        Examples
+        --------
+        >>> query.scale(4).wait(timeout=300)  # doctest: +SKIP
+        ('1', '2', '3', '4')
         """
         return self.scaling.scale(
             executors, planner=planner, strategy=strategy, bounds=bounds, timeout_s=timeout_s
@@ -431,17 +530,34 @@ class Query:
         """Tuple of the last 10,000 events, oldest first.
 
         Thread-safe, and available after the query has ended too.
+
+        Examples
+        --------
+        >>> type(query.events[0]).__name__
+        'QueryStarted'
         """
         return self._dispatcher.events
 
     @property
     def metrics_url(self) -> str | None:
-        """URL of the metrics for Prometheus; ``None`` if metrics are not served."""
+        """URL of the metrics for Prometheus; ``None`` if metrics are not served.
+
+        Examples
+        --------
+        >>> query.metrics_url is None
+        True
+        """
         return None if self._metrics is None else self._metrics.url
 
     @property
     def ui_url(self) -> str | None:
-        """URL of the live page, with its token if it needs one; ``None`` if there is no page."""
+        """URL of the live page, with its token if it needs one; ``None`` if there is no page.
+
+        Examples
+        --------
+        >>> query.ui_url is None
+        True
+        """
         return None if self._page is None else self._page.url_to_open
 
     def add_listener(self, listener: Callable[[Event], None]) -> None:
@@ -452,6 +568,11 @@ class Query:
         exception in a listener is logged, and announced by the event `ListenerFailed`, once for
         each kind of error; the query goes on. If a listener is more than 10,000 events behind, the
         oldest of these are dropped.
+
+        Examples
+        --------
+        >>> seen = []
+        >>> query.add_listener(seen.append)
         """
         self._dispatcher.add_listener(listener)
 

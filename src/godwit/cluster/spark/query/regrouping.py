@@ -32,6 +32,12 @@ class PendingRegrouping(Pending["EndRegrouping"]):
     ----------
     plan
         Levels and exchanges before and after, and the moves that it needs.
+
+    Examples
+    --------
+    >>> pending = query.components.regroup({"by_plane": ["by_plane"]})
+    >>> pending.wait(timeout=60).done
+    True
     """
 
     def __init__(self, regrouping: str, plan: RegroupingPlan, conducting: SharedConductor) -> None:
@@ -52,6 +58,11 @@ class QueryComponents(Collection[str]):
     """Components of a running query, and regroupings: ``query.components``.
 
     It is a collection of the components' names, upstream before downstream.
+
+    Examples
+    --------
+    >>> list(query.components)
+    ['by_origin', 'by_plane', 'worst']
     """
 
     def __init__(self, run: SparkRun) -> None:
@@ -71,12 +82,24 @@ class QueryComponents(Collection[str]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the components, as `migrate` takes them; upstream before downstream."""
+        """Names of the components, as `migrate` takes them; upstream before downstream.
+
+        Examples
+        --------
+        >>> query.components.names
+        ('by_origin', 'by_plane', 'worst')
+        """
         return self._run.names.each(self._run.view.components)
 
     @property
     def operators(self) -> Mapping[str, tuple[str, ...]]:
-        """Component → names of the operators that share it."""
+        """Component → names of the operators that share it.
+
+        Examples
+        --------
+        >>> query.components.operators
+        {'by_plane': ('by_plane',), 'by_origin': ('by_origin',), 'worst': ('worst',)}
+        """
         with self._run.conducting.locked() as conductor:
             plan, names = conductor.plan, self._run.names
         operators: dict[str, tuple[str, ...]] = {}
@@ -86,7 +109,14 @@ class QueryComponents(Collection[str]):
         return operators
 
     def explain(self) -> str:
-        """Return the plan with the present components as text, as `Flow.explain` prints it."""
+        """Return the plan with the present components as text, as `Flow.explain` prints it.
+
+        Examples
+        --------
+        >>> print(query.components.explain())
+        Flow 'delays': 1 source, 3 keyed operators on 2 levels, 3 sinks
+        ...
+        """
         return explain(self._run.flow)
 
     @user_call
@@ -108,6 +138,12 @@ class QueryComponents(Collection[str]):
         ------
         InvalidPlanError
             If an operator does not exist, or operators of one component cannot run together.
+
+        Examples
+        --------
+        >>> plan = query.components.plan_regrouping({"both": ["by_plane", "worst"]})
+        >>> plan.changes
+        True
         """
         return self._planned(checked_components(components))
 
@@ -144,8 +180,12 @@ class QueryComponents(Collection[str]):
 
         Examples
         --------
-        ``query.components.regroup({"planes": ["by_plane", "late_planes"]}).wait()``, and back:
-        ``query.components.regroup({"by_plane": ["by_plane"]})``.
+        >>> together = query.components.regroup({"both": ["by_plane", "worst"]})
+        >>> together.wait(timeout=60).done, query.components.names
+        (True, ('both', 'by_origin'))
+        >>> apart = query.components.regroup({"by_plane": ["by_plane"], "worst": ["worst"]})
+        >>> apart.wait(timeout=60).done, query.components.names
+        (True, ('by_origin', 'by_plane', 'worst'))
         """
         if self._run.conducting.closed:
             raise MigrationError(

@@ -46,7 +46,13 @@ _ROUNDS = 8
 
 
 class Scaling:
-    """A requested change of the number of executors, carried out in the background."""
+    """A requested change of the number of executors, carried out in the background.
+
+    Examples
+    --------
+    >>> query.scale(4)  # doctest: +SKIP
+    <Scaling to 4 executors: waiting for 2 executors>
+    """
 
     def __init__(
         self,
@@ -81,12 +87,24 @@ class Scaling:
 
     @property
     def done(self) -> bool:
-        """True once it has ended, with or without success."""
+        """True once it has ended, with or without success.
+
+        Examples
+        --------
+        >>> query.scale(4).done  # doctest: +SKIP
+        False
+        """
         return self._ended.is_set()
 
     @property
     def stage(self) -> str:
-        """Text that describes its current step."""
+        """Text that describes its current step.
+
+        Examples
+        --------
+        >>> query.scaling.latest.stage  # doctest: +SKIP
+        'waiting for 2 executors'
+        """
         return self._stage
 
     def wait(self, timeout: float | None = None) -> tuple[str, ...]:
@@ -103,6 +121,11 @@ class Scaling:
         ------
         ScalingError
             If it failed, was cancelled, or has not ended within `timeout`.
+
+        Examples
+        --------
+        >>> query.scale(4).wait(timeout=300)  # doctest: +SKIP
+        ('1', '2', '3', '4')
         """
         if not self._ended.wait(timeout):
             raise ScalingError(
@@ -116,7 +139,12 @@ class Scaling:
         return self._executors
 
     def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Cancel it: executors that were added and key groups that have moved stay."""
+        """Cancel it: executors that were added and key groups that have moved stay.
+
+        Examples
+        --------
+        >>> query.scaling.latest.cancel("the load is gone")  # doctest: +SKIP
+        """
         self._cancelled = reason
 
     # -- on its own thread --------------------------------------------------------------------
@@ -352,7 +380,13 @@ def _load_of(problem: Problem) -> np.ndarray:
 
 
 class QueryScaling:
-    """Changes of the number of executors of a running query: ``query.scaling``."""
+    """Changes of the number of executors of a running query: ``query.scaling``.
+
+    Examples
+    --------
+    >>> query.scaling
+    <QueryScaling: none was asked for>
+    """
 
     def __init__(
         self,
@@ -372,7 +406,13 @@ class QueryScaling:
 
     @property
     def latest(self) -> Scaling | None:
-        """The last scaling that `scale` began; ``None`` if there was none."""
+        """The last scaling that `scale` began; ``None`` if there was none.
+
+        Examples
+        --------
+        >>> query.scaling.latest is None
+        True
+        """
         return self._latest
 
     @user_call
@@ -415,6 +455,11 @@ class QueryScaling:
             scaling is in progress, or the query has stopped.
         InvalidProblemError
             If the planner does not exist.
+
+        Examples
+        --------
+        >>> query.scaling.scale(4, timeout_s=300).wait()  # doctest: +SKIP
+        ('1', '2', '3', '4')
         """
         if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
             told = executors if isinstance(executors, int) else f"{executors!r}"
