@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tests.contract.controlled import Controlled
 from tests.contract.scenario import THREE, Executors, Rows, Scenario
@@ -11,6 +12,7 @@ from tests.contract.scenarios import drawn
 from tests.contract.verdict import play
 
 from godwit.model import events
+from godwit.planning import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +61,42 @@ def test_an_executor_whose_lanes_were_lent_to_others_dies_in_an_epoch_and_no_row
     )
     realization = played(lent, tmp_path, elasticity)
     assert any(isinstance(event, events.RebalancingStarted) for event in realization.events)
+
+
+def test_a_known_sequence_of_executors_is_followed_by_ranges(tmp_path: Path) -> None:
+    names = ("local-1", "local-2", "local-3", "local-4")
+    steps = [Rows(count=200, keys=40)] * 8
+    growing = Scenario(
+        name="two executors, then three, then four",
+        executors=dict.fromkeys(names[:2], 1),
+        steps=(
+            *steps,
+            Executors(there=dict.fromkeys(names[:3], 1)),
+            *steps,
+            Executors(there=dict.fromkeys(names, 1)),
+            *steps,
+        ),
+    )
+    realization = Controlled(
+        tmp_path,
+        deep=growing.deep,
+        policy=growing.policy,
+        control={
+            "planner": "oms",
+            "options": {"targets": (3, 4)},
+            "limits": Limits(tau=1.0),
+            "gain": "any",
+        },
+    )
+    play(growing, realization)
+    told = realization.events
+    assert not [event for event in told if isinstance(event, events.PlannerFailed)]
+    planned = [event for event in told if isinstance(event, events.MigrationsPlanned)]
+    assert {event.executors[-1] for event in planned} == {4}
+    for component in realization.view.components.values():
+        owners = component.assignment.executor_of
+        assert np.count_nonzero(np.diff(owners)) == len(names) - 1
+        assert len(np.unique(owners)) == len(names)
 
 
 @pytest.mark.campaign
