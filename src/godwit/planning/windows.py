@@ -318,7 +318,7 @@ def is_duplicated_cheaper(counts: WindowCounts, costs: WindowCosts, *, duplicate
     return duplicated_ms < _WORTH_CHANGING * shared_ms
 
 
-def chained(spans: Spans) -> Built:
+def chained(spans: Spans, *, by_length: bool = False) -> Built:
     """Build every window from two halves that grow pane by pane from few cuts in between.
 
     For hundreds of long windows that each begin a little after the one before, as when a stream was
@@ -327,6 +327,10 @@ def chained(spans: Spans) -> Built:
     smaller one and the panes beyond it: besides reading every pane at most twice, a plan has at
     most four parts a window, however long. After van Herk, Pattern Recognition Letters 13(7), 1992,
     for windows of one length.
+
+    `by_length`: windows of about one length have cuts of their own. So short ones, each of which
+    needs a cut, do not have the halves of long ones begin anew; a pane is read twice for each
+    length.
     """
     parts: dict[Span, tuple[Part, ...]] = {}
 
@@ -338,7 +342,7 @@ def chained(spans: Spans) -> Built:
         if half(*window) == window:
             parts.setdefault(window, made_of)
 
-    for cut, windows in _by_cut(spans.asked):
+    for cut, windows in _by_cut(spans.asked, by_length=by_length):
         reached = cut
         for end in sorted({end for _, end in windows}):
             inner = () if reached == cut else (half(cut, reached),)
@@ -356,16 +360,17 @@ def chained(spans: Spans) -> Built:
     return spans.price_all(parts)
 
 
-def _by_cut(asked: Iterable[Span]) -> Iterable[tuple[int, list[Span]]]:
+def _by_cut(asked: Iterable[Span], *, by_length: bool) -> Iterable[tuple[int, list[Span]]]:
     """Choose cuts, and yield the windows that are halved at each."""
     chosen: dict[int, list[Span]] = {}
-    cut = -1
+    cuts: dict[int, int] = {}  # power of two that a length is below, or 0 for all → the last cut
     for first, end in sorted(asked, key=lambda span: (span[1], span)):
         if end - first == 1:
             continue
-        if not first < cut < end:
-            cut = end - 1
-        chosen.setdefault(cut, []).append((first, end))
+        length = (end - first).bit_length() if by_length else 0
+        if not first < cuts.get(length, -1) < end:
+            cuts[length] = end - 1
+        chosen.setdefault(cuts[length], []).append((first, end))
     return chosen.items()
 
 
@@ -446,8 +451,8 @@ def plan_consolidation(
 
     The cheapest plan is found if `most_nodes` sets of auxiliary windows suffice, as ``plan.keys ==
     plan.bound`` tells. It is not searched for where there are more than 24 windows, or more than 48
-    bounds of windows and of what is ready; such a plan may have two parts for every pane and four
-    for every window.
+    bounds of windows and of what is ready; such a plan may have two parts for every pane and length
+    (to a power of two), and four for every window.
 
     Examples
     --------
@@ -468,7 +473,7 @@ def plan_consolidation(
         best, bound = cheapest(spans, most_nodes)
         plans.append(best)
     elif auxiliary:
-        plans.append(chained(spans))
+        plans += [chained(spans), chained(spans, by_length=True)]
     best = min(plans, key=lambda built: built.keys)
     return ConsolidationPlan(
         steps=tuple(_steps(best, spans)),

@@ -143,6 +143,21 @@ def test_planning_a_day_every_minute_searches_nothing_among_what_stayed() -> Non
     assert sum(len(step.parts) for step in steps.values()) < 30
 
 
+def test_after_a_jump_of_the_watermark_what_stays_costs_a_fraction_of_what_it_saves() -> None:
+    grid = PaneGrid(windows=(TimeWindow(length_us=240 * M, every_us=M),), width_us=M)
+    kept = kept_spans(grid)
+    time = EpochTime(closed=240 * M, until=900 * M, kept_since=BEGINNING)  # 660 windows at once
+    panes = np.arange(0, time.until, M)
+    parts = {}
+    for stays in (None, kept):
+        pieces, _ = Pieces.of(grid, panes, None, time, stays)
+        steps = pieces.plan(np.full(pieces.count, 2000), 2000, overlapping=False)
+        parts[stays] = sum(len(step.parts) for step in steps.values())
+    assert kept is not None
+    stay = len(kept.due(panes, time.closed, time.until))
+    assert parts[kept] - parts[None] < 12 * stay  # each saves hundreds
+
+
 def test_windows_stay_only_where_later_ones_need_them() -> None:
     def kept(*kinds: tuple[int, int]) -> KeptSpans | None:
         windows = (TimeWindow(length_us=n * M, every_us=e * M) for n, e in kinds)
