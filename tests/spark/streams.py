@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import godwit as gw
 from godwit.checkpoint.chains import choose_snapshots
+from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class Inbox:
         self.directory.mkdir(parents=True, exist_ok=True)
         schema = StructType.fromDDL(self.columns)
         assert isinstance(schema, StructType)
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema_of(schema, zone="UTC")
         self._put = len(list(self.directory.glob("*.parquet")))
 
     def put(self, *epochs: Sequence[Row]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of
 from godwit.columns.types import plain_schema, to_schema
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ TEXTS = [
 def test_a_schema_as_text_is_the_one_that_spark_reads(spark: SparkSession, text: str) -> None:
     read = StructType.fromDDL(text)
     assert isinstance(read, StructType)
-    expected = plain_schema(to_arrow_schema(read, timezone="UTC"))
+    expected = plain_schema(arrow_schema_of(read, zone="UTC"))
     assert to_schema(text, where="The output") == expected
     assert to_schema(read, where="The output") == expected

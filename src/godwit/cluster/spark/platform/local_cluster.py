@@ -330,7 +330,7 @@ class LocalCluster:
             tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise ClusterError(
                 f"Spark's JVM ended before it was ready. The end of its log:\n{tail}\n",
-                remedy="Spark 4.3 needs Java 17 or newer (on Debian and Ubuntu: apt install "
+                remedy="Spark needs Java 17 or newer (on Debian and Ubuntu: apt install "
                 "openjdk-17-jre-headless).",
                 log=str(self._log),
             ) from error

@@ -8,10 +8,9 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from godwit.checkpoint.entries import BatchCache
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
 from godwit.engine.state_view import view_state
 from godwit.model.frames import user_call
 
@@ -86,4 +85,4 @@ def read_state(
                     yield view.read(chain, cache)
 
     frame = spark.createDataFrame(chunks, "chains binary").repartition(number)
-    return frame.mapInArrow(read, from_arrow_schema(view.schema))
+    return frame.mapInArrow(read, spark_schema_of(view.schema))

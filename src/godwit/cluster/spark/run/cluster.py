@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from godwit.checkpoint.blocks import decode_batch, read_block
+from godwit.cluster.spark.platform.pyspark_versions import spark_schema_of
 from godwit.cluster.spark.run.threads import GateClosedError
 from godwit.cluster.spark.stages.stages import run_stages
 from godwit.engine.cluster import AttemptLostError
@@ -302,4 +301,4 @@ class SinkSession:
 
         rows = [(pickle.dumps(block),) for block in blocks]
         frame = self.spark.createDataFrame(rows, "block binary").repartition(len(rows))
-        return frame.mapInArrow(read, from_arrow_schema(schema))
+        return frame.mapInArrow(read, spark_schema_of(schema))

@@ -22,8 +22,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pyspark.serializers import CloudPickleSerializer, NoOpSerializer
-from pyspark.util import _load_from_socket
 
+from godwit.cluster.spark.platform.pyspark_versions import all_from_socket
 from godwit.cluster.spark.platform.worker import acknowledge_quickly
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def python_rdd(stage: PythonStage, spark: SparkContext) -> Any:
 
 def fetch(rdd: Any, spark: SparkContext) -> list[bytes]:
     """Run a job over a JVM RDD of byte arrays, and return them."""
-    with _load_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES) as arrived:
-        return list(arrived)
+    return all_from_socket(jvm_classes(spark).collect_and_serve(rdd), _BYTES)
 
 
 @lru_cache(maxsize=4)

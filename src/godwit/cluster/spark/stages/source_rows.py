@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
+from godwit.cluster.spark.platform.pyspark_versions import arrow_schema_of, spark_type_of
 from godwit.cluster.spark.stages.exchange import fetch, jvm_classes
 from godwit.engine.lane.lane import shipments
 from godwit.engine.lane.source_side import SourceSide, gathered, ship_input
@@ -78,7 +78,7 @@ def feed_frames(
         frame = map_dataframe(feed.source, feed.maps, frame)
         filled = {slot: frame[_quoted(name)].alias(slot) for name, slot in slots_of(feed).items()}
         columns = [
-            filled.get(slot, sf.lit(None).cast(from_arrow_type(dtype)).alias(slot))
+            filled.get(slot, sf.lit(None).cast(spark_type_of(dtype)).alias(slot))
             for slot, dtype in types.items()
         ]
         if len(feeds) > 1:
@@ -100,8 +100,8 @@ def arrow_schema(dataframe: DataFrame) -> pa.Schema:
     """Arrow schema of the batches that Spark makes of `dataframe`."""
     conf = dataframe.sparkSession.conf
     large = conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
-    zone = conf.get("spark.sql.session.timeZone")
-    return to_arrow_schema(dataframe.schema, timezone=zone, prefers_large_types=large)
+    zone = str(conf.get("spark.sql.session.timeZone"))
+    return arrow_schema_of(dataframe.schema, zone=zone, large=large)
 
 
 def read_feeds(
