@@ -105,5 +105,5 @@ def test_components_that_need_partitions_are_not_fused_by_attributes_of_few_valu
             "abc bc c", [(0, 1, 9.0), (1, 2, 1.0)], attribute_values=values, min_value=need
         )
         for score in ("attributes", "traffic"):
-            found = plan_fusion(asked, score=score)  # type: ignore[arg-type]
+            found = plan_fusion(asked, score=score)
             assert found.component_of.tolist() == expected
