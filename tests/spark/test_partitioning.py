@@ -96,6 +96,7 @@ def test_state_is_rewritten_by_a_start_that_asks_for_it(
     query = flow.start(
         checkpoint=tmp_path / "ck",
         components={"both": ["users", "areas"]},
+        adaptation=measuring,
         checkpointing=gw.Checkpointing(repartition=True),
     )
     try:

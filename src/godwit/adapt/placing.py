@@ -5,8 +5,9 @@ both.  That saves an exchange, and costs evenness: all users of an area are in o
 the two is more depends on how many areas there are, and how large they are.
 
 `place_by_attributes` decides for operators that have no state yet, by numbers of values that the
-user states.  `ComparePlacing` measures what a running query would gain or lose, and tells it: the
-columns of state are changed by a start alone (`godwit.engine.repartition`).
+user states.  `ComparePlacing` measures what a running query would gain or lose, and tells it.  The
+columns of state are changed by a start alone (`godwit.engine.repartition`), which
+`place_as_measured` gives what was measured before.
 
 Invariant: no operator is placed by fewer columns unless the numbers say that lanes stay as evenly
 loaded as the settings ask; what the program states is left alone.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from godwit.checkpoint.evolution import partitioned_anew
 from godwit.model import events
 from godwit.model.naming import listing
 from godwit.operators.spreading import PART
@@ -29,11 +31,12 @@ from godwit.planning.fusion import FusionProblem, plan_fusion
 from godwit.planning.placing import busiest_lane, compare_placing, imbalance_of, min_values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from godwit.adapt.fusing import Fusion
     from godwit.adapt.policy import Announce, FlowEpoch, Proposal
     from godwit.adapt.windows import ExchangeCosts
+    from godwit.model.event import Event
     from godwit.model.key_groups import KeyGroupLoad
     from godwit.plan.compiled import CompiledFlow, UpstreamInput
     from godwit.planning.arrays import FloatArray
@@ -115,6 +118,55 @@ def place_by_attributes(
             }
         )
     return compared
+
+
+def place_as_measured(
+    flow: CompiledFlow, past: Iterable[Event], confirm: int
+) -> list[dict[str, Any]]:
+    """Place operators that have state as earlier runs measured to be better.
+
+    `past`: events of these runs, oldest first. `confirm`: so many comparisons of an operator have
+    to agree, the last ones since its state was written. Returns the fields of a
+    `PartitioningCompared` for each that is placed otherwise.
+    """
+    measured: dict[tuple[str, str], list[events.PartitioningCompared]] = {}
+    for event in past:
+        if isinstance(event, events.PartitioningCompared) and event.apart_ms is not None:
+            measured.setdefault((event.operator, event.downstream), []).append(event)
+        elif isinstance(event, events.FlowChanged):
+            for edge in list(measured):
+                if partitioned_anew(edge[0]) in event.results:
+                    del measured[edge]  # of another placement
+
+    def saved_ms(event: events.PartitioningCompared) -> float:
+        return (event.apart_ms or 0.0) - (event.together_ms or 0.0)
+
+    best: dict[str, events.PartitioningCompared] = {}
+    for feed in contained(flow):
+        last = measured.get((feed.upstream, feed.operator), [])[-confirm:]
+        stated = flow.operator(feed.upstream).partition_stated
+        agreed = len(last) == confirm and all(
+            event.better and event.columns == feed.keys for event in last
+        )
+        if agreed and not stated and set(feed.keys) <= {*flow.operator(feed.upstream).keys.names}:
+            known = best.setdefault(feed.upstream, last[-1])
+            best[feed.upstream] = max(known, last[-1], key=saved_ms)
+    for name, event in best.items():
+        flow.operator(name).partition_by = event.columns
+    return [
+        {
+            "operator": event.operator,
+            "downstream": event.downstream,
+            "columns": event.columns,
+            "chosen": True,
+            "better": True,
+            "imbalance": event.imbalance,
+            "apart_ms": event.apart_ms,
+            "together_ms": event.together_ms,
+            "reason": f"as measured until epoch {event.epoch}",
+        }
+        for event in best.values()
+    ]
 
 
 def _problem(

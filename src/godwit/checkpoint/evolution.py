@@ -516,7 +516,7 @@ def changes_to(
         removed=removed,
         results=(
             *results,
-            *(f"{name} is partitioned anew" for name in repartitioned),
+            *map(partitioned_anew, repartitioned),
             *_changed_sinks(today, stored),
         ),
         repartitioned=tuple(repartitioned),
@@ -595,6 +595,11 @@ def _event_time_columns(today: FlowVersion, stored: FlowVersion, uri: str) -> di
             "needs a checkpoint of its own.",
         )
     return dict(sorted({**before, **today.times}.items()))
+
+
+def partitioned_anew(operator: str) -> str:
+    """Say that the state of an operator went to other key groups, as `FlowChanges.results` does."""
+    return f"{operator} is partitioned anew"
 
 
 def _changed_partition(name: str, was: OperatorVersion, now: OperatorVersion) -> Iterator[str]:

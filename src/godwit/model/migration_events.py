@@ -507,7 +507,7 @@ class PartitioningCompared(Event):
             parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
         if self.imbalance is not None:
             parts.append(f"the busiest lane has {self.imbalance:.2f} of the mean")
-        if self.apart_ms is None:
+        if self.apart_ms is None or self.chosen:
             answer = "chosen" if self.chosen else "not chosen"
         else:
             answer = f"partition_by= would {'' if self.better else 'not '}pay"

@@ -11,12 +11,18 @@ from tests.support.fake_flow import FakeDataFrame, FakeSink, resolver
 
 import godwit as gw
 from godwit.adapt.fusing import by_attributes
-from godwit.adapt.placing import ComparePlacing, contained, place_by_attributes
+from godwit.adapt.placing import (
+    ComparePlacing,
+    contained,
+    place_as_measured,
+    place_by_attributes,
+)
 from godwit.adapt.policy import FlowEpoch
 from godwit.adapt.windows import ExchangeCosts
 from godwit.api.flow import LogicalFlow
 from godwit.migration import EpochOutcome, EpochPlan
 from godwit.migration.outcome import ComponentTraffic
+from godwit.model import events
 from godwit.model.errors import InvalidFlowError
 from godwit.model.key_groups import KeyGroupLoad
 
@@ -160,6 +166,48 @@ def test_what_it_would_cost_follows_from_the_rows_that_key_groups_are_sent() -> 
     assert not skewed["better"]
     assert skewed["imbalance"] > 3.5
     assert compared(flow_of(), [5] * GROUPS, epochs=1) == []
+
+
+def event(downstream: str, together_ms: float, *columns: str) -> events.PartitioningCompared:
+    return events.PartitioningCompared(
+        epoch=7,
+        at_s=0.0,
+        operator={"area_total": "again", "user_total": "first"}[downstream],
+        downstream=downstream,
+        columns=columns or ("area",),
+        chosen=False,
+        reason="",
+        better=together_ms < 40.0,
+        apart_ms=40.0,
+        together_ms=together_ms,
+    )
+
+
+ANEW = events.FlowChanged(epoch=7, at_s=0.0, results=("again is partitioned anew",))
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        ([], {}),
+        ([event("area_total", 30.0)], {}),
+        ([event("area_total", 30.0), event("area_total", 50.0)], {}),
+        ([event("area_total", 50.0)] + 2 * [event("area_total", 30.0)], {"again": ("area",)}),
+        (2 * [event("area_total", 30.0)] + [ANEW], {}),
+        (2 * [event("area_total", 30.0, "zone")], {}),
+        (2 * [event("user_total", 30.0, "user")], {"first": ("user",)}),
+    ],
+)
+def test_a_start_carries_out_what_comparisons_agree_on(
+    past: list[events.Event], expected: dict[str, tuple[str, ...]]
+) -> None:
+    flow = flow_of()
+    told = place_as_measured(flow, past, confirm=2)
+    assert placed(flow) == {**AS_THEY_ARE, **expected}
+    assert {fields["operator"]: fields["columns"] for fields in told} == expected
+    stated = flow_of(partition_by=["user", "area"])
+    assert place_as_measured(stated, past, confirm=2) == []
+    assert placed(stated) == AS_THEY_ARE
 
 
 @pytest.mark.parametrize(

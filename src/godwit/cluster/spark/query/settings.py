@@ -41,7 +41,9 @@ class Checkpointing:
         only on stores without an atomic create-if-absent, where Godwit cannot check it.
     repartition
         ``True``: the state of operators whose ``partition_by=`` has changed is rewritten before the
-        first epoch, by the driver alone. Otherwise such a start is refused.
+        first epoch, by the driver alone; with `gw.Fusion`, also that of operators that name no
+        ``partition_by=`` and were measured to be better placed by other columns. Otherwise such a
+        change is refused.
 
     Raises
     ------

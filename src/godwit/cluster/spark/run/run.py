@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from godwit.adapt import EpochObserved
 from godwit.adapt.fusing import Fusing, by_attributes
-from godwit.adapt.placing import ComparePlacing, place_by_attributes
+from godwit.adapt.placing import ComparePlacing, place_as_measured, place_by_attributes
 from godwit.adapt.policy import RESPECT_S
 from godwit.adapt.run_record import RunRecord
 from godwit.adapt.spreading import SpreadHotKeys, spreading_of
@@ -343,6 +343,9 @@ def open_run(
         fusion, lanes = options.adaptation.fusion, spark.sparkContext.defaultParallelism
         if fusion is not None and fusion.by == "attributes":
             placed.extend(place_by_attributes(compiled, free, fusion, lanes))
+        if fusion is not None and options.checkpointing.repartition:
+            past = past_decisions(storage)
+            placed.extend(place_as_measured(compiled, past, fusion.confirm))
         return _components(compiled, options)
 
     try:
