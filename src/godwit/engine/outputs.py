@@ -310,12 +310,11 @@ class StagedOutput:
 
     def _staged(self) -> Iterator[pa.RecordBatch]:
         """Read rows that lanes staged, or wrote to a former target of the sink."""
-        schema = self.schema
         for ref in self.refs:
             if ref.kind == "rows":
                 yield self._batch(ref)
             elif not self._is_own(written := self._written(ref)):
-                yield from read_former_target(written, schema, self.output.name, self.carried)
+                yield from read_former_target(written, self.schema, self.output.name, self.carried)
 
     def files(self) -> Sequence[WrittenFile]:
         """Files that lanes wrote to the sink's target."""

@@ -41,7 +41,7 @@ HotRows = dict[str, int]
 """Key, as JSON, → rows."""
 
 _SAMPLE = 8192
-_MIN_SAMPLED = 1024  # of fewer rows nothing is worth finding, and they are combined anyway
+_MIN_SAMPLED = 1024  # of fewer rows nothing is worth finding
 _STRIDE = 2_654_435_761  # rows of the sample, far apart and in no rhythm that rows may have
 _SAMPLED_HASHES = 0xF  # one hash in sixteen
 _COUNT = pa.field("__godwit_rows", pa.int64())
@@ -116,14 +116,14 @@ def _combining_pays(hashes: npt.NDArray[np.int64], others: pa.RecordBatch) -> bo
     """Return whether entries repeat often enough that combining before the exchange saves work.
 
     Counts distinct entries in a sixteenth of the space of hashes of their keys, which estimates
-    without bias the ratio of entries to rows; `others` are the columns that tell entries of a key
-    apart.
+    without bias the ratio of entries to rows, or among all of few rows; `others` are the columns
+    that tell entries of a key apart.
     """
-    if len(hashes) < 1024:
-        return True
-    which = np.flatnonzero((hashes >> 32) & _SAMPLED_HASHES == 0)
-    if len(which) < 16:  # a few hot keys, none of them in the sample
-        which = np.arange(1024)
+    which = np.arange(min(len(hashes), 1024))
+    if len(hashes) > 1024:
+        few = np.flatnonzero((hashes >> 32) & _SAMPLED_HASHES == 0)
+        if len(few) >= 16:  # else a few hot keys, none of them in the sample
+            which = few
     sample = hashes[which]
     if others.num_columns:
         sample ^= hash_keys(others.take(pa.array(which)))
