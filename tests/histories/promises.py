@@ -155,7 +155,8 @@ def _scaling(drawn: Drawn, history: History) -> Iterator[str]:
     for one, other in pairwise(decided):
         if other.before == 0:
             continue  # nobody was left: that takes nothing back
-        if one.at_s < drawn.at_s <= other.at_s and isinstance(other, events.ScaledOut):
+        seen_s = drawn.at_s + PERIOD_S  # by when a period has ended that saw the trouble
+        if one.at_s < seen_s and drawn.at_s <= other.at_s and isinstance(other, events.ScaledOut):
             continue  # the rate has risen in between
         if type(one) is not type(other) and other.at_s - one.at_s < cool_down_s - 1e-6:
             yield f"a scaling decision is taken back after {other.at_s - one.at_s:.1f} s"

@@ -32,7 +32,7 @@ import numpy as np
 from godwit.adapt.cost_benefit import Terms, distance, is_uneven, select_moves
 from godwit.adapt.executor_centric import Homes
 from godwit.adapt.interfaces import MeasuredProblem
-from godwit.adapt.latency_model import Learning, StageLoad
+from godwit.adapt.latency_model import Learning, StageLoad, modelled_latency_s
 from godwit.adapt.load_range import LoadRange
 from godwit.adapt.migration_sequence import SAMPLE, MigrationSequence
 from godwit.adapt.scaling import ScalingSituation, Scripted, Station
@@ -712,7 +712,7 @@ class Planning:
         if settled and not changing:
             self._learning.note_costs(situation)
             situation = replace(situation, learned=self._learning.learned)
-        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * situation.epoch_s
+        behind = (situation.backlog_rows or 0) > situation.arrival_per_s * _waits_s(situation)
         before = None if changing or behind else self._unchanged
         self._unchanged = None if changing or behind else situation
         if before is None or before.executors != situation.executors:
@@ -731,6 +731,15 @@ class Planning:
             return situation, False
         self._learning.note_latency(situation)
         return replace(situation, learned=self._learning.learned), True
+
+
+def _waits_s(situation: ScalingSituation) -> float:
+    """Return how long rows may be held back by sources of a stream that is at rest.
+
+    Epochs that work off a backlog are long, so their length alone does not tell.
+    """
+    modelled_s = modelled_latency_s(situation, max(situation.executors, 1), situation.learned)
+    return min(situation.epoch_s, _STEADY * modelled_s if modelled_s > 0 else math.inf)
 
 
 def _nearly_proved(solution: Solution) -> bool:

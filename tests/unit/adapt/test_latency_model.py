@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.controls import control_of
 from tests.unit.adapt.test_scaling import situation
 
+from godwit.adapt.interfaces import Topology
 from godwit.adapt.latency_model import (
     Learned,
     Learning,
@@ -17,6 +19,7 @@ from godwit.adapt.latency_model import (
     latency_curve,
     predicted_latency_s,
 )
+from godwit.adapt.planning import Planning
 from godwit.adapt.scaling import ScalingSituation, latency
 from godwit.model.latency import LatencyHistogram
 
@@ -201,3 +204,26 @@ def test_only_so_many_numbers_of_executors_are_remembered() -> None:
         note(learning, epochs(stage(0.1), executors=executors, latency=took(0.2)))
     assert len(learning.learned.ratio) == len(learning.learned.fixed_s) == 32
     assert max(learning.learned.ratio) == 99
+
+
+def test_a_stream_that_works_off_a_backlog_in_long_epochs_is_not_at_rest() -> None:
+    """Otherwise the ratio of measured to modelled latency would be that of the backlog."""
+    for backlog_rows, steady in ((0, True), (20_000, False)):
+        planning = Planning(
+            control_of(scaling=latency(2.0)),
+            Topology(stages=(("sum",),)),
+            lambda plan, **_: plan(),
+            0.0,
+            lambda *_, **__: None,
+        )
+        at = epochs(
+            stage(*[0.05] * 40),
+            epoch_s=8.0,  # twice as many rows come meanwhile
+            latency=took(9.0),
+            busiest=0.5,
+            backlog_rows=backlog_rows,
+        )
+        for said in (False, steady):
+            at, is_steady = planning.learn(at, changing=False, settled=True)
+            assert is_steady is said
+        assert (at.learned.ratio_at(4) > 2) is steady
