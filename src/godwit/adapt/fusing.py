@@ -249,6 +249,7 @@ def _partition_attributes(
     root = {name: name for name in names}
 
     def top(name: str) -> str:
+        """Return the representative of the operators that are joined with this one."""
         while root[name] != name:
             name = root[name]
         return name

@@ -310,6 +310,7 @@ class Controller:
             return
 
         def trial(draining: frozenset[str]) -> list[Planned]:
+            """Plan as if these executors were draining."""
             return self._planning.plan(period, view, self._speed_of, draining=draining, tried=True)
 
         situation = self._planning.situation(

@@ -118,6 +118,7 @@ def _silence_finalizers() -> None:
         return
 
     def report(unraisable: sys.UnraisableHookArgs) -> None:
+        """Pass on messages about finalizers, but those of our exception."""
         if unraisable.exc_type is not _PlannerEnded:
             former(unraisable)
 

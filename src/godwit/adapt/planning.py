@@ -381,7 +381,7 @@ class Planning:
 
     @property
     def remote(self) -> dict[str, float] | None:
-        """Work on lent cores; ``None`` where key groups have no home."""
+        """Work on lent cores; ``None`` unless the policy is executor-centric."""
         return None if self._homes is None else self._homes.remote
 
     def note_size(self, executors: int) -> None:

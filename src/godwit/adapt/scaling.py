@@ -233,6 +233,7 @@ class Utilisation:
         behind = catching_up(situation, self.catch_up_s)
 
         def fewest(offered: float, target: float) -> int:
+            """Minimum number of executors at a target utilisation, for this offered load."""
             return max(1, math.ceil(offered / (situation.lanes * target) - ROUNDING))
 
         busy = situation.offered / (situation.lanes * max(situation.executors, 1))

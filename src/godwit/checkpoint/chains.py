@@ -162,7 +162,7 @@ class StateChains:
     def tail(
         self, floor: npt.NDArray[np.int64], behind: npt.NDArray[np.bool_]
     ) -> tuple[list[SegmentRef], npt.NDArray[np.int64]]:
-        """Find the segments that bring the key groups `behind` up to date from versions `floor`.
+        """Find the segments that bring stale key groups up to date from versions `floor`.
 
         Returns the segments, and key groups whose chains have to be looked up one by one.
         """
@@ -314,6 +314,7 @@ class Chains:
             return
 
         def name(operator: str) -> str:
+            """Present name of an operator."""
             return version.renamed.get(operator, operator)
 
         dropped = set(version.dropped)

@@ -267,6 +267,7 @@ def _mismatch(what: str, columns: Columns, flow: int, expected: Columns) -> Chec
 
 
 def _listed(columns: Columns) -> str:
+    """Format columns for messages."""
     return ", ".join(f"{name}: {dtype}" for name, dtype in columns) or "(none)"
 
 

@@ -132,6 +132,7 @@ def columns_of(schema: Iterable[pa.Field]) -> Columns:
 
 
 def _in_utc(text: str) -> str:
+    """Replace the time zone in a type's text by UTC."""
     # Nearly every type has no zone, and a start describes each column several times.
     return _ZONE.sub(r"\1, tz=UTC]", text) if "tz=" in text else text
 

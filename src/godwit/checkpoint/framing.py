@@ -468,6 +468,7 @@ def encode_commit(record: CommitRecord) -> tuple[bytes, CommitRecord]:
     end = ALIGNMENT
 
     def place(block: BlockRef) -> BlockRef:
+        """Return a block's reference with its place in the commit record's file."""
         nonlocal end
         if block.file:
             return block

@@ -401,6 +401,7 @@ def copy_spark_log(
     copied: dict[str, int] = {}
 
     def write(path: str, data: bytes) -> None:
+        """Write a file of the copy, and count its bytes."""
         target.create_exclusive(path, data)
         copied[path] = len(data)
 

@@ -383,6 +383,7 @@ class LocalStorage(CheckpointStorage):
         return partial(LocalStorage, disk=self.disk), (self.uri,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create a file atomically, by linking a temporary one; fail if the name exists."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             try:
@@ -418,16 +419,19 @@ class LocalStorage(CheckpointStorage):
             self.disk.close(lock)
 
     def write_atomic(self, path: str, data: bytes) -> None:
+        """Create or replace a file atomically, by renaming a temporary one."""
         target = self._root / path
         with translated(self.uri, path, "writing"), self._temporary(target, data) as temporary:
             self.disk.replace(temporary, target)
 
     def open_output(self, path: str) -> OutputFile:
+        """Begin a new file."""
         full = self._root / path
         with translated(self.uri, path, "writing"):
             descriptor = create_file(self.disk, full)
 
         def close() -> None:
+            """Make the file durable, and close it."""
             try:
                 self.disk.sync(descriptor)
             finally:
@@ -435,6 +439,7 @@ class LocalStorage(CheckpointStorage):
             self.disk.sync_directory(full.parent)
 
         def abort() -> None:
+            """Close and remove the unfinished file."""
             self.disk.close(descriptor)
             self.disk.unlink(full)
 
@@ -442,6 +447,7 @@ class LocalStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=write, close=close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """Map a file, or a part of it, into memory."""
         full = self._root / path
         with translated(self.uri, path, "reading"):
             status = full.lstat()
@@ -460,6 +466,7 @@ class LocalStorage(CheckpointStorage):
                 return mapped.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
+        """Files directly in a directory, ordered by path."""
         prefix = f"{directory}/" if directory else ""
         files = []
         with translated(self.uri, directory, "listing"):
@@ -477,10 +484,12 @@ class LocalStorage(CheckpointStorage):
         return tuple(sorted(files))
 
     def delete(self, path: str) -> None:
+        """Delete a file if it exists."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self.disk.unlink(self._root / path)
 
     def lock(self, path: str, note: bytes) -> StorageLock | None:
+        """Acquire the lock of a file, and write `note` into it."""
         full = self._root / path
         with translated(self.uri, path, "locking"):
             create_directory(self.disk, full.parent)
@@ -687,6 +696,7 @@ class RemoteStorage(CheckpointStorage):
         return partial(CheckpointStorage.open, single_driver=self._single_driver), (self._location,)
 
     def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create an object by a conditional put, or a claim; fail if the name exists."""
         with translated(self.uri, path, "writing"):
             if self._claims is None:
                 self._claims = claims_for(self._location)
@@ -708,6 +718,7 @@ class RemoteStorage(CheckpointStorage):
             self._write_whole(path, data)
 
     def write_atomic(self, path: str, data: bytes) -> None:
+        """Create or replace an object."""
         with translated(self.uri, path, "writing"):
             self._write_whole(path, data)
 
@@ -722,11 +733,13 @@ class RemoteStorage(CheckpointStorage):
         self._filesystem.move(self._full(temporary), self._full(path))
 
     def open_output(self, path: str) -> OutputFile:
+        """Begin a new object."""
         full = self._full(path)
         with translated(self.uri, path, "writing"):
             file = _open_remote(self._filesystem, full)
 
         def abort() -> None:
+            """Close the stream, and delete the object."""
             # Arrow has no way to drop a stream, so the file is completed and then deleted.
             file.close()
             self._filesystem.delete_file(full)
@@ -734,6 +747,7 @@ class RemoteStorage(CheckpointStorage):
         return OutputFile(self.uri, path, write=file.write, close=file.close, abort=abort)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """Read an object, or a part of it."""
         with (
             translated(self.uri, path, "reading"),
             self._filesystem.open_input_file(self._full(path)) as file,
@@ -743,6 +757,7 @@ class RemoteStorage(CheckpointStorage):
             return file.read_buffer(count)
 
     def list(self, directory: str) -> tuple[FileEntry, ...]:
+        """Files directly in a directory, ordered by path."""
         selector = pyarrow.fs.FileSelector(self._full(directory), allow_not_found=True)
         prefix = f"{directory}/" if directory else ""
         with translated(self.uri, directory, "listing"):
@@ -755,6 +770,7 @@ class RemoteStorage(CheckpointStorage):
             )
 
     def delete(self, path: str) -> None:
+        """Delete an object if it exists."""
         with translated(self.uri, path, "deleting"), suppress(FileNotFoundError):
             self._filesystem.delete_file(self._full(path))
 
@@ -766,6 +782,7 @@ class RemoteStorage(CheckpointStorage):
         return f"{self._root}/{path}" if path else self._root
 
     def _put(self, path: str, data: bytes) -> None:
+        """Write an object in one piece."""
         with _open_remote(self._filesystem, self._full(path)) as file:
             file.write(data)
 

@@ -65,7 +65,7 @@ class SourceLook:
     arrived_us: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def with_others(self, others: SourceLook) -> SourceLook:
-        """Merge with the look at other sources, which was taken shortly before."""
+        """Merge with an observation of other sources that was made shortly before."""
         return SourceLook(
             at_us=max(self.at_us, others.at_us),
             nothing_us={**self.nothing_us, **others.nothing_us},
@@ -102,7 +102,7 @@ class SourceBatch(Generic[_RowsT_co]):
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """Sum of numbers; ``None`` if one of them is not known."""
+    """Sum of numbers; ``None`` if any of them is ``None``."""
     total = 0
     for number in numbers:
         if number is None:
@@ -137,7 +137,7 @@ class Cluster(Protocol[_RowsT_contra]):
         """Describe the sinks for the next commit record."""
 
     def wait_while_held(self) -> bool:
-        """Wait briefly while epochs are held; ``False``: abort this epoch, and retry later.
+        """Wait briefly while epochs are held; return ``False`` to abort the epoch and retry later.
 
         May raise to end the query.
         """

@@ -85,7 +85,7 @@ def _delivered(
     versions: _Versions,
     now_s: Callable[[], float],
 ) -> Iterator[Delivery]:
-    """Fetch copies from peers; record their versions in `versions`."""
+    """Fetch copies from peers, record their versions in `versions`, and yield each delivery."""
     for asked in transfers:
         began_s, failure = now_s(), ""
         try:
@@ -194,7 +194,7 @@ def drop_copies(
 
 
 def _homes(num_key_groups: int, lanes: int) -> npt.NDArray[np.int32]:
-    """Return the number of the local table, one per lane, for each key group that is in none yet.
+    """Return the number of the local table, one per lane, for key groups not stored yet.
 
     Round robin: which lanes will own the key groups is not known yet.
     """

@@ -79,7 +79,7 @@ class _Front:
 
     @classmethod
     def lowest(cls, fronts: Sequence[_Front]) -> _Front:
-        """Minimum progress of several streams."""
+        """Return the minimum event-time progress of several streams."""
         expected = [front for front in fronts if not front.drained]
         return cls(
             watermark=min(front.watermark for front in expected or fronts),
@@ -150,7 +150,7 @@ class EventTimes:
         self._flow = flow
 
     def hold(self, held: Mapping[str, int]) -> None:
-        """Limit the watermark of each loop to the minimum event time of its waiting rows."""
+        """Hold back the watermark of each loop to the minimum event time of its waiting rows."""
         self._held = held
 
     def end_input(self) -> None:
@@ -227,14 +227,17 @@ class EventTimes:
         return epoch_times
 
     def _kept_since(self, operator: KeyedOperator, closed: int) -> int:
-        """Return since when windows of an operator stay; from now on where others did before."""
+        """Return the start of the retained closed windows; now, if others were retained before.
+
+        Now, if the operator retained other windows before.
+        """
         if operator.kept_mark is None:
             return END
         since, which = self._times.kept.get(str(operator.states[0]), (closed, operator.kept_mark))
         return since if which == operator.kept_mark else closed
 
     def _ahead(self) -> dict[str, list[int]]:
-        """Operator → limits on rows ahead of the clock, one per input.
+        """Operator → per input, the event time beyond which rows are too far in the future.
 
         The limits are those of the sources. Rows emitted by an operator over event time have no
         limit: they were checked by the clock of an earlier epoch, and a window may end after it.
@@ -297,7 +300,10 @@ class EventTimes:
     def _spreads(
         self, operator: KeyedOperator, components: Mapping[str, EpochPlan | ComponentView]
     ) -> Spreads | None:
-        """Return the keys of an operator that are spread in the next epoch."""
+        """Hot keys of an operator divided among parts in the next epoch; ``None``: never any.
+
+        ``None``: no hot keys.
+        """
         orders = self.spreading.get(operator.name)
         if orders is None:
             return None
@@ -336,7 +342,7 @@ class EventTimes:
         return None if len(known) < len(fronts) else _Front.lowest(known)
 
     def _of_source(self, name: str, drained: set[str]) -> _Front:
-        """Return the progress of the rows that move a watermark."""
+        """Event-time progress of a source's rows, as far as it moves the watermark."""
         return _Front(
             watermark=self._times.watermarks.get(name, BEGINNING),
             newest=self._times.newest.get(name, BEGINNING),
@@ -346,7 +352,7 @@ class EventTimes:
         )
 
     def _going_round(self, loop: str, drained: set[str], waiting: set[str]) -> _Front:
-        """Return the progress of a loop's rows, by the sources that they descend from.
+        """Event-time progress of a loop's rows, from the sources upstream of the loop.
 
         Rows that wait at an operator of the loop, or above it, have yet to go round: nothing that
         reads the loop closes before they have, or are among the rows that hold the watermark.
@@ -367,7 +373,7 @@ class EventTimes:
         return replace(front, watermark=watermark, drained=False)
 
     def _with_timers(self, operator: KeyedOperator, time: EpochTime, *, paused: bool) -> EpochTime:
-        """Add the flag that timers may fire to `time`: not while key groups are suspended."""
+        """Return `time` with the flag that timers may fire: not while key groups are suspended."""
         due = self._due.get(operator.name)
         if due is None or paused:
             return time
@@ -444,7 +450,7 @@ class EventTimes:
         reports: Sequence[LaneReport],
         silence_us: int,
     ) -> None:
-        """Continue from a committed epoch."""
+        """Advance to the times of an epoch that was committed."""
         self._times = times
         for operator_ in self._timed:
             before = Due() if epoch_times[operator_.name].due else self._due[operator_.name]
@@ -465,13 +471,13 @@ class EventTimes:
             self._heard_us[name] = silence_us
 
     def _heard(self, reports: Iterable[LaneReport]) -> dict[str, int]:
-        """Watermark's name → maximum event time of its rows in this epoch."""
+        """Name of a watermark → maximum event time of its rows in this epoch."""
         arrivals = sum(arrivals_of(reports).values(), NO_ARRIVALS)
         names = self._flow.watermarks
         return {name: of for number, of in arrivals.newest.items() for name in names[number]}
 
     def _drained(self, silence_us: int) -> set[str]:
-        """Names of watermarks that are idle or at the end of their input."""
+        """Names of watermarks whose sources are idle, or at the end of their input."""
         drained = set()
         for name in (name for names in self._flow.watermarks for name in names):
             time = self._flow.times.get(source_of(name))

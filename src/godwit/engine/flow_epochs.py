@@ -65,7 +65,7 @@ def is_pending(view: ProtocolView, times: EventTimes, *, clock_us: int, silence_
 
 
 def _held(flow: CompiledFlow, record: CommitRecord | None) -> dict[str, int]:
-    """Loop → least event time of the rows that wait in it and hold the watermark."""
+    """Loop → minimum event time of its waiting rows, which holds back its watermark."""
     held: dict[str, int] = {}
     if record is None:
         return held
@@ -140,7 +140,7 @@ class FlowEpochs(Generic[RowsT]):
         self.times.end_input()
 
     def _clocks_us(self) -> dict[str, int]:
-        """Return wall clock and monotonic clock, as keyword arguments."""
+        """Wall clock and monotonic clock, in microseconds, as keyword arguments."""
         return {"clock_us": self.cluster.now_us(), "silence_us": self.cluster.monotonic_us()}
 
     # -- for the loop -----------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class FlowEpochs(Generic[RowsT]):
         plans: Mapping[str, EpochPlan],
         conductor: Conductor,
     ) -> None:
-        """Plan an attempt: instruct the lanes by the components' plans."""
+        """Plan an attempt at an epoch: build the lanes' instruction from the components' plans."""
         self._batch, self._plans, self._planned_us = batch, plans, self._clocks_us()
         _insist_on_what_waits(self.flow, self.log.latest, self.batch)
         self._epoch_times = self.times.epoch_times(**self._planned_us, components=plans)
@@ -189,7 +189,7 @@ class FlowEpochs(Generic[RowsT]):
         )
 
     def run_stages(self) -> None:
-        """Run source side and lanes; nothing counts yet."""
+        """Run source side and lanes of the planned attempt; nothing is committed."""
         self._reports = self.cluster.run_stages(self._instruction, self._batch)
         for report in self._reports:
             if report.error is not None:
@@ -285,7 +285,7 @@ class FlowDelivery:
         )
 
     def remarks(self, outcome: EpochOutcome) -> list[tuple[type[events.Event], Mapping[str, Any]]]:
-        """Return events about rows that operators left out or sources could not read."""
+        """Return events to announce about rows left out by operators, or unreadable by sources."""
         left_out = rows_left_out(outcome.left_out, self.flow)
         unreadable = rows_unreadable(self.reports, self.flow)
         return [

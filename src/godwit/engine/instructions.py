@@ -148,7 +148,7 @@ def mask_of(key_groups: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
 
 
 def _common(one: npt.NDArray[integer], other: npt.NDArray[integer]) -> list[int]:
-    """Return the key groups that are in both; quick if `one` is empty, as it usually is."""
+    """Key groups in both arrays; quick if `one` is empty, as it usually is."""
     return np.intersect1d(one, other).tolist() if len(one) else []
 
 
@@ -250,7 +250,7 @@ class Instructor:
         )
 
     def _tables(self, operator: KeyedOperator) -> list[StateInstruction]:
-        """Build the instructions for lanes that have none of an operator's tables yet."""
+        """Build the instructions for executors without a copy of an operator's broadcast tables."""
         if not operator.broadcasts:
             return []
         home = mask_of([operator.home(self.num_key_groups)], self.num_key_groups)
@@ -268,7 +268,7 @@ class Instructor:
         ]
 
     def _left_parts(self, operator: KeyedOperator, time: EpochTime) -> list[KeyGroupChain]:
-        """Chains of the key groups of parts that are merged in the next epoch."""
+        """Checkpoint chains of the key groups whose parts of hot keys are merged next epoch."""
         if not operator.part_states or time.spreads is None:
             return []
         states = [StateId(operator.name, state) for state in operator.part_states]
@@ -279,7 +279,7 @@ class Instructor:
     def catching_up(
         self, state: StateId, floor: npt.NDArray[int64], key_groups: Iterable[int]
     ) -> tuple[StateInstruction, int]:
-        """Build the instruction that brings copies at `floor` to the committed version."""
+        """Build the instruction to bring copies at versions `floor` to the committed version."""
         with self._log.lock:
             instruction = self._state(state, floor, mask_of(key_groups, self.num_key_groups))
             return instruction, self._log.latest_epoch
@@ -316,7 +316,7 @@ class Instructor:
     def _drained(
         self, operator: KeyedOperator, state: StateId, time: EpochTime
     ) -> npt.NDArray[integer]:
-        """Key groups whose slot holds only expired panes: a snapshot empties it."""
+        """Key groups whose slot holds only expired panes, so that a snapshot empties it."""
         role = operator.two_phase
         if role is None or role.slot is None or time.slots is None:
             return _NONE

@@ -51,7 +51,7 @@ class SeenArrivals:
         self._rows: list[float] = []
 
     def see(self, at_us: float, beyond: float) -> None:
-        """Record that at `at_us` the source had `beyond` rows more than were read."""
+        """Record that at `at_us` (Unix time) the source had `beyond` unread rows."""
         if not self._times_us:
             self._times_us.append(min(self._began_us, at_us))
             self._rows.append(self._taken + beyond)
@@ -63,7 +63,10 @@ class SeenArrivals:
             self._rows[-1] = rows
 
     def take(self, rows: float) -> npt.NDArray[np.float64]:
-        """Remove the oldest rows; shape ``(n, 3)``: number of rows, first and last arrival."""
+        """Remove the oldest rows.
+
+        Return pieces, shape ``(n, 3)``: rows, first and last arrival time.
+        """
         begin, end = self._taken, self._taken + rows
         times, seen = np.array(self._times_us), np.array(self._rows)
         # What was there at the first look came all at once.
@@ -120,7 +123,7 @@ class LatencyMeter:
         return latencies
 
     def _pieces(self, name: str, count: int, look: SourceLook) -> npt.NDArray[np.float64]:
-        """Rows of a source that an epoch took, in pieces of even arrival."""
+        """Rows that an epoch read of a source, in pieces whose rows arrived at an even rate."""
         curve = self._seen.setdefault(name, SeenArrivals(self._began_us))
         rows = look.rows.get(name, count)
         for at_us, beyond in look.before.get(name, ()):

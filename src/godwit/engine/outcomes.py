@@ -286,7 +286,7 @@ def rows_unreadable(reports: Iterable[LaneReport], flow: CompiledFlow) -> list[d
 
 
 def state_bytes(states: Iterable[StateId], chains: Chains) -> npt.NDArray[np.int64]:
-    """Shape ``(num_key_groups,)``: bytes read to bring an empty copy to the committed version."""
+    """Shape ``(num_key_groups,)``: bytes to read from the checkpoint for an empty copy."""
     sizes = [chains.of(s).snapshot_bytes + chains.of(s).changelog_bytes for s in states]
     total: npt.NDArray[np.int64] = np.sum(sizes, axis=0, dtype=np.int64)
     return total
@@ -299,7 +299,7 @@ def _load(loads: Sequence[KeyGroupLoad], sizes: npt.NDArray[np.int64]) -> KeyGro
 
 
 def empty_slots(flow: CompiledFlow, chains: Chains) -> dict[Hashable, frozenset[int]]:
-    """State that is a slot → key groups without entries in it."""
+    """Slot, by its state → key groups without entries in it."""
     return {
         state: frozenset(np.flatnonzero(chains.is_empty(state)).tolist())
         for operator in flow.operators

@@ -173,9 +173,11 @@ def _former(
     old_names = {new: old for old, new in renamed.items()}
 
     def free(name: str) -> bool:
+        """Return whether no other sink of this flow has the recorded name."""
         return name in recorded and name not in former.values()
 
     def match(output: Output, old: str) -> None:
+        """Match a sink with its recorded name."""
         if free(old):
             former[output.name] = old
             waiting.remove(output)
@@ -207,7 +209,7 @@ def _target(output: Output) -> str:
 
 
 def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, str]) -> str:
-    """Former name of a sink that is named after another sink or an operator."""
+    """Previous name of a sink that is named after another sink or an operator."""
     if output.rejects_of is not None:
         return f"{former.get(output.rejects_of, output.rejects_of)}_rejects"
     if not output.left_out:
@@ -219,7 +221,7 @@ def _derived(output: Output, former: Mapping[str, str], old_names: Mapping[str, 
 
 
 def _unused(name: str, taken: Iterable[str]) -> str:
-    """Return a writer's name for a new sink that no renamed sink has."""
+    """Choose a writer name for a new sink that no renamed sink uses."""
     used, writer, number = set(taken), name, 1
     while writer in used:
         number += 1
@@ -497,7 +499,7 @@ class OpenSinks:
             _deliver(output, staged)
 
     def _forget_what_did_not_count(self, output: Output, epoch: int) -> None:
-        """Forget rejected rows of a delivery that was not completed."""
+        """Discard the rejected rows of a delivery that was not completed."""
         if output.sink.keeps_epochs:
             last = output.sink.last_delivered()
             if last is None or last.epoch < epoch:
@@ -512,6 +514,7 @@ class OpenSinks:
         name = state.former if again else output.name
 
         def keep(by: str, rows: pa.Table) -> None:
+            """Store rows that `by` rejected, for the sink of rejected rows."""
             rejected_by[by] = rows
             if any(rejected.num_rows for rejected in rejected_by.values()):
                 self._diverted.keep(state.writer, record.epoch, rejected_by.values())

@@ -75,7 +75,7 @@ class Recovery:
         return fields if any(fields.values()) else None
 
     def renamed(self, recorded: Mapping[str, _T]) -> dict[str, _T]:
-        """Translate recorded names to today's."""
+        """Replace recorded operator names by their present ones."""
         return {self.changes.renamed.get(name, name): value for name, value in recorded.items()}
 
     def _watermarks(self, recorded: Mapping[str, int]) -> dict[str, int]:
@@ -127,7 +127,7 @@ class Recovery:
         )
 
     def _of_states(self, times_us: Mapping[str, _T]) -> dict[str, _T]:
-        """Translate times of states to today's names; states that start empty have none."""
+        """Translate times of states to present names; leave out states that start empty."""
         times = {}
         for text, time_us in times_us.items():
             operator, _, state = text.rpartition("/")
@@ -531,6 +531,7 @@ def transplanted(recorded: Assignment, names: Sequence[str], lanes: Sequence[int
     counts = np.bincount(executor_of, minlength=len(names))[: len(names)].astype(np.int64)
 
     def move(key_group: int, executor: int) -> None:
+        """Assign a key group to an executor and, round robin, to one of its lanes."""
         executor_of[key_group] = executor
         lane_of[key_group] = counts[executor] % lanes[executor]
         counts[executor] += 1

@@ -33,7 +33,7 @@ class RowLimit:
         """The limit; ``None`` until an epoch was long enough to tell."""
 
     def note(self, rows: int | None, took_s: float) -> None:
-        """Record an epoch with input; `rows`: its number of rows, ``None`` if unknown."""
+        """Adjust the limit after an epoch of `rows` rows (``None``: unknown) that took `took_s`."""
         if not rows or took_s <= 0:
             return
         cut = self.rows is not None and rows >= _CUT * self.rows

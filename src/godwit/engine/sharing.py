@@ -83,7 +83,7 @@ class PaneMeter:
         self._measured = {k: (n / 2, ms / 2) for k, (n, ms) in self._measured.items()}
 
     def take(self, time: EpochTime, works: Sequence[WindowWork]) -> None:
-        """Add an epoch."""
+        """Add the measured window work of one epoch."""
         if self._share is not None:
             return
         self._measure(works)
@@ -97,7 +97,7 @@ class PaneMeter:
             self._since = time.until
 
     def _measure(self, works: Sequence[WindowWork]) -> None:
-        """Add an epoch's work and times by kind."""
+        """Add the CPU time of an epoch's window work, by kind of work."""
         for kind in self._measured:
             count, ms = self._measured[kind]
             name = {"write": "written", "scan": "scanned", "merge": "merged"}.get(kind, kind)
@@ -106,7 +106,7 @@ class PaneMeter:
             self._measured[kind] = count, ms
 
     def _written(self, time: EpochTime, works: Sequence[WindowWork]) -> WindowCounts:
-        """Count the entries that an epoch's rows change, in both ways."""
+        """Estimate the entries that an epoch writes: with shared panes, and with own windows."""
         touched: dict[int, int] = {}
         for work in works:
             for pane, count in work.panes.items():

@@ -214,7 +214,7 @@ class SourcePositions:
         return copy.deepcopy(self._positions[name])
 
     def end_with_what_is_there(self) -> None:
-        """Fix the present ends of the sources as the end of the input."""
+        """Make the present ends of the sources the end of the input (trigger ``availableNow``)."""
         self._until = self.ends()
 
     def ends(self) -> dict[str, Position]:
@@ -342,7 +342,7 @@ class SourcePositions:
         )
 
     def played(self, planned: SourceBatch[Any] | None = None) -> SourceBatch[Any]:
-        """Return a batch of given rows (of tests), together with the planned ones."""
+        """Return a batch of rows that a test gives, together with the planned batch."""
         planned = self.standing() if planned is None else planned
         return replace(planned, ref=msgspec.structs.replace(planned.ref, digest=PLAYED))
 

@@ -27,7 +27,7 @@ class SpreadOrders:
 
     @property
     def spreads(self) -> Spreads:
-        """Spread of keys as of the last committed epoch."""
+        """Division of hot keys among parts, as of the last committed epoch."""
         return self._spreads
 
     def changing(self, key_hash: int) -> bool:
@@ -36,7 +36,10 @@ class SpreadOrders:
             return key_hash in self._orders or self._spreads.changing(key_hash)
 
     def order(self, key_hash: int, key: str, grid: Grid) -> bool:
-        """Set a key's grid from the next epoch on; return ``False`` if it cannot change now."""
+        """Request another grid for a hot key from the next epoch on.
+
+        ``False`` if it cannot change now.
+        """
         with self._lock:
             taken = key_hash in self._orders or self._spreads.changing(key_hash)
             if taken or set(self._spreads.grid_of(key_hash).parts) & set(grid.parts):
@@ -45,7 +48,7 @@ class SpreadOrders:
             return True
 
     def carried_out(self, spreads: Spreads, newest: int) -> Spreads:
-        """Return how keys are spread with the orders carried out.
+        """Return the division of hot keys after the pending requests.
 
         `newest`: greatest event time of the rows of earlier epochs.
         """

@@ -137,7 +137,7 @@ def view_state(
 
 
 def without_derived(rows: StateRows) -> StateRows:
-    """Drop windows that stay for later ones: others of the entries say the same."""
+    """Drop retained closed windows, which other entries imply."""
     if SPAN not in rows.keys.schema.names:
         return rows
     return rows.take(np.flatnonzero(values_of(rows.keys.column(SPAN)) >= 0))
@@ -149,7 +149,7 @@ def _is_of_parts(described_as: StateDescription | None) -> bool:
 
 
 def _whole(keys: pa.RecordBatch, num_keys: int) -> pa.RecordBatch:
-    """Add the part of whole keys, behind the key columns: none."""
+    """Add the part column of undivided keys: null."""
     none = pa.nulls(keys.num_rows, PART_FIELD.type)
     columns, fields = keys.columns, list(keys.schema)
     return pa.RecordBatch.from_arrays(

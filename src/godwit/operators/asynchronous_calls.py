@@ -48,6 +48,7 @@ class AsyncCalls:
         meter.skip()
 
         async def every_key() -> list[_Finished]:
+            """Run the calls of all keys on the lane's event loop."""
             operator, settings = self._calls.operator, self._settings
             resources = await loop.resources(self, operator, settings.resources)
             return await self._every_key(work, {**work.named, **resources})
@@ -71,6 +72,7 @@ class AsyncCalls:
         waiting = iter(range(len(finished)))
 
         async def some() -> None:
+            """Run keys one after another, as one of the concurrent workers."""
             for group in waiting:
                 started_s = time.perf_counter()
                 steps = _Steps(self._key(work, group, named))
@@ -176,6 +178,7 @@ class _Steps:
         return self._run(steps)
 
     def _run(self, steps: Any) -> Generator[Any, None, Any]:
+        """Step through a coroutine, and measure the CPU time of its steps."""
         thrown: BaseException | None = None
         while True:
             started_s = time.thread_time()

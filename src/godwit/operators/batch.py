@@ -131,7 +131,7 @@ class BatchProcess(KeyedOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.values)
 
     def _with_new(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
-        """Return states of all keys, those of new ones in place of nothing."""
+        """Return the states of all keys: stored ones in `prior`, initial ones where not `known`."""
         if known.all():
             return prior
         new, mask = self._new(len(known)), pa.array(known)
@@ -144,7 +144,7 @@ class BatchProcess(KeyedOperator):
     def _called(
         self, data: OperatorInput, groups: Groups, keys: pa.RecordBatch, states: pa.RecordBatch
     ) -> Any:
-        """Call the function."""
+        """Call the user's function with all rows and states of the lane."""
         as_frame = _READERS[self.frames]
         rows = _beside(data.rows.keys, data.rows.values)
         try:
@@ -159,7 +159,7 @@ class BatchProcess(KeyedOperator):
             ) from error
 
     def _parts(self, result: Any) -> tuple[Any, Any, Any]:
-        """Return rows, states and keys to drop, of what the function returned."""
+        """Split the function's result into rows, new states, and keys to drop."""
         if result is None:
             return None, None, None
         if isinstance(result, tuple) and len(result) in (2, 3):
@@ -199,7 +199,10 @@ class BatchProcess(KeyedOperator):
     def _positions(
         self, own: pa.RecordBatch, keys: pa.RecordBatch, groups: Groups
     ) -> npt.NDArray[np.int64]:
-        """Return the position of each returned key among the keys; refuse others, and doubles."""
+        """Return the position of each returned key among `keys`.
+
+        Refuse unknown and repeated ones.
+        """
         every = pa.concat_batches([keys, own])
         of = group_rows(hash_keys(every), every, 1).of_row
         place = np.full(int(of.max(initial=-1)) + 1, -1, np.int64)
@@ -218,7 +221,7 @@ class BatchProcess(KeyedOperator):
         return at
 
     def _dropped(self, dropped: Any, count: int) -> npt.NDArray[np.bool_]:
-        """Read which keys are to have no state any more."""
+        """Return a mask of the keys whose state the function drops."""
         try:
             mask = np.asarray(dropped)
         except Exception:  # noqa: BLE001 - of another library
@@ -245,7 +248,10 @@ class BatchProcess(KeyedOperator):
         return np.concatenate([which, more]), pa.concat_batches([values, self._new(len(more))])
 
     def _table(self, frame: Any, schema: pa.Schema, what: str, *, of: Any = None) -> pa.RecordBatch:
-        """Convert a table that the function returned to the columns that it should have."""
+        """Convert a table returned by the function to the declared columns.
+
+        `what`: its name in errors.
+        """
         table = _as_table(frame)
         if table is None:
             raise self._refusal(
@@ -285,7 +291,7 @@ class BatchProcess(KeyedOperator):
             ) from error
 
     def _in_zone(self, column: pa.Array, dtype: pa.DataType) -> pa.Array:
-        """Return a column whose timestamps have the session's zone where they have none."""
+        """Give timestamps without a time zone the session's zone."""
         is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
         if self._zone == UTC or not is_instant or not _is_naive(column.type):
             return column
@@ -293,7 +299,7 @@ class BatchProcess(KeyedOperator):
         return pa.array([in_zone(moment, dtype, self._zone) for moment in moments], dtype)
 
     def _refusal(self, what: str, remedy: str, **context: str) -> UserFunctionError:
-        """Return the error that the function returned something else."""
+        """Build the error that the function returned something unusable: `what`."""
         return UserFunctionError(
             f"Operator {self.name!r}: {function_name(self.function)!r} returned {what}.",
             remedy=remedy,
@@ -309,14 +315,17 @@ def _beside(keys: pa.RecordBatch, values: pa.RecordBatch) -> pa.Table:
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def _is_naive(dtype: pa.DataType) -> bool:
+    """Return whether a type is a timestamp without a time zone."""
     return bool(pa.types.is_timestamp(dtype) and dtype.tz is None)
 
 
 def _declared(schema: pa.Schema) -> str:
+    """Format the declared columns for messages."""
     return ", ".join(f"{column.name}: {column.type}" for column in schema)
 
 
@@ -337,6 +346,7 @@ def _pandas(table: pa.Table) -> Any:
 
 
 def _polars(table: pa.Table) -> Any:
+    """Convert to a Polars DataFrame."""
     return import_module("polars").from_arrow(table)
 
 

@@ -67,7 +67,7 @@ class Broadcast:
 
     @property
     def state(self) -> str:
-        """Name of the state that holds it."""
+        """Name of the state that stores the table."""
         return f"{BROADCAST}{self.name}"
 
     @property
@@ -77,12 +77,12 @@ class Broadcast:
 
     @property
     def schema(self) -> StateSchema:
-        """Columns of its entries: the operator's keys, which are null, and those of the table."""
+        """Schema of the table's state: the operator's key columns, always null, and the table's."""
         apart = [field.with_name(f"{RESERVED_PREFIX}_{field.name}") for field in self.keys]
         return StateSchema(keys=pa.schema([*self.keyed_by, *apart]), values=self.values)
 
     def describe(self) -> StateDescription:
-        """Describe its state for the checkpoint."""
+        """Describe the table's state for the checkpoint."""
         schema = self.schema
         return StateDescription(
             columns=columns_of(schema.values),
@@ -180,7 +180,7 @@ def _null_hash(keys: pa.Schema) -> int:
 
 
 def _as_shown(description: StateDescription) -> StateDescription:
-    """Return a table's description with the names that its key columns have in the program."""
+    """Replace internal column names in a table's description by the user's."""
     entries = tuple((n.removeprefix(f"{RESERVED_PREFIX}_"), t) for n, t in description.entries)
     return msgspec.structs.replace(description, entries=entries)
 
@@ -197,15 +197,16 @@ class BroadcastOperator(KeyedOperator):
 
     @property
     def kind(self) -> str:  # type: ignore[override]  # that of an instance
-        """Kind of the operator that has the tables."""
+        """Kind of the wrapped operator."""
         return self.inner.kind
 
     @cached_property
     def null_hash(self) -> int:
-        """Hash of the key whose entries the tables are."""
+        """Hash of the null key, under which broadcast tables are stored."""
         return _null_hash(self.keys)
 
     def home(self, num_key_groups: int) -> int:
+        """Return the key group whose owner writes the broadcast tables."""
         return int(key_groups_of(np.array([self.null_hash]), num_key_groups)[0])
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -229,20 +230,25 @@ class BroadcastOperator(KeyedOperator):
 
     @property
     def has_timers(self) -> bool:
+        """True if the wrapped operator has timers, or state that expires."""
         return self.inner.has_timers
 
     def reads_all(self, time: EpochTime) -> bool:
+        """Return whether the wrapped operator reads the state of keys without rows."""
         return self.inner.reads_all(time)
 
     @property
     def states(self) -> tuple[StateId, ...]:
+        """States of the wrapped operator, then those of the broadcast tables."""
         return (*self.inner.states, *(StateId(self.name, b.state) for b in self.broadcasts))
 
     def schema_of(self, state: str) -> StateSchema:
+        """Columns of a state of the wrapped operator, or of a broadcast table."""
         table = self._by_state.get(state)
         return self.inner.schema_of(state) if table is None else table.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe a state of the wrapped operator, or of a broadcast table, for the checkpoint."""
         table = self._by_state.get(state)
         if table is None:
             return self.inner.describe_state(state)
@@ -252,15 +258,18 @@ class BroadcastOperator(KeyedOperator):
     def insist_on_state(
         self, state: str, stored: StateDescription, today: StateDescription
     ) -> None:
+        """Raise if stored state does not fit the wrapped operator or the broadcast table."""
         if state in self._by_state:
             super().insist_on_state(state, _as_shown(stored), _as_shown(today))
         else:
             self.inner.insist_on_state(state, stored, today)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Return the upgrade of state columns; those of broadcast tables never need one."""
         return None if state in self._by_state else self.inner.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Return columns that entries of an earlier schema lack."""
         if state in self._by_state:
             return super().new_columns(state, count)
         return self.inner.new_columns(state, count)

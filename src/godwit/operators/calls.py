@@ -244,11 +244,11 @@ class CalledKey:
     fired: int = 0
 
     def restart(self, timers: list[int]) -> None:
-        """Reset to the state before the first call."""
+        """Reset to the state before the first call: these timers, and nothing dropped."""
         self.timers, self.touched, self.dropped, self.fired = list(timers), False, False, 0
 
     def drop_if(self, dropped: bool) -> None:
-        """Drop the key with its timers, or mark it as used."""
+        """Drop the key with its timers if a call dropped it; else mark it as used."""
         self.dropped = dropped
         if dropped:
             self.timers.clear()
@@ -390,16 +390,16 @@ class Meter:
         self._since = now
 
     def skip(self) -> None:
-        """Exclude the time since the last record."""
+        """Leave the time since the last record out of account."""
         self._since = _clocks()
 
     def took(self, cpu_s: npt.NDArray[np.float64], busy_s: npt.NDArray[np.float64]) -> None:
-        """Record the time of each key's calls, for calls that ran concurrently."""
+        """Record the CPU and elapsed seconds of each key's calls, which ran concurrently."""
         self._laps = list(np.add.reduceat(np.stack([cpu_s, busy_s]), self._starts, axis=1).T)
         self._since = _clocks()
 
     def share(self, blobs: pa.Array) -> None:
-        """Distribute the time since the last record by the bytes of states."""
+        """Divide the time since the last record among key groups by the bytes of their states."""
         now = _clocks()
         sizes = np.diff(boundaries_of(blobs)) + 1.0
         weights = np.add.reduceat(sizes, self._starts) if len(sizes) else sizes

@@ -112,7 +112,10 @@ class ComputeOperator(KeyedOperator):
         count: int,
         keys: Callable[[], pa.RecordBatch],  # asked for the keys of all states, to name one
     ) -> pa.RecordBatch:
-        """Aggregate raw rows into `count` partial states; `of_row` is the number of each row's."""
+        """Aggregate raw rows into `count` partial states.
+
+        `of_row`: number of the state of each row.
+        """
         with _key_named(lambda: keys().select(self.keys.names)):
             return self._joined(
                 result.update(result.create(count), of_row, rows, None) for result in self._results
@@ -203,7 +206,7 @@ class ComputeOperator(KeyedOperator):
         )
 
     def _of_all_keys(self, entries: StateRows, num_key_groups: int) -> pa.RecordBatch:
-        """Return the output of every key; a later entry of a key replaces an earlier one."""
+        """Return the result of every key (complete output); later entries replace earlier ones."""
         groups = group_rows(entries.hashes, entries.keys, num_key_groups)
         newest = pa.array(groups.order[groups.starts[1:] - 1])
         return self.finish(entries.keys.take(newest), entries.values.take(newest))
@@ -215,7 +218,7 @@ class ComputeOperator(KeyedOperator):
         prior: pa.RecordBatch,
         after: pa.RecordBatch,
     ) -> pa.RecordBatch:
-        """Return the results that no longer hold and those that do now, the former first.
+        """Return retracted results, then new ones; leave out results that are unchanged.
 
         `known`: the keys that had a result; there is no state of others in `prior`. A result that
         is what it was before is left out.
@@ -242,7 +245,7 @@ class ComputeOperator(KeyedOperator):
         *,
         are_partial: bool,
     ) -> pa.RecordBatch:
-        """Return G states after N rows or G partial states, from `prior` where there is one."""
+        """Update the states of G groups with their raw rows or partial states."""
         if are_partial and not known.any():
             return rows
         before = self._before(known, prior)
@@ -295,6 +298,7 @@ class ComputeOperator(KeyedOperator):
         return partial(_upgrade_results, upgrades) if upgrades else None
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Return the state columns that entries of an earlier schema lack: states without rows."""
         return self._joined(result.create(count) for result in self._results)
 
     def _before(self, known: npt.NDArray[np.bool_], prior: pa.RecordBatch) -> pa.RecordBatch:
@@ -365,7 +369,7 @@ class _Result:
     fields: tuple[pa.Field, ...]  # its state columns, by the operator's names
 
     def of(self, state: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the state columns of this aggregate, by its own names."""
+        """Select this aggregate's state columns, and strip its prefix from their names."""
         columns = [state.column(self.first + i) for i in range(len(self.fields))]
         return pa.RecordBatch.from_arrays(columns, schema=self.aggregate.state)
 

@@ -106,7 +106,7 @@ class DropDuplicatesWithin(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Meaning of the state for the checkpoint: column of the time, and the distance."""
+        """Meaning of the state, for the checkpoint: event-time column and interval."""
         return {**super().means, "within_us": self.within_us}
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
@@ -165,7 +165,7 @@ class DropDuplicatesWithin(EventTimeOperator):
         state: StateView,
         closed: int,
     ) -> tuple[IntArray, IntArray]:
-        """Return key and time of earlier rows, in panes of the rows or next to them."""
+        """Return key and event time of stored rows, in the panes of new rows or next to them."""
         width = self.grid.width_us
         near = (panes[:, None] + np.array([-width, 0, width])).ravel()
         of = np.repeat(groups.of_row, 3)

@@ -198,6 +198,7 @@ class Emitted:
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 

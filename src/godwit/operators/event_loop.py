@@ -65,6 +65,7 @@ class LaneLoop:
         """
 
         async def end_all() -> None:
+            """Wait for the cancelled tasks on the loop."""
             others = asyncio.all_tasks() - {kept.task for kept in self._kept.values()}
             await cancel_all([task for task in others if task is not asyncio.current_task()])
 
@@ -92,6 +93,7 @@ class LaneLoop:
         self.is_usable = False
 
         async def close_resources() -> None:
+            """Close the resources of all operators."""
             every = list(self._kept.values())
             for kept in every:
                 kept.over.set()

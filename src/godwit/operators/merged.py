@@ -93,18 +93,18 @@ class MergedProcess(ProcessOperator):
         return StateId(self.name, STATE), StateId(self.name, PARTS)
 
     def schema_of(self, state: str) -> StateSchema:
-        """Columns of one of them."""
+        """Columns of the state of whole keys, or of that of parts."""
         return self.schema if state == PARTS else self._whole
 
     def describe_state(self, state: str = STATE) -> StateDescription:
-        """Describe one of them."""
+        """Describe the state of whole keys, or of parts, for the checkpoint."""
         described = super().describe_state()
         if state != PARTS:
             return described
         return msgspec.structs.replace(described, entries=columns_of(pa.schema([PART_FIELD])))
 
     def needs_state(self, time: EpochTime) -> bool:
-        """Return whether parts are merged in the epoch, which their rows cannot wait for."""
+        """Return whether parts are merged in the epoch, so that rows cannot wait for state."""
         return super().needs_state(time) or parts_are_left(time)
 
     def reads_all(self, time: EpochTime) -> bool:

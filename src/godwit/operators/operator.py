@@ -326,7 +326,7 @@ class KeyedOperator(ABC):
         return self.complete or time.due or self.closes(time)
 
     def gone(self, closed: int) -> EntryRange | None:  # noqa: ARG002
-        """Return the entries that expire once windows that end by `closed` are closed."""
+        """Return the range of entries that expire once windows up to `closed` have been emitted."""
         return None
 
     def end_of(self, moment: int) -> int:
@@ -356,16 +356,22 @@ class KeyedOperator(ABC):
 
     @property
     def kept_mark(self) -> int | None:
-        """Number that tells which windows stay for later ones; ``None`` if none do."""
+        """Fingerprint of the closed windows that are retained for later ones.
+
+        ``None``: none are.
+        """
         return None
 
     def home(self, num_key_groups: int) -> int:
-        """Return the key group whose owner writes the tables."""
+        """Return the key group whose owner writes the broadcast tables."""
         raise NotImplementedError
 
     @property
     def keys(self) -> pa.Schema:
-        """Key columns; they are the first columns of an entry's identity, and are hashed."""
+        """Key columns: the first columns of an entry's identity.
+
+        A row's hash is computed from them.
+        """
         return self.schema.keys
 
     @property

@@ -146,7 +146,10 @@ class ProcessOperator(KeyedOperator):
         states: list[Any],
         meter: Meter,
     ) -> tuple[list[Any], list[int], list[int]]:
-        """Call the function for keys with rows: rows, count after each key, keys to remove."""
+        """Call the function for keys with rows.
+
+        Return rows, row count after each key, removed keys.
+        """
         function = self.function
         emitted: list[Any] = []
         ends: list[int] = []
@@ -175,6 +178,7 @@ class ProcessOperator(KeyedOperator):
         return emitted, ends, removed
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
+        """Describe the state's type and codec for the checkpoint."""
         return StateDescription(
             columns=columns_of(self.schema.values),
             codec=self._codec.name,
@@ -188,6 +192,7 @@ class ProcessOperator(KeyedOperator):
         )
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:  # noqa: ARG002
+        """Return empty columns for what entries of an earlier schema lack."""
         return nothing_beside(self.schema.values, count)
 
     def _read(
@@ -283,6 +288,7 @@ class TimedProcess(ProcessOperator):
 
     @property
     def has_timers(self) -> bool:
+        """True: the operator has timers, or state that expires."""
         return self.clock is not None or self._ttl_us is not None
 
     def _due_columns(self, time: EpochTime) -> dict[int, int]:
@@ -344,12 +350,14 @@ class TimedProcess(ProcessOperator):
         begun: set[int] = set()
 
         def state_of(group: int) -> Any:
+            """Decode the state of a key when its first call needs it."""
             if group in begun:  # its state was dropped by a timer, and there are rows
                 states[group] = self._new_state()
             begun.add(group)
             return states[group]
 
         def reset(group: int) -> None:
+            """Restore a key's state and timers before its calls are repeated."""
             begun.discard(group)
             one = slice(group, group + 1)
             states[one] = self._read(known[one], prior.column(0).slice(group, 1), keys[one])
@@ -443,4 +451,5 @@ def packed_timers(timers: list[list[int]]) -> list[pa.Array]:
 
 
 def _type_name(state_type: Any) -> str:
+    """Name a state's type for messages."""
     return getattr(state_type, "__qualname__", None) or repr(state_type)

@@ -171,12 +171,12 @@ class Spreads:
 
     @property
     def current(self) -> Spreads:
-        """The keys without their former grids."""
+        """Hot keys with the present grid of each alone."""
         return Spreads(keys={h: replace(of, grids=of.grids[-1:]) for h, of in self.keys.items()})
 
     @property
     def left(self) -> dict[int, tuple[int, ...]]:
-        """Hash of a key → parts of its former grids, of keys that have any; part 0 is none."""
+        """Hash of a hot key → parts of its former grids; part 0 stands for the undivided key."""
         left = {
             key_hash: tuple(part for grid in of.grids[:-1] for part in grid.parts if part)
             for key_hash, of in self.keys.items()

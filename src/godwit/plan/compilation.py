@@ -360,6 +360,7 @@ class _Compilation:
         """
 
         def columns_of(stream: StreamNode) -> list[str]:
+            """Names of the columns of a stream."""
             names: list[str] = self.columns.of(stream)[0].names
             return names
 

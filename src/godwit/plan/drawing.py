@@ -116,6 +116,7 @@ def _edges(graph: FlowGraph) -> Iterator[Edge]:
     loops = {edge.loop.name for edge in graph.feedbacks}
 
     def of(stream: StreamNode, end: tuple[str, str], *, back: bool = False) -> Iterator[Edge]:
+        """Yield the edges from the branches of a stream to a node."""
         for branch in branches_of(stream):
             start = _id(branch.feed, loops)
             yield Edge(start=start, end=end, maps=len(branch.maps), back=back)
@@ -130,6 +131,7 @@ def _edges(graph: FlowGraph) -> Iterator[Edge]:
 
 
 def _id(node: SourceNode | OperatorNode, loops: set[str]) -> tuple[str, str]:
+    """Identify a node: its kind and its name."""
     if not isinstance(node, SourceNode):
         return "operator", node.name
     return "loop" if node.name in loops else "source", node.name

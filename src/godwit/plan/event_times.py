@@ -239,6 +239,7 @@ def delay_us(
     """
 
     def of(stream: StreamNode, column: str) -> int:
+        """Return the maximum lag of a column of a stream, in microseconds."""
         return max(
             delay_us(branch.feed, column, operator, columns_of) for branch in branches_of(stream)
         )

@@ -304,6 +304,7 @@ def _sink(output: Output) -> str:
 
 
 def _arrow_maps(maps: Sequence[ArrowMap], where: str = "in the lane") -> str:
+    """Describe maps over Arrow tables."""
     return f", after {_maps([m.function for m in maps], where)}" if maps else ""
 
 
@@ -323,11 +324,13 @@ def _maps(functions: Sequence[Callable[..., object]], where: str) -> str:
 
 
 def _columns(schema: pa.Schema) -> str:
+    """List columns with their types."""
     names = (field.name.removeprefix(f"{RESERVED_PREFIX}_") for field in schema)
     return ", ".join(f"{name}{_TIE}{field.type}" for name, field in zip(names, schema, strict=True))
 
 
 def _count(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural if need be."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -409,6 +412,7 @@ def _declared(state: Declared) -> str:
 
 
 def _type_text(of: object) -> str:
+    """Write a declared type as in a program."""
     return of.__name__ if isinstance(of, type) and not hasattr(of, "__origin__") else str(of)
 
 
@@ -424,4 +428,5 @@ def _join_in_words(node: JoinNode) -> str:
 
 
 def _signed(length_us: int) -> str:
+    """Write a length of time with its sign."""
     return f"-{spelled(-length_us)}" if length_us < 0 else spelled(length_us)

@@ -148,6 +148,7 @@ class FeedbackSource(Source):
         ]
 
     def _split(self, epoch: int, refs: Sequence[OutputRef]) -> Split:
+        """Make the split of some lanes' staged rows."""
         assert self._log is not None, "see above"
         return Split(
             rows=sum(ref.rows for ref in refs),

@@ -58,6 +58,7 @@ def _edges(edge: FeedbackNode, columns: StreamColumns, time: str | None) -> Iter
     """Yield the edges of one loop: one for each branch of the stream that is fed back."""
 
     def columns_of(stream: StreamNode) -> list[str]:
+        """Names of the columns of a stream."""
         names: list[str] = columns.of(stream)[0].names
         return names
 

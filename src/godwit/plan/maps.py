@@ -186,6 +186,7 @@ def _schema_of_nothing(
 
 
 def _error_text(error: BaseException) -> str:
+    """Text of a map's error, with its type."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

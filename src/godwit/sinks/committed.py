@@ -13,7 +13,7 @@ class CommittedEpochs(Protocol):
 
     @property
     def latest_epoch(self) -> int:
-        """The last one; -1 before the first."""
+        """Number of the last committed epoch; -1 before the first."""
 
     @property
     def retained_epochs(self) -> range:

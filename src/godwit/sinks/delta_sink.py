@@ -129,6 +129,7 @@ class DeltaSink(TargetSink):
         return f"gw.sinks.delta({self._shown_path!r}, mode={self._mode!r})"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table can never take."""
         fields = self._table.schema().fields
         never_null = {field.name for field in fields if not field.nullable}
         partition_by = tuple(self._table.metadata().partition_columns)
@@ -136,10 +137,12 @@ class DeltaSink(TargetSink):
 
     @functools.cached_property
     def destination(self) -> str:
+        """URI of the table, without secrets."""
         return destination_of(self._path)
 
     @property
     def target(self) -> str | None:
+        """URI of the table, to which lanes write data files."""
         if self._merge_keys:
             return None
         uri = str(self._table.table_uri)
@@ -272,6 +275,7 @@ class DeltaSink(TargetSink):
         self._look()
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Record in the table that all epochs up to `point` are delivered."""
         self._generation = uuid.uuid4().hex[:8]
         with self._explaining("cannot be written", "Check the path and the credentials."):
             self._table.create_write_transaction(
@@ -444,6 +448,7 @@ class _Rows:
 
 
 def _quoted(name: str) -> str:
+    """Quote a column name for Delta's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -511,6 +516,7 @@ def as_delta_stores(dtype: pa.DataType) -> pa.DataType:
 
 
 def _type_name(dtype: object) -> str:
+    """Name a Delta type in messages."""
     if dtype is None:
         return "absent"
     return str(getattr(dtype, "type", dtype))

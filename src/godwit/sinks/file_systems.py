@@ -64,6 +64,7 @@ def destination_of(path: str) -> str:
 
 
 def _is_uri(path: str) -> bool:
+    """Return whether a path begins with a scheme, such as ``s3://``."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://|file:/", path) is not None
 
 

@@ -100,6 +100,7 @@ class IcebergSink(TargetSink):
         return f"iceberg:{self._catalog_name}:{uri}:{self._table_name}"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table can never take."""
         never_null = {field.name for field in self._schema if not field.nullable}
         return file_row_check(self._context, (), MAX_PARTITIONS, never_null)
 
@@ -227,6 +228,7 @@ class IcebergSink(TargetSink):
         return keep, left
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Record in the table that all epochs up to `point` are delivered."""
         with self._explaining("cannot be written", "Check the catalog and the credentials."):
             table = self._catalog.load_table(self._table_name)
             nothing = self._schema.empty_table()
@@ -303,6 +305,7 @@ class IcebergSink(TargetSink):
         of_snapshot = table.metadata.current_snapshot_id
 
         def refuse_repetition(metadata: TableMetadata) -> None:
+            """Raise if the table has the epoch by now."""
             last = last_epoch_of(metadata, query, writer)
             if once and last is not None and last.epoch >= point.epoch:
                 raise _EpochIsThereError("The epoch is in the table.")
@@ -409,6 +412,7 @@ def _is_ordered(dtype: pa.DataType) -> bool:
 
 
 def _literal(value: Any) -> Any:
+    """Convert a key value to one that Iceberg's expressions take."""
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
@@ -506,6 +510,7 @@ def _shape_of(schema: pa.Schema, name: str) -> object:
 
 
 def _shape(dtype: pa.DataType) -> object:
+    """Return a type without what Arrow and Iceberg tell in different ways."""
     if pa.types.is_struct(dtype):
         return {field.name: _shape(field.type) for field in dtype}
     if pa.types.is_map(dtype):
@@ -516,4 +521,5 @@ def _shape(dtype: pa.DataType) -> object:
 
 
 def _type_name(schema: pa.Schema, name: str) -> str:
+    """Name a column's Iceberg type in messages."""
     return str(schema.field(name).type) if name in schema.names else "absent"

@@ -78,6 +78,7 @@ class MessageLayout:
             )
 
     def _keys(self, rows: pa.RecordBatch) -> list[Value]:
+        """Encode the key of each message; ``None`` without a key."""
         if self.key_format is not None:
             return self.key_format.encode(rows.select(list(self.key)))
         if len(self.key) > 1:
@@ -105,6 +106,7 @@ def _is_beyond(values: pa.Array) -> bool:
 
 
 def _is_bytes(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are bytes."""
     return bool(
         pa.types.is_binary(dtype)
         or pa.types.is_large_binary(dtype)
@@ -153,6 +155,7 @@ class SizeCheck:
         return not any(_is_beyond(column) for column in batch.columns)
 
     def _each(self, batch: pa.RecordBatch) -> Rejections | None:
+        """Return the rows of a batch whose messages are too large or cannot be encoded."""
         rows, reasons = [], []
         for row in range(batch.num_rows):
             try:
@@ -180,6 +183,7 @@ def _bound_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _columns(batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Field]]:
+    """Yield the columns of a batch, with their fields."""
     yield from zip(batch.columns, batch.schema, strict=True)
 
 

@@ -142,6 +142,7 @@ class KafkaSink(TargetSink):
 
     @property
     def destination(self) -> str:
+        """Brokers and topic, without secrets."""
         return f"{self._settings.servers} {self._topic}"
 
     @property
@@ -150,6 +151,7 @@ class KafkaSink(TargetSink):
         return self._exactly_once
 
     def row_check(self) -> RowCheck:
+        """Return the check for messages that the topic can never take."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -198,6 +200,7 @@ class KafkaSink(TargetSink):
         return "messages that are in a topic cannot be taken back"
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Record in the sink's consumer group that all epochs up to `point` are delivered."""
         with self._explaining("cannot be told its epochs", "Check the cluster, and start again."):
             self._in_transaction(point, lambda _: None)
         self._last = point.epoch
@@ -283,6 +286,7 @@ class KafkaSink(TargetSink):
         answers: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def send() -> None:
+            """Add the epoch's number, as a group offset, to the transaction."""
             try:
                 producer.send_offsets_to_transaction([place], metadata, timeout_s)
             except BaseException as error:  # noqa: BLE001  raised where it is waited for
@@ -336,6 +340,7 @@ class KafkaSink(TargetSink):
             raise error
 
     def _fenced(self, took_s: float, error: KafkaException) -> SinkError:
+        """Build the error that another producer has taken over the transactional id."""
         if took_s >= self._transaction_s:
             return self._error(
                 f"the transaction took {took_s:.0f} s, and the broker ended it after "
@@ -358,6 +363,7 @@ class KafkaSink(TargetSink):
         self._undelivered = []
 
     def _forget_producer(self) -> None:
+        """Drop the producer; the next use connects a new one."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
@@ -398,6 +404,7 @@ class KafkaSink(TargetSink):
         return f"godwit-{self._context.query_id}-{self._context.writer}"
 
     def _metadata_of_group(self) -> Any:
+        """Metadata of the sink's consumer group, for a transaction."""
         if self._group_metadata is None:
             self._group_metadata = self._own_group().consumer_group_metadata()
         return self._group_metadata
@@ -443,6 +450,7 @@ class KafkaSink(TargetSink):
             )
 
     def _produce(self, producer: Producer, message: Any) -> None:
+        """Pass one message to the producer; wait while its queue is full."""
         start_s = None
         while True:
             try:
@@ -466,6 +474,7 @@ class KafkaSink(TargetSink):
                 return
 
     def _parts(self, output: EpochOutput) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches of bounded size."""
         for gathered in gather(fit(output, self._schema, self._context.name), rows=_ROWS):
             yield from halved(gathered, rows=_ROWS, size_bytes=_BYTES)
 
@@ -475,6 +484,7 @@ class KafkaSink(TargetSink):
             self._undelivered.append((message.topic() or "", error))
 
     def _raise_undelivered(self) -> None:
+        """Raise if the broker refused a message."""
         if self._undelivered:
             raise KafkaException(self._undelivered[0][1])
 
@@ -526,6 +536,7 @@ class KafkaSink(TargetSink):
             raise SinkError(error.message, remedy=error.remedy, sink=self._context.name) from None
 
     def _not_such_a_column(self, option: str, name: str, wanted: str) -> SinkError:
+        """Build the error that a column is missing or of the wrong type."""
         return self._error(
             f"{option} names {name!r}, which holds {self._schema.field(name).type}",
             f"Give a column of {wanted}.",
@@ -533,10 +544,12 @@ class KafkaSink(TargetSink):
 
 
 def _is_text(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are text."""
     return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
 
 
 def _are_headers(dtype: pa.DataType) -> bool:
+    """Return whether a type can hold message headers: a map, or a list of structs."""
     if pa.types.is_map(dtype):
         key, value = dtype.key_type, dtype.item_type
     elif pa.types.is_list(dtype) and pa.types.is_struct(dtype.value_type):

@@ -206,18 +206,21 @@ class ParquetSink(TargetSink):
         return f"gw.sinks.parquet({self._shown_path!r})"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that partition directories can never hold."""
         return file_row_check(
             self._context, self._partition_by, self._max_partitions, folds=self._folds
         )
 
     @functools.cached_property
     def destination(self) -> str:
+        """Canonical name of the directory."""
         if self._filesystem is not None and not isinstance(self._filesystem, pafs.LocalFileSystem):
             return self._shown_path
         return destination_of(self._path)
 
     @property
     def target(self) -> str:
+        """Directory that lanes write to, as a path or URI."""
         return self.destination
 
     def lane_writer(self) -> LaneWriter | None:
@@ -481,6 +484,7 @@ class ParquetSink(TargetSink):
         check_columns(self._schema, self._partition_by, self._error)
 
     def _force_names_in_root(self) -> None:
+        """Make the names in the sink's directory durable."""
         if path := local_path(self._fs, self._root):
             force_names([path])
 

@@ -294,4 +294,5 @@ def _as_python_knows(dtype: pa.DataType) -> pa.DataType:
 
 
 def _is_array(dtype: pa.DataType) -> bool:
+    """Return whether a type is stored as a PostgreSQL array."""
     return is_list(dtype) and not pa.types.is_nested(dtype.value_type)

@@ -312,9 +312,11 @@ class PostgresSink(TargetSink):
 
     @property
     def destination(self) -> str:
+        """Server, database and table, without secrets."""
         return f"{server_of_dsn(self._dsn)} {self._table}"
 
     def row_check(self) -> RowCheck:
+        """Return the check for rows that the table's columns can never hold."""
         return self._check
 
     def open(self, context: SinkContext) -> None:
@@ -408,6 +410,7 @@ class PostgresSink(TargetSink):
         self._last = shared
 
     def continue_after(self, point: HistoryPoint) -> None:
+        """Record in the database that all epochs up to `point` are delivered."""
         with self._asking_for_epochs():
             self._epochs.put(self._connect(), point)
         self._last = point.epoch
@@ -440,6 +443,7 @@ class PostgresSink(TargetSink):
             self._last = max(self._last, output.epoch)
 
     def close(self) -> None:
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

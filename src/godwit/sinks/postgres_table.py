@@ -472,6 +472,7 @@ def _digits(dtype: pa.DataType) -> tuple[int, int]:
 
 
 def _quoted(name: str) -> str:
+    """Quote a name for SQL text."""
     return sql.Identifier(name).as_string()
 
 

@@ -244,10 +244,12 @@ def _positions(mask: Any) -> npt.NDArray[np.int64]:
 
 
 def _is_text(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are text."""
     return bool(pa.types.is_string(dtype) or pa.types.is_large_string(dtype))
 
 
 def _is_list(dtype: pa.DataType) -> bool:
+    """Return whether values of a type are lists or maps."""
     return bool(
         pa.types.is_list(dtype)
         or pa.types.is_large_list(dtype)

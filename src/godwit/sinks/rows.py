@@ -108,6 +108,7 @@ def instants_in_utc(schema: pa.Schema) -> pa.Schema:
 
 
 def _in_utc(dtype: pa.DataType) -> pa.DataType:
+    """Return a timestamp type in UTC if it has a time zone; others unchanged."""
     is_instant = pa.types.is_timestamp(dtype) and dtype.tz is not None
     return pa.timestamp(dtype.unit, "UTC") if is_instant else dtype
 
@@ -129,6 +130,7 @@ def _changed(dtype: pa.DataType, change: _Change) -> pa.DataType:
     """Return a type with its leaf types changed; a dictionary type becomes that of its values."""
 
     def inner(field: pa.Field) -> pa.Field:
+        """Change the type of a nested field."""
         return field.with_type(_changed(field.type, change))
 
     if pa.types.is_dictionary(dtype):

@@ -81,9 +81,11 @@ class AvroMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns of the rows: the fields of the record."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode messages into the columns of `schema`."""
         reader = _parsed(self._text)
         records = [None if value is None else self._record(value, reader) for value in values]
         return [
@@ -91,6 +93,7 @@ class AvroMessages(MessageFormat):
         ]
 
     def _record(self, value: bytes, reader: Any) -> Any:
+        """Decode one message by its writer's schema, resolved to the reader's."""
         stream = io.BytesIO(value)
         writer = reader
         if self._registry is not None:
@@ -104,6 +107,7 @@ class AvroMessages(MessageFormat):
         return record
 
     def _schema_of(self, schema_id: int) -> str:
+        """Return the writer's schema of an id, as JSON text."""
         if isinstance(self._registry, str):
             return schema_of_id(self._registry, schema_id)
         assert self._registry is not None
@@ -113,6 +117,7 @@ class AvroMessages(MessageFormat):
         return self._registry[schema_id]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Encode each row as an Avro record, framed if there is a registry."""
         parsed = _parsed(self._text)
         begin = b"" if self._registry is None else frame(self._own_id())
         names = [field.name for field in self._schema]
@@ -144,6 +149,7 @@ class AvroMessages(MessageFormat):
             )
 
     def _own_id(self) -> int:
+        """Return the id that the registry has for this schema."""
         if isinstance(self._registry, str):
             if self._subject is None:
                 raise SourceError(
@@ -162,6 +168,7 @@ class AvroMessages(MessageFormat):
 
 
 def _checked_schema(schema: object) -> str:
+    """Return a user's schema as JSON text, or refuse it."""
     try:
         text = schema_text(schema)
         parsed = fastavro.parse_schema(json.loads(text))
@@ -180,10 +187,12 @@ def _checked_schema(schema: object) -> str:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
+    """Parse a schema's JSON text."""
     return fastavro.parse_schema(json.loads(text))
 
 
 def _arrow_schema(text: str) -> pa.Schema:
+    """Convert an Avro record schema to columns."""
     record = json.loads(text)
     known: dict[str, Any] = {}
     dtype = _arrow_type(record, known, record.get("name", "record"), ())
@@ -191,7 +200,7 @@ def _arrow_schema(text: str) -> pa.Schema:
 
 
 def _arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[str, ...]) -> Any:
-    """Arrow's type for a type of Avro; `within` are the records that it is in."""
+    """Convert an Avro type to Arrow's; `within`: enclosing records, to refuse recursion."""
     if isinstance(schema, list):
         others = [part for part in schema if part != "null"]
         if len(others) != 1:
@@ -230,6 +239,7 @@ def _arrow_type(schema: Any, known: dict[str, Any], where: str, within: tuple[st
 
 
 def _no_type(where: str, what: str) -> InvalidFlowError:
+    """Build the error that an Avro type has no counterpart."""
     return InvalidFlowError(
         f"The Avro schema has {what} at {where}, and Arrow has no type for it.",
         remedy="Leave the field out of the schema that you read with.",
@@ -237,5 +247,5 @@ def _no_type(where: str, what: str) -> InvalidFlowError:
 
 
 def _given(value: Any) -> Any:
-    """Return a value as Arrow takes it."""
+    """Convert a decoded Avro value to one that Arrow takes."""
     return str(value) if isinstance(value, uuid.UUID) else value

@@ -157,7 +157,7 @@ class _Check:
             self._broken("schema", "a pickled copy has another schema")
 
     def _has_rows(self, start: Position) -> _Range:
-        """Read the rows that everything is checked by."""
+        """Read the rows that all rules are checked by; refuse a source without rows."""
         end = self._latest(start, limit=self._max_rows)
         rows = self._read(self._source, self._cut(start, end, 1))
         if not rows.num_rows:

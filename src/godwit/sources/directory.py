@@ -169,6 +169,7 @@ class Directory:
         raise AssertionError
 
     def _no_listing(self, error: Exception, remedy: str) -> SourceError:
+        """Build the error that the directory cannot be listed."""
         return SourceError(
             f"The directory {self.shown!r} cannot be listed: {_line(error)}.",
             remedy=remedy,
@@ -358,6 +359,7 @@ def open_file_system(
 
 
 def _is_uri(path: str) -> bool:
+    """Return whether a path begins with a scheme, such as ``s3://``."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path) is not None
 
 

@@ -170,6 +170,7 @@ class ParquetFormat(_RowFormat):
         metadata: pq.FileMetaData | None = None,  # of the file, if it is known
         repeated: Sequence[str] = (),  # columns that are read as dictionaries
     ) -> pq.ParquetFile:
+        """Open a Parquet file; read columns of repeated text as dictionaries."""
         is_local = isinstance(directory.filesystem, pafs.LocalFileSystem)
         stream = directory.filesystem.open_input_file(directory.full(file.path))
         return pq.ParquetFile(
@@ -181,6 +182,7 @@ class ParquetFormat(_RowFormat):
         )
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """Return the schema of a Parquet file, by its footer."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema_arrow, tuple(self._instants(opened)))
 
@@ -195,6 +197,7 @@ class ParquetFormat(_RowFormat):
             return self._layout(opened.metadata)
 
     def _layout(self, metadata: pq.FileMetaData) -> FileLayout:
+        """Compute the rows at which row groups begin, from the footer."""
         rows = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         return FileLayout(edges=np.cumsum([0, *rows], dtype=np.int64))
 
@@ -238,11 +241,13 @@ class ArrowFormat(_RowFormat):
     def _open(
         self, directory: Directory, file: File, columns: Sequence[int] = ()
     ) -> pa.ipc.RecordBatchFileReader:
+        """Open an Arrow IPC file, for some of its columns."""
         options = pa.ipc.IpcReadOptions(included_fields=list(columns), use_threads=False)
         stream = directory.filesystem.open_input_file(directory.full(file.path))
         return pa.ipc.open_file(stream, options=options)
 
     def schema(self, directory: Directory, file: File) -> pa.Schema:
+        """Return the schema of an Arrow IPC file."""
         with self._open(directory, file) as opened:
             return common_schema(opened.schema)
 
@@ -301,7 +306,7 @@ def _repeated_text(
 
 
 def _as_text(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Make the values of dictionaries."""
+    """Replace dictionary columns by their values."""
     columns = [
         column.cast(field.type) if pa.types.is_dictionary(column.type) else column
         for field, column in zip(schema, rows.columns, strict=True)

@@ -74,7 +74,7 @@ class FilePosition:
         )
 
     def encoded(self) -> dict[str, Any]:
-        """Encode it for a commit record."""
+        """Encode the position for a commit record."""
         order = np.argsort(self.keys, kind="stable")
         partly = self.partly
         return {
@@ -101,7 +101,7 @@ class FilePosition:
         return shown
 
     def has(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return which of these files were read to their end."""
+        """Return a mask of the files, by key, that were read to their end."""
         return np.isin(keys, self.keys)
 
 

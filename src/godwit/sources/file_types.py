@@ -95,6 +95,7 @@ def conformed(column: pa.Array, field: pa.Field, file: str) -> pa.Array:
 
 
 def _refused(column: pa.Array, field: pa.Field, file: str, reason: str) -> SourceError:
+    """Build the error that a file's column does not fit the schema."""
     return SourceError(
         f"Column {field.name!r} of the file {file!r} is of type {column.type}, and of type "
         f"{field.type} in the schema: {reason.removesuffix('.')}.",

@@ -409,6 +409,7 @@ class FileSource(Source):
         return [self._layouts[file] for file in files]
 
     def _layout(self, file: File) -> FileLayout | None:
+        """Return the layout of one file."""
         with _naming(self._directory, file):
             return self._format.layout(self._directory, file)
 
@@ -423,6 +424,7 @@ class FileSource(Source):
                 self._directory.check(piece.file)
 
     def _read(self, piece: FileRange, schema: pa.Schema) -> Iterator[pa.RecordBatch | Unreadable]:
+        """Read one range of a file, in columns and types of the schema."""
         file = piece.file
         partitions = partitions_of(file)
         # A line is good or bad whichever columns are asked for.

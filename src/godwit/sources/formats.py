@@ -151,6 +151,7 @@ def protobuf(
 
 
 def _missing(name: str, package: str, error: ImportError) -> InvalidFlowError:
+    """Build the error that a format's package is not installed."""
     return InvalidFlowError(
         f"The {name} format needs {package}, which cannot be imported: {error}.",
         remedy="pip install 'godwit-streams[kafka]'",

@@ -37,6 +37,7 @@ _WORD: Final = (1 << 64) - 1
 
 
 def _now_us() -> int:
+    """Return Unix time in microseconds."""
     return time.time_ns() // 1000
 
 
@@ -89,7 +90,7 @@ class GeneratedSource(Source):
         """Make these columns of the rows of these numbers."""
 
     def moment_of(self, number: int, start_us: int) -> int:
-        """Return when a row happens, in microseconds of Unix time."""
+        """Event time of a row, by its number, in microseconds of Unix time."""
         return start_us + int(number * 1e6 / self._rows_per_s)
 
     def options(self) -> str:
@@ -115,6 +116,7 @@ class GeneratedSource(Source):
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the position after the rows that are due, within the limit and `until`."""
         rows = position["rows"]
         ends = [self._there(position["start_us"])]
         ends += [rows + most for most in (limit, self._max_rows) if most is not None]
@@ -130,6 +132,7 @@ class GeneratedSource(Source):
         return 0 if passed_us < 0 else min(most, int(passed_us * self._rows_per_s / 1e6) + 1)
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
+        """Divide the range of row numbers evenly."""
         first, stop = begin["rows"], end["rows"]
         parts = max(1, min(parallelism, stop - first))
         edges = [first + (stop - first) * part // parts for part in range(parts + 1)]
@@ -146,6 +149,7 @@ class GeneratedSource(Source):
         ]
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Generate the rows of a split."""
         first, stop, start_us = split.payload
         schema = pa.schema([self.schema.field(name) for name in columns])
         for at in range(first, stop, _BATCH_ROWS):
@@ -180,6 +184,7 @@ class RateSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns: the event time and the row's number."""
         return self._schema
 
     @property
@@ -191,6 +196,7 @@ class RateSource(GeneratedSource):
     def generate(
         self, numbers: npt.NDArray[np.int64], start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
+        """Generate columns of rows by their numbers."""
         made = {"value": pa.array(numbers)}
         if "timestamp" in columns:
             made["timestamp"] = moments_of(numbers, start_us, self._rows_per_s)
@@ -249,6 +255,7 @@ def _moment_us(start: object) -> int:
 
 
 def _iso(moment_us: int) -> str:
+    """Format microseconds of Unix time as ISO text."""
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=moment_us)
     return moment.isoformat()
 

@@ -303,6 +303,7 @@ class ClusterAdmin:
             time.sleep(_OFTEN_S)
 
     def _topic(self, future: Future[Any], start_s: float) -> TopicState | None:
+        """Return the state of a topic from its description; ``None`` if it is missing."""
         try:
             topic = self._waiting(future, start_s)
         except KafkaFailedError as error:
@@ -392,4 +393,5 @@ class ClusterAdmin:
                 raise self._settings.failed(error, self.log, time.monotonic()) from None
 
     def _waiting(self, future: Future[T], start_s: float) -> T:
+        """Wait for an answer of the cluster, within the time-out."""
         return self._settings.waiting(future, self.log, start_s, self._admin.poll)

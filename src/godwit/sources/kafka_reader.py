@@ -172,10 +172,12 @@ class RangeReader:
             self._consumer.incremental_assign(assigned)
 
     def _forget(self) -> None:
+        """Discard fetched messages and assignments."""
         self._at, self._seen, self._held = {}, {}, {}
         self._consumer.unassign()
 
     def _range(self, r: OffsetRange) -> Iterator[tuple[OffsetRange, list[Message]]]:
+        """Yield the messages of one range, in batches."""
         start_s = progress_s = time.monotonic()
         while (seen := self._seen[r.place]) < r.end:
             held = self._held[r.place]
@@ -214,6 +216,7 @@ class RangeReader:
             self._take_one(message)
 
     def _take_one(self, message: Message) -> None:
+        """Store one polled message in the queue of its partition."""
         place = (message.topic() or "", message.partition() or 0)
         offset: Any = message.offset()
         error = message.error()

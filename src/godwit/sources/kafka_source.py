@@ -187,15 +187,18 @@ class KafkaSource(Source):
             self._look(position)
 
     def start(self) -> Position:
+        """Return the first position: the offsets chosen by ``start=``."""
         with self._explaining("cannot tell where it begins"):
             return self._starting_position()
 
     def end(self, position: Position) -> Position:
+        """Return the end offsets of all partitions."""
         return self._next_position(position, None, None)
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
+        """Return the next offsets to read up to, with the limit shared fairly among partitions."""
         limits = [most for most in (limit, self._max_rows) if most is not None]
         return self._next_position(position, min(limits, default=None), until, fetched=True)
 
@@ -284,6 +287,7 @@ class KafkaSource(Source):
             self._not_reported(error)
 
     def _reported(self, error: Any, places: object) -> None:
+        """Handle the answer to a report of offsets."""
         del places
         if error is not None:
             self._not_reported(KafkaException(error))
@@ -324,6 +328,7 @@ class KafkaSource(Source):
         *,
         fetched: bool = False,  # what is fetched is enough
     ) -> Position:
+        """Return the offsets to read up to; `fetched`: messages that are here already suffice."""
         with self._explaining("cannot tell how far it reaches"):
             self._look(position)
             # Who waits for an earlier end is to hear whether it is reached.
@@ -350,6 +355,7 @@ class KafkaSource(Source):
         return after
 
     def _starting_position(self) -> Position:
+        """Look up the offsets chosen by ``start=``, with the topics' ids."""
         self._look(None)
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
@@ -402,6 +408,7 @@ class KafkaSource(Source):
 
     @property
     def _committed(self) -> bool:
+        """True if only messages of committed transactions are read."""
         return self._isolation == "read_committed"
 
     def _fetched_ends(self, position: Position) -> dict[tuple[str, int], int] | None:
@@ -466,6 +473,7 @@ class KafkaSource(Source):
                 )
 
     def _made_anew(self, topic: str, how: str) -> SourceError:
+        """Build the error that a topic was deleted and recreated."""
         return self._error(
             f"reads topic {topic!r}, which is not the one that the checkpoint's position is of: "
             f"{how}. It was deleted and made anew, or lost its end",
@@ -504,6 +512,7 @@ class KafkaSource(Source):
         return kept
 
     def _split(self, ranges: tuple[OffsetRange, ...]) -> Split:
+        """Make a split of ranges of offsets."""
         rows = sum(r.end - r.begin for r in ranges)
         more = f" and {len(ranges) - 3} more" if len(ranges) > 3 else ""
         return Split(
@@ -519,7 +528,7 @@ class KafkaSource(Source):
     def _rows(
         self, r: OffsetRange, messages: list[Message], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch | Unreadable]:
-        """Make columns of messages."""
+        """Decode messages into record batches."""
         names = [name for name in columns if name in self._value_names]
         values = list(map(Message.value, messages))
         decoded = self._format.decode(values, names)
@@ -575,6 +584,7 @@ class KafkaSource(Source):
     # What the user gives, and errors
 
     def _format_of(self, value: str | MessageFormat, schema: SchemaLike | None) -> MessageFormat:
+        """Return the format of the messages' values, or refuse the user's choice."""
         chosen = as_format(value, self._where)
         if schema is not None:
             if not isinstance(chosen, JsonMessages) or chosen.schema is not None:
@@ -611,6 +621,7 @@ class KafkaSource(Source):
         return columns
 
     def _checked_start(self, start: Any) -> Start:
+        """Return the user's starting point, or refuse it."""
         if isinstance(start, Mapping) and start:
             by_topic = all(isinstance(topic, str) for topic in start)
             parts = list(start.values()) if by_topic else [start]
@@ -625,6 +636,7 @@ class KafkaSource(Source):
         )
 
     def _choice(self, option: str, value: str, *known: str) -> str:
+        """Return an option's value if it is one of the known ones; else refuse it."""
         if value not in known:
             raise InvalidFlowError(
                 f"{self._where}: {option}={value!r} is not known.",
@@ -633,9 +645,11 @@ class KafkaSource(Source):
         return value
 
     def _explaining(self, what: str) -> _Explaining:
+        """Return a context that translates Kafka errors into `SourceError`; `what`: the action."""
         return _Explaining(self, what)
 
     def _failed(self, what: str, error: KafkaFailedError) -> SourceError:
+        """Build the error that an action on Kafka failed."""
         remedy = (
             "Check the credentials and certificates in config."
             if error.refused
@@ -645,6 +659,7 @@ class KafkaSource(Source):
         return self._error(f"{what}: {error}", remedy)
 
     def _error(self, what: str, remedy: str, **context: Any) -> SourceError:
+        """Build an error about this source."""
         return SourceError(f"{self._where}: {what}.", remedy=remedy, **context)
 
 
@@ -728,6 +743,7 @@ def _extra_column(what: str, r: OffsetRange, messages: list[Message]) -> pa.Arra
 
 
 def _topic_names(topics: object) -> tuple[str, ...]:
+    """Return the user's topics as a tuple of names, or refuse them."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)  # type: ignore[arg-type]
     if (
         not names
@@ -742,6 +758,7 @@ def _topic_names(topics: object) -> tuple[str, ...]:
 
 
 def _are_offsets(offsets: object) -> bool:
+    """Return whether a value maps topics to offsets by partition."""
     return isinstance(offsets, Mapping) and all(
         isinstance(n, int) and not isinstance(n, bool) and n >= 0
         for pair in offsets.items()

@@ -53,7 +53,7 @@ class MessageFormat(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema | None:
-        """Columns of the rows; ``None`` where the format was not told, and can only write."""
+        """Columns of the rows; ``None`` for a format that can only write."""
 
     @abstractmethod
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -91,12 +91,14 @@ class MessageFormat(ABC):
 
 
 def _batch(columns: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    """Build a record batch, also without columns."""
     if not columns:  # rows without columns, which are counted all the same
         return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _in_words(error: Exception) -> str:
+    """Text of a decoding error, for messages."""
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'}"
 
 
@@ -108,6 +110,7 @@ class BytesMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
+        """One column of bytes, ``value``."""
         return pa.schema([("value", pa.binary())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -115,6 +118,7 @@ class BytesMessages(MessageFormat):
         return [pa.array(values, pa.binary()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Return the values of the only column as bytes."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -130,6 +134,7 @@ class TextMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
+        """One column of text, ``value``."""
         return pa.schema([("value", pa.string())])
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -137,6 +142,7 @@ class TextMessages(MessageFormat):
         return [pa.array(values, pa.binary()).cast(pa.string()) for _ in schema]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Return the values of the only column as UTF-8."""
         return _only_column(rows.column(0))
 
     def check_columns(self, schema: pa.Schema, where: str) -> None:
@@ -145,11 +151,13 @@ class TextMessages(MessageFormat):
 
 
 def _only_column(column: pa.Array) -> list[Value]:
+    """Return the values of a format's only column, as bytes."""
     values: list[Value] = column.cast(pa.large_binary()).to_pylist()
     return values
 
 
 def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
+    """Refuse rows that are not one column of bytes or text."""
     if len(schema) == 1 and _is_text_or_bytes(schema.field(0).type):
         return
     raise InvalidFlowError(
@@ -160,6 +168,7 @@ def _check_only_column(schema: pa.Schema, where: str, kind: str) -> None:
 
 
 def _is_text_or_bytes(dtype: pa.DataType) -> bool:
+    """Return whether a type is text or binary."""
     return bool(
         pa.types.is_string(dtype)
         or pa.types.is_large_string(dtype)
@@ -184,6 +193,7 @@ class JsonMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema | None:
+        """Columns of the objects; ``None`` for a format that can only write."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
@@ -203,6 +213,7 @@ class JsonMessages(MessageFormat):
         return [columns.field(position) for position in range(len(schema))]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Write each row as a JSON object."""
         if not rows.num_columns:
             return [b"{}"] * rows.num_rows
         encode = msgspec.json.Encoder().encode
@@ -220,6 +231,7 @@ class JsonMessages(MessageFormat):
 
 @lru_cache(maxsize=64)
 def _decoder(schema: pa.Schema) -> msgspec.json.Decoder[list[Any]]:
+    """Create the decoder of a list of a schema's JSON objects."""
     return msgspec.json.Decoder(list[_row_type(schema)])  # type: ignore[misc]
 
 
@@ -233,6 +245,7 @@ def _row_type(schema: pa.Schema) -> Any:
 
 @lru_cache(maxsize=64)
 def _tuple_type(schema: pa.Schema) -> pa.DataType:
+    """Return the struct type of the rows of a schema."""
     return pa.struct([pa.field(str(i), field.type) for i, field in enumerate(schema)])
 
 
@@ -282,6 +295,7 @@ def _json_values(column: pa.Array) -> list[Any]:
 
 
 def _has_maps(dtype: pa.DataType) -> bool:
+    """Return whether a type contains maps."""
     if pa.types.is_map(dtype):
         return True
     return any(_has_maps(dtype.field(i).type) for i in range(dtype.num_fields))

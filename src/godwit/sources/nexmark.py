@@ -116,6 +116,7 @@ class NexmarkSource(GeneratedSource):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns of the stream."""
         return SCHEMAS[self._kind]
 
     @property
@@ -138,13 +139,14 @@ class NexmarkSource(GeneratedSource):
         return min(most, events // _CYCLE * share + place)
 
     def moment_of(self, number: int, start_us: int) -> int:
-        """Return when a row happens, in microseconds of Unix time."""
+        """Event time of a row, by its number, in microseconds of Unix time."""
         event = int(_event_of(np.array([number], np.int64), self._kind)[0])
         return start_us + int(event * 1e6 / self._events_per_s)
 
     def generate(
         self, numbers: Numbers, start_us: int, columns: Sequence[str]
     ) -> dict[str, pa.Array]:
+        """Generate columns of the rows with these numbers."""
         events = _Events(
             _event_of(numbers, self._kind), self._kind, self._seed, start_us, self._events_per_s
         )
@@ -219,7 +221,10 @@ class _Events:
         return pa.array(self.moments().cast(pa.int64()).to_numpy() + length_us).cast(_INSTANT)
 
     def word(self, what: str, least: int, most: int) -> pa.Array:
-        """Draw lower-case text of `least` to `most` letters."""
+        """Draw lower-case text of `least` to `most` letters.
+
+        `what`: the column, which seeds the draw.
+        """
         count = len(self.events)
         lengths = least + self.below(f"{what}.length", most - least + 1)
         drawn = [self.draw(f"{what}.{part}") for part in range(-(-most // 8))]

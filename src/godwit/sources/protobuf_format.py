@@ -77,9 +77,11 @@ class ProtobufMessages(MessageFormat):
 
     @property
     def schema(self) -> pa.Schema:
+        """Columns of the rows: the fields of the message."""
         return self._schema
 
     def columns(self, values: Sequence[Value], schema: pa.Schema) -> list[pa.Array]:
+        """Decode messages into the columns of `schema`."""
         read = _class(self._files, self._name).FromString
         place = _place_in_file(_descriptor(self._files, self._name))
         messages: list[Any] = []
@@ -97,6 +99,7 @@ class ProtobufMessages(MessageFormat):
         ]
 
     def encode(self, rows: pa.RecordBatch) -> list[Value]:
+        """Encode each row as a message, framed if there is a registry."""
         make = _class(self._files, self._name)
         begin = b""
         if self._framed:
@@ -131,10 +134,11 @@ class ProtobufMessages(MessageFormat):
 
 
 def _files_of(file: Any) -> bytes:
-    """Return a file's descriptors and those that it needs, each after what it needs."""
+    """Serialise a file's descriptor after those of the files that it imports."""
     files: dict[str, Any] = {}
 
     def add(one: Any) -> None:
+        """Add a file's descriptor, after its imports."""
         if one.name not in files:
             for needed in one.dependencies:
                 add(needed)
@@ -149,6 +153,7 @@ def _files_of(file: Any) -> bytes:
 
 @lru_cache(maxsize=64)
 def _descriptor(files: bytes, name: str) -> Any:
+    """Return the descriptor of a message by its name."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(files).file:
         pool.Add(file)
@@ -157,11 +162,12 @@ def _descriptor(files: bytes, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _class(files: bytes, name: str) -> Any:
+    """Return the class of a message by its name."""
     return message_factory.GetMessageClass(_descriptor(files, name))
 
 
 def _place_in_file(descriptor: Any) -> list[int]:
-    """Return where a message stands among those of its file, and of those that it is in."""
+    """Return the indexes of a message and its enclosing messages in their file."""
     outer = descriptor.containing_type
     if outer is None:
         names = list(descriptor.file.message_types_by_name)
@@ -170,12 +176,14 @@ def _place_in_file(descriptor: Any) -> list[int]:
 
 
 def _place_bytes(place: list[int]) -> bytes:
+    """Encode message indexes as the registry's framing has them."""
     if place == [0]:
         return b"\0"
     return b"".join(_zigzag(number) for number in (len(place), *place))
 
 
 def _zigzag(number: int) -> bytes:
+    """Encode an integer as a zigzag varint."""
     left, written = number * 2, bytearray()
     while left >= 0x80:
         written.append(left & 0x7F | 0x80)
@@ -206,6 +214,7 @@ def _is_map(field: Any) -> bool:
 
 
 def _arrow_type(field: Any, within: tuple[str, ...]) -> Any:
+    """Return Arrow's type of a field, with lists and maps; refuse recursion by `within`."""
     if _is_map(field):
         parts = field.message_type.fields_by_name
         return pa.map_(_one_type(parts["key"], within), _one_type(parts["value"], within))
@@ -214,6 +223,7 @@ def _arrow_type(field: Any, within: tuple[str, ...]) -> Any:
 
 
 def _one_type(field: Any, within: tuple[str, ...]) -> Any:
+    """Return Arrow's type of one value of a field."""
     kind = field.message_type
     if kind is None:
         if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
@@ -232,6 +242,7 @@ def _one_type(field: Any, within: tuple[str, ...]) -> Any:
 
 
 def _python_value(message: Any, field: Any) -> Any:
+    """Convert a field of a message to a Python value, lists and maps included."""
     if _is_map(field):
         item = field.message_type.fields_by_name["value"]
         return [(k, _one_value(v, item)) for k, v in getattr(message, field.name).items()]
@@ -243,6 +254,7 @@ def _python_value(message: Any, field: Any) -> Any:
 
 
 def _one_value(value: Any, field: Any) -> Any:
+    """Convert one value of a field to a Python value."""
     kind = field.message_type
     if kind is None:
         if field.enum_type is not None:

@@ -55,6 +55,7 @@ def registered_id(registry: str, subject: str, schema: str) -> int:
 
 
 def _ask(registry: str, path: str, body: dict[str, str] | None) -> Any:
+    """Send a request to the registry, and return the decoded answer."""
     secrets = Secrets.of_uri(registry)
     parts = urllib.parse.urlsplit(registry)
     host = parts.hostname or ""
@@ -87,6 +88,7 @@ def _ask(registry: str, path: str, body: dict[str, str] | None) -> Any:
 
 
 def _failed(registry: str, path: str, why: str) -> SourceError:
+    """Build the error that a request to the registry failed."""
     return SourceError(
         f"The schema registry {shown_uri(registry)} does not answer for {path}: {why}.",
         remedy="Check its URL and credentials, and that the schema is registered.",

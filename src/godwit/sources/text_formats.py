@@ -59,6 +59,7 @@ class _TextFormat(FileFormat):
         return self.cuttable and not file.path.endswith(_COMPRESSED)
 
     def end(self, file: File, layout: FileLayout | None) -> int:
+        """Return the size of a file in bytes."""
         del layout
         return file.size
 
@@ -208,11 +209,13 @@ class JsonFormat(_TextFormat):
     name = "JSON"
 
     def _infer(self, block: bytes) -> pa.Schema:
+        """Infer a schema from lines of JSON."""
         return _parsed_json(block.removeprefix(_MARK), None).schema
 
     def read(
         self, directory: Directory, part: FileRange, fields: Sequence[pa.Field]
     ) -> Iterator[pa.RecordBatch | BadLine]:
+        """Yield the rows of the lines of a byte range."""
         as_text = [f for f in fields if pa.types.is_date(f.type) or pa.types.is_time(f.type)]
         read_as = [f.with_type(pa.string()) if f in as_text else f for f in fields]
         parse = pajson.ParseOptions(
@@ -220,6 +223,7 @@ class JsonFormat(_TextFormat):
         )
 
         def parsed(text: bytes) -> pa.Table:
+            """Parse a block of lines."""
             rows = _parsed_json(text, parse)
             for field in as_text:
                 at = rows.schema.get_field_index(field.name)
@@ -315,6 +319,7 @@ class CsvFormat(_TextFormat):
         self.cuttable = not newlines_in_values
 
     def _first_line(self, stream: Any) -> int:
+        """Return where the first line after the header begins."""
         return len(self._header(stream)) if self._columns is None else 0
 
     def _header(self, stream: Any) -> bytes:
@@ -348,6 +353,7 @@ class CsvFormat(_TextFormat):
         present: list[str] = []
 
         def parsed(lines: bytes) -> pa.Table:
+            """Parse a block of lines."""
             rows = self._lines(lines, names or [], types, present)
             for field in fields:
                 if _is_instant(field.type) and field.name in present:
@@ -369,6 +375,7 @@ class CsvFormat(_TextFormat):
             yield from self._readable(text, parsed)
 
     def _is_blank(self, text: bytes) -> bool:
+        """Return whether a block has nothing but line breaks."""
         return _NO_LINES.match(text) is not None
 
     def _insist_on_whole_lines(self, text: bytes) -> None:
@@ -426,6 +433,7 @@ class CsvFormat(_TextFormat):
         types: dict[str, pa.DataType],
         columns: list[str] | None,
     ) -> pa.Table:
+        """Parse lines of CSV by Arrow."""
         return pacsv.read_csv(
             io.BytesIO(text),
             pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
@@ -451,4 +459,5 @@ def _insist_on_delimiter(names: list[str], delimiter: str) -> None:
 
 
 def _is_instant(dtype: pa.DataType) -> bool:
+    """Return whether a type is a timestamp with a time zone."""
     return bool(pa.types.is_timestamp(dtype) and dtype.tz is not None)

@@ -305,34 +305,41 @@ class _FixedColumn(Column):
         )
 
     def gather(self, rows: Rows) -> Encoded:
+        """Copy the stored integers of `rows`."""
         return Encoded(self._data.take(rows, axis=0), self._nulls_of(rows))
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        """Compare the values of `rows` with encoded ones."""
         same: npt.NDArray[np.bool_] = np.equal(self._data.take(rows, axis=0), encoded.values)
         if same.ndim > 1:
             same = np.logical_and.reduce(same, axis=1)
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
+        """Write values for new rows from `first` on."""
         rows = slice(first, first + len(encoded.values))
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
     def put(self, rows: Rows, encoded: Encoded) -> None:
+        """Overwrite the values of these rows."""
         self._data[rows] = encoded.values
         self._put_nulls(rows, encoded)
 
     def lengths(self, rows: Rows) -> None:
-        pass  # a value has its place in its row
+        """Return ``None``: values have no bytes on a heap."""
+        # a value has its place in its row
 
     def release(self, rows: Rows) -> None:
-        pass  # a dead row keeps its place
+        """Do nothing: there is no heap."""
+        # a dead row keeps its place
 
     def revive(self, rows: Rows) -> None:
-        pass
+        """Do nothing: there is no heap."""
 
     def clear(self, rows: int) -> None:
-        pass  # rows that come write all of their place
+        """Do nothing: values are overwritten when rows are reused."""
+        # rows that come write all of their place
 
 
 class _VariableColumn(Column):
@@ -369,6 +376,7 @@ class _VariableColumn(Column):
         return Encoded(_as_large_binary(array), nulls)
 
     def decode(self, encoded: Encoded) -> pa.Array:
+        """Build an Arrow array from encoded values."""
         values = encoded.values
         _, offsets, heap = values.buffers()
         heap = pa.py_buffer(b"") if heap is None else heap
@@ -388,6 +396,7 @@ class _VariableColumn(Column):
         return pa.Array.from_buffers(self.dtype, len(values), buffers, offset=values.offset)
 
     def gather(self, rows: Rows) -> Encoded:
+        """Copy the values of `rows` from the heap."""
         return Encoded(self._take(rows), self._nulls_of(rows))
 
     def _take(self, rows: Rows) -> pa.Array:
@@ -409,6 +418,7 @@ class _VariableColumn(Column):
         return self._refs.take(rows).astype(np.int64)
 
     def equal(self, rows: Rows, encoded: Encoded) -> npt.NDArray[np.bool_]:
+        """Compare the values of `rows` with encoded ones."""
         stored = self._take(rows)
         if stored.equals(encoded.values):  # one pass over bytes; by far the most frequent answer
             same = np.ones(len(rows), np.bool_)
@@ -417,6 +427,7 @@ class _VariableColumn(Column):
         return self._with_nulls_equal(same, rows, encoded)
 
     def append(self, first: int, encoded: Encoded) -> None:
+        """Append values for new rows from `first` on."""
         self._append_entries(first, encoded)
         self._put_nulls(slice(first, first + len(encoded.values)), encoded)
 
@@ -448,19 +459,23 @@ class _VariableColumn(Column):
         self._words[LIVE] += count
 
     def lengths(self, rows: Rows) -> Rows:
+        """Return the heap bytes of the values of `rows`."""
         entries = self._entries_of(rows)
         lengths: Rows = self._offsets[1:].take(entries).view(np.int64)
         return lengths - self._offsets.take(entries).view(np.int64)
 
     def release(self, rows: Rows) -> None:
+        """Count the heap bytes of dead rows as garbage."""
         self._words[LIVE] -= int(self.lengths(rows).sum())
         if self._refs is not None:
             self._refs[rows] = 0
 
     def revive(self, rows: Rows) -> None:
+        """Count the heap bytes of dead rows as live again."""
         self._words[LIVE] += int(self.lengths(rows).sum())
 
     def clear(self, rows: int) -> None:
+        """Empty the heap."""
         self._words[ENTRIES] = self._words[HEAP] = self._words[LIVE] = 0
         if self._refs is not None:
             self._refs[:rows] = 0

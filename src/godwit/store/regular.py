@@ -65,6 +65,7 @@ def take_rows(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBa
 
 
 def _taken(column: pa.Array, rows: npt.NDArray[np.int64], which: pa.Array) -> pa.Array:
+    """Return selected values of a column."""
     # A look at all offsets pays where a good part of the values is taken.
     values = fixed_width(column) if 4 * len(rows) >= len(column) else None
     if values is None:

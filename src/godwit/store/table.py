@@ -233,6 +233,7 @@ class StateTable:
         image, schema = self._image, self.schema
 
         def gather() -> Upserts:
+            """Copy the selected rows."""
             rows = image.rows_of(self._mask(key_groups))
             gathered = image.gather(rows if part is None else part.rows_of(image, rows))
             return gathered.take(np.argsort(gathered.key_groups, kind="stable"))
@@ -262,6 +263,7 @@ class StateTable:
         image = self._image
 
         def gather() -> tuple[Rows, list[npt.NDArray[np.int64]]]:
+            """Find the rows of the range, and read the columns."""
             rows = part.rows_of(image, image.rows_of(self._mask(key_groups)))
             values = (image.columns[column].gather(rows).values for column in columns)
             return rows, [of_rows.view(np.int64) for of_rows in values]
@@ -285,6 +287,7 @@ class StateTable:
         image = self._image
 
         def search() -> int:
+            """Find the minimum among the rows of the key groups."""
             rows = image.rows_of(self._mask(key_groups))
             values = image.columns[column].gather(rows).values.view(np.int64)
             return int(np.min(values, where=values > after, initial=2**61))
@@ -346,6 +349,7 @@ class StateTable:
             image = file.image
 
             def search() -> Rows:
+                """Find the rows to delete."""
                 rows = image.rows_of(self._mask(present))
                 return rows if part is None else part.rows_of(image, rows)
 

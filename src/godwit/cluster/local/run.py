@@ -358,6 +358,7 @@ class LocalRun:
         """Warm the copies of an order, and report them to the conductor."""
 
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+            """Bring an executor's copies of one state up to the committed version."""
             return warm_copies(
                 self._store(order.executor),
                 order.key_groups,

@@ -75,6 +75,7 @@ def run_lanes(flow: LaneFlow, instruction: EpochInstruction, boxes: Boxes) -> li
     reports: list[LaneReport] = []
 
     def reporting(lane: Generator[Blob, None, LaneReport]) -> Iterator[Blob]:
+        """Yield a lane's payloads, and add its report once it ends."""
         report = yield from lane
         reports.append(LaneReport.loads(report.dumps()))
 

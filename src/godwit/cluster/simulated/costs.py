@@ -63,7 +63,7 @@ class CostModel:
 
 @cache
 def calibration() -> Mapping[str, Any]:
-    """Parameters of the default cost model, where they come from, and how far off they are."""
+    """Return the fitted parameters of the default cost model, their origin and their errors."""
     text = files("godwit.cluster.simulated").joinpath("calibration.json").read_text("utf-8")
     values: Mapping[str, Any] = json.loads(text)
     return values

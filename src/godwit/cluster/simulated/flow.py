@@ -126,7 +126,7 @@ class Routed:
 
 
 def route(sent: FloatArray, feed: UpstreamFeed, share: FloatArray) -> FloatArray:
-    """Return the expected rows that key groups get from those of an upstream component."""
+    """Return the expected rows per key group, of those sent by an upstream component."""
     m = len(share)
     paired = np.bincount(np.arange(len(sent)) % m, weights=sent * feed.paired, minlength=m)
     mean: FloatArray = paired + sent.sum() * (1 - feed.paired) * share
@@ -347,7 +347,7 @@ class SimulatedFlow:
         return self._spread
 
     def have_run(self, assignments: Mapping[str, Assignment]) -> None:
-        """Start as if epochs had run: every key has state, and executors hold their copies."""
+        """Start as if epochs had run: every key has state, and executors hold copies of it."""
         for name, assignment in assignments.items():
             self.holdings[name].fill(self._spread[name].held)
             for at, executor in enumerate(assignment.executors):

@@ -441,6 +441,7 @@ def controlled_by(
         settings = replace(settings, search=replace(settings.search, time_limit=None))
 
     def controller(simulation: Simulation) -> Controller:
+        """Create the controller of a simulation."""
         return Controller(
             settings,
             topology=simulation.topology,

@@ -120,7 +120,7 @@ def _own_directory(path: Path) -> int:
 
 
 def _refused(path: Path, why: str) -> LocalStoreError:
-    """Return the error for a directory that cannot be used for local stores; `why`: the reason."""
+    """Build the error for a directory that local stores cannot use; `why`: the reason."""
     return LocalStoreError(
         f"The local store cannot lie in {str(path)!r}, which {why}.",
         remedy="Remove it, or give a directory that belongs to this user, as in "

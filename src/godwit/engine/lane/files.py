@@ -52,21 +52,24 @@ class LaneFiles:
         self._output_refs: list[Callable[..., OutputRef]] = []
 
     def changes(self, state: StateId, rows: StateRows, key_groups: npt.NDArray[np.int32]) -> None:
-        """Write changed entries, which are ordered by key group."""
+        """Write changed state entries, ordered by key group, as a changelog segment."""
         of: dict[str, Any] = {"operator": state.operator, "state": state.state, "kind": "changes"}
         self._segment(of, pack_entries(rows), key_groups)
 
     def waiting(
         self, operator: str, batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write rows that wait, which are ordered by key group."""
+        """Write rows of suspended key groups, ordered by key group, to the wait buffer."""
         of: dict[str, Any] = {"operator": operator, "state": "", "kind": "waiting"}
         self._segment(of, in_utc(batch), key_groups)
 
     def _segment(
         self, of: Mapping[str, Any], batch: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
     ) -> None:
-        """Write a segment of rows ordered by key group; `of`: other fields of its reference."""
+        """Write rows ordered by key group as a segment; `of`: other fields of its reference.
+
+        `of`: the other fields of its reference.
+        """
         starts = np.flatnonzero(np.diff(key_groups, prepend=-1))
         self._changelog.add(encode_batch(batch, self._compression))
         self._segment_refs.append(
@@ -81,7 +84,7 @@ class LaneFiles:
         )
 
     def snapshots(self, state: StateId, contents: Changes) -> None:
-        """Write the whole state of some key groups, each at its version."""
+        """Write snapshots: the whole state of key groups, each at its version."""
         batch = pack_entries(
             StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
         )
@@ -118,7 +121,7 @@ class LaneFiles:
     def _output(
         self, sink: str, kind: Literal["rows", "files"], rows: int, oldest_us: int | None = None
     ) -> None:
-        """Record staged output; its block is known when the files are closed."""
+        """Record a reference to staged output; its block is set when the files are closed."""
         self._output_refs.append(
             partial(
                 OutputRef, sink=sink, flow=self._flow, kind=kind, rows=rows, oldest_us=oldest_us

@@ -63,7 +63,7 @@ class InstructionParts:
 
     @classmethod
     def of(cls, instruction: EpochInstruction) -> InstructionParts:
-        """Pack an instruction."""
+        """Pack an epoch's instruction into parts, each sent only to the executor that needs it."""
         names = list(dict.fromkeys(place.executor for place in instruction.places))
         number = {name: i for i, name in enumerate(names)}
         executor_of = np.array([number[place.executor] for place in instruction.places], np.int64)
@@ -77,7 +77,7 @@ class InstructionParts:
 
     @property
     def routes(self) -> EpochInstruction:
-        """Return the instruction without chains of states, for tasks that only send rows."""
+        """Return the instruction without state chains, for tasks that only send rows."""
         if self._routes is None:
             self._routes = _unpacked_routes(*pickle.loads(self.packed_routes))  # noqa: S301  ours
         return self._routes
@@ -99,7 +99,7 @@ class InstructionParts:
         return self._whole[executor]
 
     def only(self, executor: str) -> InstructionParts:
-        """Return the parts that lanes of one executor need."""
+        """Return the parts that the lanes of one executor need."""
         return InstructionParts(self.packed_routes, {executor: self.packed_own[executor]})
 
     def __reduce__(self) -> tuple[type[InstructionParts], tuple[bytes, dict[str, bytes]]]:
@@ -107,7 +107,7 @@ class InstructionParts:
 
 
 def _packed_routes(instruction: EpochInstruction) -> tuple[EpochInstruction, list[dict[str, Any]]]:
-    """Split an instruction into one without states, and the arrays over all key groups."""
+    """Split an instruction: itself without states, and its arrays, run-length encoded."""
     nothing = np.empty(0, np.int64)
     no_routes: dict[str, Any] = dict.fromkeys(_ROUTES, nothing)
     return (
@@ -144,7 +144,7 @@ def _unpacked_routes(
 
 
 def _runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | Intervals, str]:
-    """Return values run-length encoded if that is shorter, and their type's name."""
+    """Run-length encode values where that is shorter; also return the name of their type."""
     runs = Intervals.of(values.astype(np.int32))
     return (runs if 4 * len(runs) < len(values) else values), values.dtype.str
 
@@ -157,7 +157,7 @@ def _expanded(packed: npt.NDArray[Any] | Intervals, kind: str) -> Any:
 def _split(
     operator: OperatorInstruction, executor_of: npt.NDArray[np.int64], executors: int
 ) -> list[_OwnPart]:
-    """Split an operator's instruction by executor; `executor_of` is by place."""
+    """Split an operator's instruction by executor; `executor_of`: executor number of each place."""
     owner = executor_of[operator.places]
     order = np.argsort(owner, kind="stable")
     ends = np.searchsorted(owner[order], np.arange(executors + 1)).tolist()
@@ -172,7 +172,7 @@ def _split_state(
     order: npt.NDArray[np.int64],  # key groups by owner
     ends: Sequence[int],  # where those of an owner begin in it, and end
 ) -> list[_Chains]:
-    """Split a state's instruction by executor."""
+    """Split a state's instruction by executor; `owner`: executor number of each key group."""
     executors = len(ends) - 1
     segments = _by_owner(state.segments, owner, executors)
     snapshots: list[dict[int, SnapshotRef]] = [{} for _ in range(executors)]
@@ -217,6 +217,7 @@ def _with_own(
     chains, waiting = own
 
     def whole(state: StateInstruction, part: _Chains) -> StateInstruction:
+        """Insert the executor's chains into the instruction of a state."""
         of_own, segments, snapshots, to_snapshot = part
         floor = np.full(len(operator.places), _NOT_HERE)
         floor[key_groups] = np.frombuffer(of_own, np.int64)

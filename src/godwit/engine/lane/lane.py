@@ -252,7 +252,7 @@ class _Lane:
                 yield from self._pass_on(member, output)
 
     def pass_digest_on(self, digests: Mapping[tuple[int, int], int]) -> Iterator[Blob]:
-        """Report the digests of what senders read, and send them to the lanes of the next level."""
+        """Report the digests of the rows that senders read, and forward them to the next level."""
         self.report.digests.update(digests)
         if self.level == self.instruction.levels:
             return
@@ -293,7 +293,7 @@ class _Lane:
     def _stage_left_out(
         self, member: LaneOperator, arrived: Sequence[tuple[Header, Payload]]
     ) -> None:
-        """Stage the rows that an operator left out for the sink that gets them."""
+        """Stage the rows that an operator left out (late or invalid) for their sink."""
         if member.left_out is None:
             return
         schema = member.operator.left_out
@@ -487,7 +487,7 @@ class _Lane:
         }
 
     def _left_parts(self, member: LaneOperator, own: OperatorInstruction) -> dict[str, StateRows]:
-        """Read the states of parts that are merged in this epoch, from any lane."""
+        """Read the states of the parts of hot keys that are merged in this epoch."""
         storage = self.instruction.storage
         cache, left = BatchCache(storage), dict[str, StateRows]()
         for chain in own.left_parts:
@@ -504,7 +504,7 @@ class _Lane:
         store: LocalStore,
         gone: EntryRange | None,
     ) -> Hydration:
-        """Return the hydration of one state of an operator, without entries of closed panes."""
+        """Return the hydration of one state, without entries of expired panes (`gone`)."""
         epoch, num_key_groups = self.instruction, len(own.places)
         layout = member.states[state.state.state]
         return Hydration(
@@ -523,7 +523,7 @@ class _Lane:
     # -- what comes of it -------------------------------------------------------------------------
 
     def _pass_on(self, member: LaneOperator, output: pa.RecordBatch) -> Iterator[Blob]:
-        """Send an operator's output to the operators it feeds, and stage it for its sinks."""
+        """Send an operator's output to its downstream operators, and stage it for its sinks."""
         started_s = time.perf_counter()
         after: dict[tuple[ArrowMap, ...], pa.Table] = {(): pa.Table.from_batches([output])}
 
@@ -576,7 +576,7 @@ class _Lane:
         self.report.lap("pass_on", started_s)
 
     def _metered(self, blobs: Iterator[Blob], passed_on: PassedOn) -> Iterator[Blob]:
-        """Yield payloads for an exchange, and count their CPU time and bytes."""
+        """Yield payloads for the exchange; add their CPU time and bytes to `passed_on`."""
         passed_on.exchanged = True
         places, here = self.instruction.places, self.instruction.places[self.place].executor
         while True:
@@ -622,12 +622,12 @@ class LaneView:
         return StateRows(hashes=contents.hashes, keys=contents.keys, values=contents.values)
 
     def select(self, columns: Sequence[int], part: EntryRange, choose: Choose) -> StateRows:
-        """Copy out chosen entries of a range."""
+        """Copy out entries of a range that `choose` selects by the given columns."""
         hashes, keys, values = self.local.select(self.key_groups, columns, part, choose)
         return StateRows(hashes=hashes, keys=keys, values=values)
 
     def min_after(self, column: int, after: int) -> int:
-        """Minimum above `after` in a column of integers."""
+        """Return the minimum above `after` in an integer column."""
         return self.local.least(self.key_groups, column, after=after)
 
 
@@ -651,7 +651,7 @@ def _mask(key_groups: Iterable[int], num_key_groups: int) -> npt.NDArray[np.bool
 
 
 def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
-    """Version of every key group of a lane that the executor holds."""
+    """Version of each key group of a lane whose state this executor holds."""
     key_groups = np.flatnonzero(here & (local.versions >= 0))
     return PerKeyGroup(key_groups, local.versions[key_groups])
 
@@ -659,7 +659,7 @@ def _versions(local: LocalState, here: npt.NDArray[np.bool_]) -> PerKeyGroup:
 def _key_work(
     operator: KeyedOperator, rows: LaneRows, processed: OperatorOutput, load: KeyGroupLoad
 ) -> OperatorWork | None:
-    """Work by key, as the operator measured it, or by time where it calls a user's function."""
+    """Work by key: as the operator measured it, or from the time of a user's function."""
     groups = processed.groups
     if operator.function is None or groups is None or len(groups.of_row) != len(rows.hashes):
         return processed.key_work

@@ -48,6 +48,7 @@ class Place:
 
 
 def _place(executor: str, lane: int, location: str | None) -> Place:
+    """Decode the place of a lane task."""
     return Place(executor=executor, lane=lane, location=location)
 
 
@@ -253,7 +254,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[_Usual, list[_OperatorParts], bytes])
 
 
 def _packed(report: LaneReport) -> tuple[_Usual, list[_OperatorParts], bytes]:
-    """Return a report as values of `_DECODER`'s type."""
+    """Split a report into values that msgspec encodes, and the pickled rest."""
     usual = _Usual(
         level=report.level,
         place=report.place,
@@ -313,7 +314,7 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def senders_that_differ(reports: Iterable[LaneReport]) -> set[tuple[int, int]]:
-    """Return the senders of which lanes have rows of several attempts that were not the same."""
+    """Senders whose repeated attempts sent different rows to different lanes."""
     digests: dict[tuple[int, int], int] = {}
     return {
         sender

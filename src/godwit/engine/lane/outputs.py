@@ -80,7 +80,7 @@ def _accepted(sink: StagedSink, rows: pa.Table, files: LaneFiles, where: str) ->
 
 
 def _pieces(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Return rows as batches: one, unless a column's text exceeds the limit of a batch."""
+    """Convert a table to batches: one, unless a column's text exceeds the limit of a batch."""
     batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches()
     return batches
 

@@ -104,7 +104,7 @@ def pack(
 
 
 def _combined(operator: KeyedOperator, groups: Groups, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Compute one partial state per group."""
+    """Compute one partial state per group of rows."""
     keys = take_rows(rows.select(operator.schema.keys.names), groups.first_row)
     states = operator.combine(groups, keys, rows.select(operator.inputs.names))
     return pa.RecordBatch.from_arrays(

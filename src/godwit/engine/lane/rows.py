@@ -51,7 +51,7 @@ class LaneRows:
     def of(
         cls, operator: KeyedOperator, num_key_groups: int, batch: pa.RecordBatch, *, partial: bool
     ) -> LaneRows:
-        """Hash rows by their keys."""
+        """Hash rows by key; `partial`: the rows are partial states."""
         return cls(
             operator=operator,
             num_key_groups=num_key_groups,
@@ -67,7 +67,7 @@ class LaneRows:
 
     @property
     def entries(self) -> StateRows:
-        """The rows as the operator's input."""
+        """The rows in the form that the operator's `process` takes."""
         read = self.operator.schema.values if self.partial else self.operator.inputs
         return StateRows(
             hashes=self.hashes,
@@ -100,7 +100,7 @@ def arrived_rows(
     *,
     partial: bool,
 ) -> LaneRows:
-    """Unpack payloads of rows, which are in order of origin.
+    """Decode the payloads sent to an operator, in order of origin, into rows.
 
     `partial`: make partial states even if everything came raw.
     """

@@ -72,7 +72,10 @@ class Feed:
     inputs: tuple[LaneInput, ...]  # of operators in the order of their declaration
 
     def given(self, rows: pa.RecordBatch) -> Iterator[tuple[LaneInput, pa.RecordBatch]]:
-        """Select each operator's columns, with the event times where it reports them."""
+        """Select each operator's columns from source rows.
+
+        Add event times where the input has them.
+        """
         for lane_input in self.inputs:
             names = list(lane_input.columns or ())
             if lane_input.time is not None and lane_input.time not in names:

@@ -82,7 +82,7 @@ class Header:
 
     @property
     def arrival(self) -> tuple[int, ...]:
-        """Sort key of payloads for one operator."""
+        """Key that sorts the payloads of one operator in order of origin."""
         return (*self.origin, self.number, self.kind)
 
     @property
@@ -92,7 +92,7 @@ class Header:
 
 
 def due_at(level: int, payloads: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Split payloads into those for `level`, and those for later levels."""
+    """Split payloads into those for lanes of `level`, and those for later levels."""
     due: list[bytes] = []
     later: list[bytes] = []
     for payload in payloads:
@@ -133,7 +133,7 @@ def ship_digest(
 def digests_in(
     payloads: Iterable[tuple[Header, bytes]],
 ) -> dict[tuple[int, int], int]:
-    """Return sender → digest of the split rows that it had read when it sent payloads."""
+    """Return sender → digest of the source rows that it had read when it sent the payloads."""
     return {
         header.origin[:2]: _DIGEST.unpack_from(payload, _HEADER.size)[0]
         for header, payload in payloads
@@ -156,7 +156,7 @@ def ship_unreadable(
 
 
 def unreadable_in(payload: bytes) -> pa.RecordBatch | None:
-    """Read rows that a source could not read; ``None`` if they are only counted."""
+    """Decode rows that a source could not read; ``None`` if they are only counted."""
     return decode_batch(payload[_HEADER.size :]) if len(payload) > _HEADER.size else None
 
 
@@ -166,14 +166,14 @@ def ship_ages(
     ages: LatencyHistogram,  # of rows of the source, by the driver's clock of the epoch
     split: int,  # number of the first one that has them
 ) -> Iterator[Blob]:
-    """Send a lane, which reports them, the ages of the rows read of a source."""
+    """Send a histogram of the ages of a source's rows to a lane, which reports it."""
     origin, name = (0, split, 0, 0), source.encode()
     header = _HEADER.pack(AGES, shipment.level, shipment.index, *origin, 0, len(name))
     yield int(shipment.places[0]), header + name + ages.to_bytes()
 
 
 def ages_in(payloads: Iterable[tuple[Header, bytes]]) -> dict[str, LatencyHistogram]:
-    """Return source → ages of its rows, of all that was read."""
+    """Decode the ages of rows: source → histogram over all payloads."""
     ages: dict[str, list[LatencyHistogram]] = {}
     for header, payload in payloads:
         begin = _HEADER.size + header.number
@@ -349,10 +349,11 @@ def split_by_place(
 def hand_over(
     shipment: Shipment, columns: pa.RecordBatch, origin: tuple[int, int, int], number: int
 ) -> Iterator[tuple[Header, Payload]]:
-    """Pass rows to an operator in the same lane; parameters as of `ship`."""
+    """Pass rows to an operator in the same lane, without an exchange; parameters as of `ship`."""
     operator, rows = shipment.operator, columns.num_rows
 
     def header(kind: int, rows: int) -> Header:
+        """Build the header of one payload."""
         return Header(kind, shipment.level, shipment.index, (*origin, 0), rows, number)
 
     columns, left_out, arrivals = operator.arrange(
@@ -428,6 +429,7 @@ def pairs_sent(
         rows = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
 
     def key_groups(of: pa.Schema) -> npt.NDArray[np.int32]:
+        """Key group of each row by the columns of `of`."""
         columns = rows.select(of.names).cast(of).combine_chunks().to_batches()
         return _key_groups(columns[0], of, len(own))
 

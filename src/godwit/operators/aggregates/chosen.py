@@ -132,7 +132,7 @@ class _ComparedExtreme(_Extreme):
         return self._better(left.column(0), right.column(0))
 
     def _beats(self, challengers: pa.Array, holders: pa.Array) -> pa.Array:
-        """Return which challengers are more extreme than the values they challenge."""
+        """Return a mask of challengers that are more extreme than the values held."""
         return (pc.greater if self.largest else pc.less)(challengers, holders)
 
     def _better(self, holders: pa.Array, challengers: pa.Array) -> pa.RecordBatch:

@@ -82,7 +82,7 @@ def bind_top_k(column: pa.Field, by: pa.Field | None = None, *, k: int) -> Bound
 
 
 def bind_rows(*columns: pa.Field) -> BoundAggregate | None:
-    """Keep all rows, with these columns, for a function over sessions."""
+    """Bind the aggregate that collects whole rows, for functions over sessions."""
     if not columns or not all(can_be_held(column.type) for column in columns):
         return None
     return _Rows(
@@ -114,6 +114,7 @@ class PackedRows(BuiltIn):
         """Return the rows to keep, ordered by group, and the start of each of `count` groups."""
 
     def create(self, count: int) -> pa.RecordBatch:
+        """Return states without rows."""
         nothing = [pa.nulls(0, column.dtype) for column in self.layout]
         return self.states(pack(np.zeros(count + 1, np.int64), nothing, self.layout))
 
@@ -133,6 +134,7 @@ class PackedRows(BuiltIn):
         return self._joined(left.num_rows, self._rows(left), self._rows(right))
 
     def finish(self, states: pa.RecordBatch) -> pa.Array:
+        """Return the collected values of each state as a list."""
         starts, columns = unpack(states.column(0), self.layout)
         values = columns[0]
         if len(columns) > 1:
@@ -145,7 +147,7 @@ class PackedRows(BuiltIn):
         return unpack_rows(states.column(0), self.layout)
 
     def _joined(self, count: int, *parts: tuple[IntArray, list[pa.Array]]) -> pa.RecordBatch:
-        """Pack the rows to keep among parts, given in order of arrival."""
+        """Concatenate parts in order of arrival, and pack the rows that `stay` into states."""
         groups = np.concatenate([part[0] for part in parts])
         columns = [
             pa.concat_arrays(pieces) for pieces in zip(*(part[1] for part in parts), strict=True)
@@ -207,7 +209,7 @@ class _CountDistinct(_CollectSet):
     def stay(
         self, groups: IntArray, columns: list[pa.Array], count: int
     ) -> tuple[IntArray, IntArray]:
-        """Keep one row of each value, in order of values."""
+        """Keep one row of each distinct value, in order of values."""
         rows = _first_of_equal(groups, descending_ranks(columns[0]))
         return rows, starts_of(groups[rows], count)
 

@@ -139,6 +139,7 @@ class _Comparison(Condition):
         return f"({self.left} {self.sign} {self.right})"
 
     def operands(self) -> tuple[Condition, ...]:
+        """Return both sides of the comparison."""
         return self.left, self.right
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
@@ -196,6 +197,7 @@ class _IsNull(Condition):
         return f"({self.operand} is null)"
 
     def operands(self) -> tuple[Condition, ...]:
+        """Return the tested operand."""
         return (self.operand,)
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
@@ -211,6 +213,7 @@ class _Not(Condition):
         return f"(not {self.operand})"
 
     def operands(self) -> tuple[Condition, ...]:
+        """Return the negated operand."""
         return (self.operand,)
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
@@ -228,6 +231,7 @@ class _Both(Condition):
         return f"({self.left} {self.word} {self.right})"
 
     def operands(self) -> tuple[Condition, ...]:
+        """Return both conditions."""
         return self.left, self.right
 
     def evaluate(self, rows: Mapping[str, pa.Array]) -> pa.Array:
@@ -248,6 +252,7 @@ def _columns_read(condition: Condition) -> tuple[str, ...]:
     """Names of the columns of a condition, each once."""
 
     def walk(part: Condition) -> Iterator[str]:
+        """Yield the column names of a condition, with repetitions."""
         if isinstance(part, _Column):
             yield part.name
         for operand in part.operands():
@@ -260,6 +265,7 @@ def _check_condition(condition: Condition, inputs: pa.Schema, call: str) -> None
     """Refuse a condition on missing columns, or between types that cannot be compared."""
 
     def check(part: Condition) -> None:
+        """Check one part of the condition and, recursively, its operands."""
         for operand in part.operands():
             check(operand)
         try:
@@ -329,7 +335,7 @@ class _Parser:
             at = match.end()
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise the error that the condition cannot be read."""
+        """Raise the error that the condition is malformed, with the reason."""
         raise InvalidFlowError(
             f"{self.call} has the condition {self.text!r}, in which {why}.",
             remedy=_GRAMMAR,
@@ -337,14 +343,14 @@ class _Parser:
         )
 
     def either(self) -> Condition:
-        """Parse operands of ``or``."""
+        """Parse operands joined by ``or``."""
         parts = [self._all()]
         while self._skip("or"):
             parts.append(self._all())
         return _joined("or", parts)
 
     def _all(self) -> Condition:
-        """Parse operands of ``and``."""
+        """Parse operands joined by ``and``."""
         parts = [self._not()]
         while self._skip("and"):
             parts.append(self._not())
@@ -423,19 +429,22 @@ class _Parser:
         return self.refuse(f"{token!r} is not expected")
 
     def _word(self) -> str:
-        """Return the next token in lower case; empty if it is no word or sign."""
+        """Return the next token in lower case, without consuming it.
+
+        Empty for literals and columns.
+        """
         kind, token = self.tokens[0]
         return token.lower() if kind in ("word", "sign") else ""
 
     def _skip(self, word: str) -> bool:
-        """Skip the next token if it is `word`; return whether it was."""
+        """Consume the next token if it is `word`; return whether it was."""
         if not self.tokens or self._word() != word:
             return False
         self.tokens.pop(0)
         return True
 
     def _expect(self, word: str) -> None:
-        """Skip `word`, or refuse the condition."""
+        """Consume `word`; raise if the next token is another."""
         if not self._skip(word):
             after = f"before {self.tokens[0][1]!r}" if self.tokens else "at the end"
             self.refuse(f"{word!r} is missing {after}")
@@ -496,10 +505,12 @@ class _Filtered(BuiltIn):
 
     @property
     def commutative(self) -> bool:
+        """True if the filtered aggregate does not depend on the order of rows."""
         return self.aggregate.commutative
 
     @property
     def idempotent(self) -> bool:
+        """True if the filtered aggregate does not change when a row is added twice."""
         return self.aggregate.idempotent
 
     def create(self, count: int) -> pa.RecordBatch:

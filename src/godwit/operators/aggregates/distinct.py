@@ -246,6 +246,6 @@ def _binary(data: ByteArray, offsets: IntArray) -> pa.Array:
 
 
 def _data(blobs: pa.Array) -> ByteArray:
-    """Bytes of all values, one after another."""
+    """Concatenate the bytes of all values."""
     edges = boundaries_of(blobs)
     return np.ascontiguousarray(blob_bytes(blobs)[edges[0] : edges[-1]])

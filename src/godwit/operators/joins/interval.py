@@ -110,7 +110,7 @@ class IntervalJoin(JoinOperator):
         return BEGINNING if self.how == "inner" else moment + int(self.reach_us.max()) + 1
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Return the bucket of each row."""
+        """Return the bucket (slice of event time) of each row."""
         sides = values_of(rows.column(rows.schema.get_field_index(SIDE)))
         return self.grid.panes(times + self.reach_us[sides])
 
@@ -201,7 +201,7 @@ class IntervalJoin(JoinOperator):
         state: StateView,
         time: EpochTime,
     ) -> _Bucketed:
-        """Load buckets that an epoch's rows can match, and the rows' own buckets' first entries."""
+        """Load stored rows that new rows can match, and the first entries of their buckets."""
         moments = event_times_of(new.values)
         shift = np.where(new.side == LEFT, self.earliest_us, -self.latest_us)
         other = 1 - new.side
@@ -213,6 +213,7 @@ class IntervalJoin(JoinOperator):
         def find(
             key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
         ) -> tuple[Bools, pa.RecordBatch]:
+            """Look up entries by key, side, bucket and number."""
             own = distinct.take(pa.array(key))
             return state.find(self.entry_keys(own, bucket, side, number), groups.key_groups[key])
 
@@ -249,7 +250,7 @@ class IntervalJoin(JoinOperator):
         return np.concatenate(first), np.concatenate(second)
 
     def _over(self, state: StateView, time: EpochTime) -> StateRows:
-        """Return unmatched rows of the state that can match none after this epoch."""
+        """Return stored unmatched rows that no row after this epoch can match."""
         if not self.closes(time):
             return StateRows(
                 hashes=np.empty(0, np.int64),
@@ -272,7 +273,7 @@ class IntervalJoin(JoinOperator):
         met: Bools,
         time: EpochTime,
     ) -> Bools:
-        """Return which unmatched rows are emitted in this epoch."""
+        """Return a mask of unmatched rows to emit in this epoch."""
         until = moments + self.reach_us[sides]
         wanted = np.array([self.keeps(LEFT), self.keeps(RIGHT)])[sides]
         over: Bools = wanted & ~met & (until >= time.closed) & (until < time.until)
@@ -410,6 +411,7 @@ def _load_buckets(
     def loaded(
         key: IntArray, side: npt.NDArray[np.integer], bucket: IntArray, number: IntArray
     ) -> tuple[Bools, _Bucketed]:
+        """Look up entries; return a mask of those that exist, and their rows."""
         known, state = find(key, side, bucket, number)
         state = state.take(pa.array(np.flatnonzero(known)))
         names = state.schema.names[2:]

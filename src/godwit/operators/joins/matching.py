@@ -26,7 +26,7 @@ class Slices:
 
     @property
     def any(self) -> npt.NDArray[np.bool_]:
-        """Shape ``(n,)``: true where the range is not empty."""
+        """Shape ``(n,)``: true where the range of matching rows is not empty."""
         return self.ends > self.begins
 
     @property

@@ -112,6 +112,7 @@ class JoinOperator(EventTimeOperator):
 
     @property
     def means(self) -> dict[str, Any]:
+        """Meaning of the state, for the checkpoint: sides, and parts of hot keys."""
         named = dict(zip(("left", "right"), self.sides, strict=True))
         return {
             "time": {
@@ -126,7 +127,7 @@ class JoinOperator(EventTimeOperator):
         }
 
     def received(self, rows: pa.RecordBatch, input_number: int) -> pa.RecordBatch:
-        """Convert rows of one side to the columns of both."""
+        """Convert rows of one side to the columns that both sides share."""
         which = self._side_of(input_number)
         side, count = self.sides[which], rows.num_rows
         at = rows.schema.get_field_index
@@ -187,6 +188,7 @@ class JoinOperator(EventTimeOperator):
         return pa.RecordBatch.from_arrays([*own, *part, panes, side, numbers, *others], names=names)
 
     def is_late(self, times: IntArray, closed: int) -> npt.NDArray[np.bool_]:
+        """Return a mask of event times that are older than the watermark of earlier epochs."""
         return times < closed
 
     def last_emitted(self, newest: int) -> int:

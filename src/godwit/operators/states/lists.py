@@ -205,6 +205,7 @@ class ListCells(Cells):
                 self._lists[group].swept.add(page)
 
     def unread(self, group: int) -> None:
+        """Discard the elements read and changed of a key."""
         self._lists.pop(group, None)
 
     def _look_for_heads(self, groups: Any) -> None:
@@ -328,6 +329,7 @@ class ListCells(Cells):
         self.extend(group, elements)
 
     def forget(self, group: int) -> None:
+        """Remove all elements of a key."""
         of_key = self._list(group)
         of_key.first = of_key.after = 0
         of_key.pages = {}
@@ -335,6 +337,7 @@ class ListCells(Cells):
         of_key.gone.clear()
 
     def written(self) -> Written:
+        """Return the changed pages and heads of the epoch."""
         written = self.new_written()
         pages: list[tuple[int, int, _Page]] = []
         for group, of_key in self._lists.items():

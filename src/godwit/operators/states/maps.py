@@ -196,6 +196,7 @@ class MapCells(Cells):
             self._map(group).items[self.stored.item(parts)] = _Item(b"", there=True)
 
     def unread(self, group: int) -> None:
+        """Discard the items read and changed of a key."""
         self._maps.pop(group, None)
 
     # -- what a function does ------------------------------------------------------------------
@@ -241,6 +242,7 @@ class MapCells(Cells):
         return [item for item in every if self._item(group, item).visible]
 
     def forget(self, group: int) -> None:
+        """Remove all items of a key."""
         for item in self.items(group):
             self.remove(group, item)
 
@@ -366,6 +368,7 @@ class MapCells(Cells):
     # -- what is written -----------------------------------------------------------------------
 
     def written(self) -> Written:
+        """Return the changed items and listings of the epoch."""
         written = self.new_written()
         maybe: list[tuple[int, Any, _Item]] = []
         grown: list[_Grown] = []

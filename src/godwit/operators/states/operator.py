@@ -207,13 +207,16 @@ class ProcessOfStates(KeyedOperator):
 
     @property
     def states(self) -> tuple[StateId, ...]:
+        """The timers' state, then the declared states."""
         timers = () if self.clock is None else (TIMERS,)
         return tuple(StateId(self.name, state) for state in (*timers, *sorted(self.stored)))
 
     def schema_of(self, state: str) -> StateSchema:
+        """Columns of a declared state, or of the timers."""
         return self._timers if state == TIMERS else self.stored[state].schema
 
     def describe_state(self, state: str = TIMERS) -> StateDescription:
+        """Describe a declared state, or the timers, for the checkpoint."""
         if state != TIMERS:
             return self.stored[state].describe()
         return StateDescription(
@@ -232,6 +235,7 @@ class ProcessOfStates(KeyedOperator):
             self.stored[state].insist_on(stored)
 
     def values_from(self, state: str, written: WrittenState) -> StateUpgrade | None:
+        """Return the upgrade of a declared state's values; timers never need one."""
         return None if state == TIMERS else self.stored[state].values_from(written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
@@ -242,6 +246,7 @@ class ProcessOfStates(KeyedOperator):
 
     @property
     def has_timers(self) -> bool:
+        """True if the operator has timers, or a state that expires."""
         return self.clock is not None or any(s.ttl_us is not None for s in self.stored.values())
 
     def _due_columns(self, time: EpochTime) -> list[_DueColumn]:

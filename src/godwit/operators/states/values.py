@@ -121,6 +121,7 @@ class ValueCells(Cells):
         self._cells.update((group, _Cell(b"", there=True)) for group, _ in expired)
 
     def unread(self, group: int) -> None:
+        """Discard the value read and changed of a key."""
         self._cells.pop(group, None)
 
     def _cell(self, group: int) -> _Cell:
@@ -172,10 +173,12 @@ class ValueCells(Cells):
         cell.value, cell.was_set, cell.is_new = value, True, False
 
     def forget(self, group: int) -> None:
+        """Remove the value of a key."""
         cell = self._cell(group)
         cell.value, cell.was_set, cell.is_new = _NONE, False, False
 
     def written(self) -> Written:
+        """Return the changed values of the epoch."""
         written = self.new_written()
         maybe: list[int] = []
         for group, cell in self._cells.items():

@@ -184,24 +184,31 @@ class CalendarGrid(PaneGrid):
         return np.array(begins, np.int64)[of]
 
     def panes(self, times: Instants) -> Instants:
+        """Return the number of the day or month of each event time."""
         return PaneGrid.panes(self, self.calendar.numbers_of(times) * UNIT_US)
 
     def first_open(self, closed: int) -> int:
+        """First pane needed by a window that ends after `closed`."""
         return PaneGrid.first_open(self, self._reached(closed))
 
     def closing(self, closed: int, until: int) -> tuple[int, int]:
+        """First pane, and end of the last, of windows that end after `closed`, by `until`."""
         return PaneGrid.closing(self, self._reached(closed), self._reached(until))
 
     def closes(self, closed: int, until: int) -> bool:
+        """Return whether a window ends after `closed`, and at `until` or before."""
         return PaneGrid.closes(self, self._reached(closed), self._reached(until))
 
     def windows_of(self, panes: Instants, closed: int, until: int) -> WindowsOfPanes:
+        """Windows that hold each pane and end after `closed`, and at `until` or before."""
         return PaneGrid.windows_of(self, panes, self._reached(closed), self._reached(until))
 
     def windows_over(self, panes: Instants, closed: int, until: int) -> tuple[Instants, Instants]:
+        """Start and end of each window in `windows_of`, once, ordered by kind."""
         return PaneGrid.windows_over(self, panes, self._reached(closed), self._reached(until))
 
     def is_late(self, times: Instants, closed: int) -> npt.NDArray[np.bool_]:
+        """Return a mask of event times whose windows all end at `closed` or before."""
         first = self.first_open(closed)
         opens = first if abs(first) >= END else self.calendar.begins(first // UNIT_US)
         late: npt.NDArray[np.bool_] = times < opens

@@ -98,7 +98,7 @@ class Pieces:
         time: EpochTime,
         kept: KeptSpans | None = None,
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
-        """Return the pieces of n entries, and the piece of each; of no piece: their number.
+        """Assign n entries to pieces (panes and ready-made windows) of the windows that close.
 
         Entries are of the pane that starts there; where they have a span, of a window of that
         length; where it is negative, of one that stays.
@@ -172,7 +172,7 @@ class Pieces:
     def plan(
         self, sizes: IntArray, all_keys: int, *, overlapping: bool
     ) -> Mapping[tuple[int, int], ConsolidationStep]:
-        """Plan what is built, in order, of pieces with so many keys; by positions of panes."""
+        """Plan how windows are merged from pieces of the given sizes (keys), in order."""
         asked = dict.fromkeys(w.panes for w in self.to_build if w.panes[0] < w.panes[1])
         spans = tuple(span for span in asked if span not in self.ready)
         if not spans:

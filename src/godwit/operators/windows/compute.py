@@ -127,10 +127,15 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def kept_mark(self) -> int | None:
+        """Fingerprint of the closed windows that are retained for later ones.
+
+        ``None``: none are.
+        """
         return None if self.kept is None else self.kept.mark
 
     @property
     def shared_windows(self) -> tuple[PaneGrid, bool | None] | None:
+        """Panes of the windows, and the user's choice of sharing; ``None`` if it cannot share."""
         return (self.grid, self.share) if self.may_duplicate and self.commutative else None
 
     def process(self, data: OperatorInput) -> OperatorOutput:
@@ -193,7 +198,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         return groups, keys, self.merge_partials(groups, rows) if data.is_partial else rows
 
     def _with_kept(self, data: OperatorInput, kept: KeptSpans) -> OperatorInput:
-        """Add the partials of late rows for the windows that stayed and hold them."""
+        """Add partials of late rows to the retained closed windows that hold them."""
         panes, time = values_of(data.rows.keys.column(self.pane_position)), data.time
         if int(panes.min()) >= time.closed:
             return data
@@ -208,7 +213,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _spread(
         self, partials: StateRows, windows: WindowsOfPanes, spans: npt.NDArray[np.int64]
     ) -> StateRows:
-        """Copy partials of panes to windows that hold them, by whose spans entries are told."""
+        """Copy partials of panes to the windows that hold them; `spans` identify the windows."""
         position = self.pane_position
         own = partials.keys.select(list(range(position))).take(pa.array(windows.pane))
         starts = column_of(windows.start, None, partials.keys.column(position).type)
@@ -222,7 +227,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def pieces(
         self, entries: StateRows, time: EpochTime, kept: KeptSpans | None = None
     ) -> tuple[Pieces, npt.NDArray[np.integer]]:
-        """Return the windows that close and the pieces of entries; see `Pieces.of`."""
+        """Assign entries to the windows that close; see `Pieces.of`."""
         return Pieces.of(self.grid, *self._identities(entries.keys), time, kept)
 
     def _identities(self, keys: pa.RecordBatch) -> tuple[IntArray, IntArray | None]:
@@ -234,7 +239,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _close(
         self, data: OperatorInput, changed: StateRows | None, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
-        """Return the output of the windows that close, and the windows that stay."""
+        """Return the output of windows that close, and the closed windows to retain."""
         kept, time = self.kept, data.time
         if kept is None or time.kept_since == END:
             with work.timing("scan"):
@@ -263,7 +268,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _chosen(
         self, data: OperatorInput, part: EntryRange, changed: StateRows | None, kept: KeptSpans
     ) -> _Closing:
-        """Plan by the entries that there are, and read those that the plan needs.
+        """Plan by the entries that exist, and read those that the plan needs.
 
         Most panes are in windows that stayed.
         """
@@ -272,6 +277,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
         planned: list[tuple[Pieces, npt.NDArray[np.integer], Any]] = []
 
         def choose(stored: Sequence[IntArray]) -> npt.NDArray[np.bool_]:
+            """Select the stored entries that the plan reads."""
             starts, spans = stored
             if also:
                 starts, spans = np.append(starts, also[0]), np.append(spans, also[1])
@@ -316,7 +322,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _built(
         self, closing: _Closing, work: WindowWork
     ) -> tuple[pa.RecordBatch, StateRows | None]:
-        """Build windows; return the output of those that close, and those that stay.
+        """Build windows; return the output of those that close, and those to retain.
 
         What is scanned lies in no order.  It is ordered by piece and key once; where every window
         is one piece, which is the whole work of windows that do not overlap, not even keys need be
@@ -399,7 +405,7 @@ class WindowedCompute(ComputeOperator, EventTimeOperator):
     def _grown(
         self, groups: Groups, changed: StateRows, state: StateView, after: int, until: int
     ) -> pa.RecordBatch:
-        """Return the output of open windows with changed panes."""
+        """Return the output of open windows with changed panes (update mode)."""
         others, touched = changed, np.ones(len(changed.hashes), np.bool_)
         if self.grid.panes_per_window > 1:
             others, touched = self._with_neighbours(groups, changed, state, after)

@@ -115,7 +115,7 @@ class Arrivals:
 
     @classmethod
     def of(cls, watermark: int, times: pa.Array, not_after: int) -> Arrivals:
-        """Return the maximum event time for a watermark, without rows too far ahead."""
+        """Return the maximum event time of rows for a watermark, without rows too far ahead."""
         values, mask = values_of(times), mask_of(times)
         counts = values <= not_after
         if mask is not None:

@@ -63,19 +63,19 @@ class KeptSpans:
 
     @property
     def mark(self) -> int:
-        """Number that tells these kinds from others."""
+        """Fingerprint of these kinds of windows; state with another one is not used."""
         kinds = [(w.length_us, w.every_us, w.offset_us) for w in self.grid.windows]
         return zlib.crc32(repr((kinds, self.needed_us)).encode())
 
     def held(self, panes: Moments, since: int, closed: int) -> WindowsOfPanes:
-        """Return what is there of the windows that hold each pane, once windows are `closed`.
+        """Return the retained windows over each pane, once windows up to `closed` are emitted.
 
         They ended after `since`; those that no later window needs do not count.
         """
         return self._needed(self.grid.windows_of(panes, since, closed), closed)
 
     def entries(self, panes: Moments, since: int, closed: int) -> tuple[Moments, Moments]:
-        """Return start and span of the entries of panes, and of what is there over them."""
+        """Return start and span of the entries of panes, and of the retained windows over them."""
         held = self.held(panes, since, closed)
         stayed = sorted(set(zip(held.start.tolist(), held.end.tolist(), strict=True)))
         spans = [0] * len(panes) + [start - end for start, end in stayed]
@@ -83,7 +83,7 @@ class KeptSpans:
         return starts, np.array(spans, np.int64)
 
     def due(self, panes: Moments, closed: int, until: int) -> list[tuple[int, int]]:
-        """Start and end of each window over these panes that is to stay, and ends by `until`."""
+        """Start and end of each window to retain over these panes that ends by `until`."""
         ending = self._needed(self.grid.windows_of(panes, closed, until), until)
         return sorted(set(zip(ending.start.tolist(), ending.end.tolist(), strict=True)))
 
@@ -109,7 +109,7 @@ class KeptSpans:
         )
 
     def _needed(self, windows: WindowsOfPanes, closed: int) -> WindowsOfPanes:
-        """Drop windows that only others that are over needed."""
+        """Drop windows that only closed windows needed."""
         needed = windows.start + np.array(self.needed_us, np.int64)[windows.kind] > closed
         return WindowsOfPanes(
             pane=windows.pane[needed],

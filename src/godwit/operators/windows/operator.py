@@ -53,6 +53,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def keys(self) -> pa.Schema:
+        """Key columns."""
         return pa.schema(list(self.schema.keys)[: self.schema.keys.get_field_index(PANE)])
 
     def unique_keys_of_windows(self, lengths: int) -> tuple[tuple[str, ...], ...]:
@@ -66,7 +67,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def means(self) -> dict[str, Any]:
-        """Properties of the state for the checkpoint, besides its windows."""
+        """Meaning of the state for the checkpoint, besides its windows."""
         return {"time": {"column": self.time.column, "is end": self.time.is_end}}
 
     @property
@@ -96,6 +97,7 @@ class EventTimeOperator(KeyedOperator):
 
     @property
     def left_out(self) -> pa.Schema:
+        """Columns of left-out rows: those of the input, and the reason."""
         return pa.schema([*self.arriving, pa.field(_REASON, pa.string())])
 
     @property
@@ -108,6 +110,7 @@ class EventTimeOperator(KeyedOperator):
     def arrange(
         self, rows: pa.RecordBatch, time: EpochTime, input_number: int = 0
     ) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Arrivals]:
+        """Assign rows to panes, and split off rows that are late, too far ahead or without time."""
         column = rows.column(rows.schema.get_field_index(self.time.column))
         times, mask = values_of(column) - int(self.time.is_end), mask_of(column)
         untimed = np.zeros(len(times), np.bool_) if mask is None else ~mask
@@ -156,6 +159,7 @@ class EventTimeOperator(KeyedOperator):
     # -- time ----------------------------------------------------------------------------------
 
     def closes(self, time: EpochTime) -> bool:
+        """Return whether windows close in this epoch."""
         return self.grid.closes(time.closed, time.until)
 
     def needs_state(self, time: EpochTime) -> bool:
@@ -171,9 +175,11 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.closing(time.closed, time.until)
 
     def end_of(self, moment: int) -> int:
+        """Return the end of the last window that holds an event time."""
         return self.grid.end_of(moment)
 
     def last_emitted(self, newest: int) -> int:
+        """Return the maximum event time of emitted windows, given that of the input."""
         return self.end_of(newest) - 1
 
     def gone_before(self, closed: int) -> int:
@@ -181,6 +187,7 @@ class EventTimeOperator(KeyedOperator):
         return self.grid.first_open(closed - self.lateness_us) if closed > BEGINNING else BEGINNING
 
     def gone(self, closed: int) -> EntryRange:
+        """Return the range of entries whose panes no open window needs."""
         return EntryRange(column=self.pane_position, end=self.gone_before(closed))
 
     # -- entries -------------------------------------------------------------------------------

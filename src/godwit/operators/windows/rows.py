@@ -135,6 +135,7 @@ class RowWindowsOperator(KeyedOperator):
 
     @property
     def unique_keys(self) -> tuple[tuple[str, ...], ...]:
+        """The key columns and the window's number, which identify a row of the result."""
         return ((*self.keys.names, WINDOW_NUMBER),)
 
     @property
@@ -144,9 +145,11 @@ class RowWindowsOperator(KeyedOperator):
         return tuple(StateId(self.name, state) for state in names)
 
     def schema_of(self, state: str) -> StateSchema:
+        """Columns of the state of open panes, or of full ones."""
         return self._panes if state == _PANES else self.schema
 
     def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe one of the states, with the windows' size and step, for the checkpoint."""
         schema, described = self.schema_of(state), self._compute.describe_state()
         # The number of rows is found again, as results are, when aggregates come and go.
         count = {_COUNT.name: {"state": [_COUNT.name], "aggregate": {"name": "rows of the key"}}}
@@ -163,6 +166,7 @@ class RowWindowsOperator(KeyedOperator):
         return self._compute.values_from(state, written)
 
     def new_columns(self, state: str, count: int) -> pa.RecordBatch:
+        """Return the columns that entries of an earlier schema lack: states without rows."""
         created = self._compute.new_columns(state, count)
         return created if state == _PANES else self._open(np.zeros(count, np.int64), created)
 

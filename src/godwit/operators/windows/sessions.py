@@ -108,7 +108,7 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
         return times + self.gap_us <= closed
 
     def marks(self, rows: pa.RecordBatch, times: IntArray) -> IntArray:
-        """Return what tells parts of sessions apart, so that rows of one are combined.
+        """Return a value that differs between rows which must not be combined: by session.
 
         Where the order of rows counts, it is the beginning of each row's session among these rows.
         """
@@ -307,9 +307,11 @@ class SessionCompute(ComputeOperator, EventTimeOperator):
 
     @property
     def described_windows(self) -> list[dict[str, Any]]:
+        """The session gap as plain values for the checkpoint."""
         return [{"gap_us": self.gap_us}]
 
     def describe_state(self, state: str = STATE) -> StateDescription:
+        """Describe sessions and their columns for the checkpoint."""
         return self.with_windows(super().describe_state(state))
 
     def _begins(self, key: IntArray, first: IntArray, last: IntArray) -> npt.NDArray[np.bool_]:

@@ -93,6 +93,6 @@ class Slots:
         return slot
 
     def drained(self, slot: int, closed: int) -> npt.NDArray[np.bool_]:
-        """Return where a slot takes no rows, and all windows of its panes are closed."""
+        """Return a mask of key groups where the slot takes no rows and has no open windows."""
         drained: npt.NDArray[np.bool_] = (self.active != slot) & (self.over <= closed)
         return drained

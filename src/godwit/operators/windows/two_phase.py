@@ -67,7 +67,7 @@ class ComputePart(WindowedCompute):
 
     @property
     def kept(self) -> None:
-        """No windows stay: they are built elsewhere."""
+        """No windows are retained: they are built by the consolidate part."""
         return None
 
     @property
@@ -137,7 +137,7 @@ class ConsolidatePart(EventTimeOperator):
         return rows, None, NO_ARRIVALS
 
     def gone_before(self, closed: int) -> int:  # noqa: ARG002
-        """Return no pane: there is no state."""
+        """Return no pane, since this operator has no state."""
         return BEGINNING
 
     def process(self, data: OperatorInput) -> OperatorOutput:

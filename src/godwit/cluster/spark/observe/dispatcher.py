@@ -181,12 +181,13 @@ class EventDispatcher:
                 self._hearings.append(_Hearing(listener, name, self._report))
 
     def keep(self, name: str, recorder: Recorder) -> None:
-        """Add a recorder for all later entries.
+        """Add a recorder for all later entries, and announce failures of it under `name`.
 
         What it raises is told, and it is given the next entry.  `name` is for the log.
         """
 
         def keep() -> bool:
+            """Add the recorder on the recorders' thread."""
             self._recorders[name] = recorder
             return True
 
@@ -202,6 +203,7 @@ class EventDispatcher:
         """Call `ask` about once a second; record its result if it changed and is not ``None``."""
 
         def sample() -> bool:
+            """Add the sampled function on the recorders' thread."""
             self._samples[kind] = ask
             return True
 
@@ -268,6 +270,7 @@ class EventDispatcher:
         mark = threading.Event()
 
         def flush() -> bool:
+            """Flush the recorders, and set the event."""
             try:
                 self._flush()
             finally:

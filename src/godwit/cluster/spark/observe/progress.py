@@ -116,6 +116,7 @@ def _parsed(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

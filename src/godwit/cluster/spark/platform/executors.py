@@ -259,7 +259,7 @@ class ExecutorWatch:
             self._lost.lost(name)
 
     def _rehearse(self, executor: Executor) -> None:
-        """Rehearse the last epoch on a new executor; a failure is logged."""
+        """Run a trial of the last epoch on a new executor, to warm it up; a failure is logged."""
         try:
             rehearse(executor, self._cluster.source.latest, self._spark.sparkContext)
         except Exception:

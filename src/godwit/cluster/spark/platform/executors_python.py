@@ -50,6 +50,7 @@ def _ask(spark: SparkContext) -> list[dict[str, Any]]:
 
     # By value: a Python without Godwit could not import this function from it.
     def report(_rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield this executor's Python version and packages."""
         import importlib as imports  # noqa: PLC0415
         import sys as system  # noqa: PLC0415
 

@@ -360,6 +360,7 @@ class LocalCluster:
 
     @property
     def _jvm(self) -> Any:
+        """Py4J view of the JVM of this process."""
         return self._gateway.jvm
 
     def _daemon_conf(self) -> Any:

@@ -119,7 +119,7 @@ class QueryHotKeys(Mapping[str, Mapping[str, tuple[int, int]]]):
         return self._run.spreading
 
     def _change(self, orders: SpreadOrders, key: Any, shape: tuple[int, int] | None) -> None:
-        """Order a change of a key's parts; ``None``: gather it."""
+        """Request a change of a key's parts from the next epoch on; ``None``: undivided again."""
         run, operator = self._run, orders.operator
         if run.conducting.closed:
             raise MigrationError(

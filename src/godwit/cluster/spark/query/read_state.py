@@ -78,6 +78,7 @@ def read_state(
     chunks = [(pickle.dumps(view.chains[i::number]),) for i in range(number)]
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the entries of the key groups assigned to this task."""
         cache = BatchCache(view.storage)
         for batch in batches:
             for chunk in batch.column(0).to_pylist():

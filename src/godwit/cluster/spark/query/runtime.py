@@ -75,6 +75,7 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     """Resolve the schemas of the sources and bind every operator to them."""
 
     def resolve(source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...]) -> pa.Schema:
+        """Columns of a source after maps over DataFrames."""
         dataframe = flow.sources[source]
         for function in maps:
             dataframe = map_dataframe(source, [function], dataframe)
@@ -87,6 +88,7 @@ def compile_flow(flow: LogicalFlow, session: SparkSession) -> CompiledFlow:
     def retimed(
         source: str, maps: tuple[Callable[[DataFrame], DataFrame], ...], column: str
     ) -> int:
+        """Return which map, counted from 1, computes the event time anew; 0: none."""
         frames = [flow.sources[source]]
         for function in maps:
             frames.append(map_dataframe(source, [function], frames[-1]))
@@ -160,9 +162,11 @@ def _by_spark(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _D
     rows, offsets = _micro_batches(flow, compiled, options)
 
     def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver of Spark's micro-batches."""
         source: Any = run.cluster.source  # as it was made below
 
         def epoch(batch: DataFrame, number: int, stopped: Callable[[], bool]) -> dict[str, float]:
+            """Run the epoch of a micro-batch; return phase → milliseconds."""
             offered = partial(source.offered, batch, number)
             return run.with_input(offered, stopped, broken_off=stopped)
 
@@ -182,6 +186,7 @@ def _by_both(flow: LogicalFlow, compiled: CompiledFlow, options: Options) -> _Dr
     trigger = options.trigger
 
     def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver of micro-batches and of epochs between them."""
         source: Any = run.cluster.source  # as it was made below
         epochs = MixedEpochs(run, source, trigger=trigger)
         query = _start_spark(rows, options, flow.name, run, epochs.with_frames)
@@ -208,6 +213,7 @@ def _by_a_loop(options: Options) -> _Driven:
     interval_s(options.trigger)  # refused while nothing is touched
 
     def driver(run: SparkRun) -> EpochDriver:
+        """Create the driver that polls Godwit's own sources."""
         rows: Any = run.cluster.source  # as it was made below
         control = options.control
         longest_s = (
@@ -300,6 +306,7 @@ def _start_spark(
     stopped = partial(is_stopped, rows.sparkSession)
 
     def in_session(batch: DataFrame, number: int) -> None:
+        """Run the epoch of a micro-batch in the query's Spark session."""
         # Each streaming query has a session of its own, so this touches no other.
         batch.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ARROW_ROWS)
         try:

@@ -46,13 +46,13 @@ class Tasks(Protocol):
     host: str  # by which they reach the driver
 
     def listen(self) -> socket.socket:
-        """Listen for them on the driver, at any free port."""
+        """Listen on the driver, at any free port, for connections of the tasks."""
 
     def run(self, lane: Callable[[int], Iterator[bytes]], places: Sequence[Place]) -> None:
         """Run `lane` in a task at every place, with its number; return once all have ended."""
 
     def cancel(self) -> None:
-        """Kill them."""
+        """Kill the tasks."""
 
 
 class LaneJob:
@@ -185,6 +185,7 @@ class LaneJob:
         endpoint, places, flow = self._endpoint, self.places, self._flow
 
         def lane(number: int) -> Iterator[bytes]:
+            """Run resident lane `number`: the body of a task."""
             return stay(endpoint, number, places[number], flow)
 
         try:

@@ -123,6 +123,7 @@ def _answer(work: Work, flow: LaneFlow, instruction: EpochInstruction) -> Answer
     """Run one lane's part of an epoch; return its report, or a refusal (as of large output)."""
 
     def answer(blobs: list[Blob], report: bytes, refusal: str = "") -> Answer:
+        """Build the answer from payloads, report, or a refusal."""
         return Answer(
             attempt=work.attempt,
             level=work.level,

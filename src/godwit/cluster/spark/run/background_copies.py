@@ -116,12 +116,14 @@ class BackgroundCopies:
             raise MigrationError(f"Executor {order.executor} is gone.")
 
         def held_versions(state: StateId) -> npt.NDArray[int64]:
+            """Versions of the copies of one state that the executor has."""
             with self._conducting.locked() as conductor:
                 return conductor.copies.versions(
                     order.executor, state, self._instructor.num_key_groups
                 )
 
         def bring(instruction: StateInstruction, committed: int) -> dict[int, int]:
+            """Bring copies of one state up to the committed version, in a Spark job."""
             return warm_copies(
                 self._request(instruction.state, order.executor),
                 order.key_groups,
@@ -133,6 +135,7 @@ class BackgroundCopies:
             )
 
         def fetch(asked: PeerCopies) -> dict[StateId, dict[int, int]]:
+            """Copy key groups from a peer, in a Spark job; return state → key group → version."""
             source = self._cluster.executors.get(asked.executor)
             if source is None:
                 raise MigrationError(f"Executor {asked.executor} is gone.")

@@ -54,7 +54,7 @@ class BatchRows(ABC):
 
     @property
     def latest(self) -> Any:
-        """The RDD of the JVM that was last read, if any: new executors rehearse with it."""
+        """JVM RDD that was last read, if any; new executors read it in a trial epoch."""
         return None
 
     @abstractmethod
@@ -282,19 +282,20 @@ class SinkSession:
     spark: SparkSession
 
     def show(self, name: str, rows: pa.Table) -> None:
-        """Keep a temporary view."""
+        """Create or replace a temporary view."""
         self.spark.createDataFrame(rows).createOrReplaceTempView(name)
 
     def dataframe(self, rows: pa.Table) -> DataFrame:
-        """Make a DataFrame of rows that are here."""
+        """Create a DataFrame of local rows."""
         return self.spark.createDataFrame(rows)
 
     def stored_dataframe(
         self, storage: CheckpointStorage, blocks: Sequence[BlockRef], schema: pa.Schema
     ) -> DataFrame:
-        """Make a DataFrame of rows in the checkpoint, which executors read."""
+        """Create a DataFrame of rows in the checkpoint, which executors read."""
 
         def read(pickled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """Read the blocks of this task from the checkpoint."""
             for batch in pickled:
                 for block in batch.column(0).to_pylist():
                     yield decode_batch(read_block(storage, pickle.loads(block)))  # noqa: S301  our own

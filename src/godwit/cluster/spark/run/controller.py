@@ -166,7 +166,7 @@ class ControllerThread:
         self._tasks.put(self._controller.scaled_by_hand)
 
     def close(self) -> None:
-        """Decide nothing any more."""
+        """Stop deciding."""
         self._tasks.put(None)
         self._thread.join(timeout=1)  # it may be planning, and is a daemon
 

@@ -261,7 +261,7 @@ class _LogPlan:
         return lines
 
     def _sources_above(self) -> dict[str, int]:
-        """Return path of an entry that no commit needs → number of the log's last needed one."""
+        """Return path of an entry that no commit needs → number of its log's last needed entry."""
         return {
             path: last
             for directory, last in self._counted().items()

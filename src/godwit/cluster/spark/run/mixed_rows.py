@@ -282,6 +282,7 @@ class MixedEpochs:
         epochs: list[tuple[int, SourceBatch[DataFrame]]] = []
 
         def offered(last: BatchRef | None) -> SourceBatch[DataFrame] | None:
+            """Build the epoch's batch, and remember it."""
             batch = offer(last)
             if batch is not None:
                 self._offered = (run.log.latest_epoch + 1, batch)

@@ -47,6 +47,7 @@ def planned_regrouping(
         standing = conductor.view.components
 
     def sizes(states: tuple[StateId, ...]) -> dict[int, int]:
+        """Bytes of some states, by key group."""
         with log.lock:
             known = state_bytes(states, log.chains)
         return {g: int(known[g]) for g in np.flatnonzero(known).tolist()}

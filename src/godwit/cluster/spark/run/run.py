@@ -647,6 +647,7 @@ def _policies(
     spreading = spreading_of(flow, options.adaptation.spreading)
 
     def chosen(overrides: ManualOverrides, announce: Announce) -> list[AdaptationPolicy[FlowEpoch]]:
+        """Create the policies that the options enable."""
         policies: list[AdaptationPolicy[FlowEpoch]] = []
         if times.sharing:
             policies.append(SharePanes(times.sharing))

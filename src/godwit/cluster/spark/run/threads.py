@@ -284,6 +284,7 @@ class EpochGate:
             self._deliveries += 1
 
         def carry_out() -> None:
+            """Carry out the delivery, on the calling thread."""
             self._delivering = threading.get_ident()
             try:
                 deliver()

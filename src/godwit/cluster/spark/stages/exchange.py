@@ -151,6 +151,7 @@ def exchange(stage: PythonStage, lanes: int, spark: SparkContext) -> Any:
     run = stage.run
 
     def addressed(index: int, partition: Iterator[bytes]) -> Iterator[bytes]:
+        """Put the address of its lane before each payload."""
         acknowledge_quickly()
         for lane, payload in run(index, partition):
             yield lane.to_bytes(8, "big")
@@ -176,6 +177,7 @@ def placed(
     """Deliver each lane's payloads as one list to a task that prefers the lane's executor."""
 
     def one_lane(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        """Run the task of one lane over its payloads."""
         acknowledge_quickly()
         payloads = list(islice(partition, 1, None, 2))  # each comes after its location's element
         yield from run(index, payloads)
@@ -193,6 +195,7 @@ def streamed(
     """Deliver a single lane's payloads one by one: they need not fit into memory together."""
 
     def one(_index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        """Run the task of the only lane over its payloads."""
         acknowledge_quickly()
         payloads = islice(partition, 1, None, 2)
         done = run(payloads)
@@ -255,6 +258,7 @@ def on_executors(
     """Run `run` once per location, in a task that prefers it (no input, no shuffle)."""
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        """Run the task of one location."""
         acknowledge_quickly()
         # Spark ends a Python process that leaves input unread, and starting one takes seconds.
         for _ in partition:
@@ -275,6 +279,7 @@ def beside(
     first: int = partitions.getNumPartitions()
 
     def one(index: int, partition: Iterator[bytes]) -> Iterator[Any]:
+        """Run a task over a partition, or a further one without input."""
         if index < first:
             yield from run(index, partition)
             return

@@ -103,9 +103,10 @@ class _Later:
         return self.function(*arguments)
 
     def bound(self) -> Any:
-        """As a method: what stands in a class has to be a function for that."""
+        """Return a function that calls the deferred method, since only functions become methods."""
 
         def call(instance: Any) -> None:
+            """Call the deferred method on an instance."""
             self.function(instance)
 
         return call

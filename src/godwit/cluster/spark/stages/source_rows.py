@@ -55,7 +55,7 @@ def feeds_of(flow: CompiledFlow) -> tuple[Feed, ...]:
 
 
 def slots_of(feed: Feed) -> dict[str, str]:
-    """Column of a feed → its slot: its type, and its number among the columns of that type."""
+    """Column of a feed → its column in the union of feeds: type, and number within the type."""
     numbers: Counter[str] = Counter()
     slots = {}
     for column in feed.schema:
@@ -93,6 +93,7 @@ def streaming_dataframe(frames: Sequence[tuple[str, DataFrame]]) -> DataFrame:
 
 
 def _quoted(name: str) -> str:
+    """Quote a column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -53,7 +53,7 @@ _REPORT = 0xFF  # no payload of rows begins with it: see `godwit.engine.lane.wir
 
 
 def report_parcel(report: bytes) -> bytes:
-    """Make of a report something that an exchange carries."""
+    """Wrap a lane's report so that it travels through an exchange like rows."""
     return bytes([_REPORT]) + report
 
 
@@ -224,6 +224,7 @@ def _run_jobs(
     orders = ship_orders(Orders(instruction=parts, payloads=arrived, tasks=tasks))
 
     def source_side(_partition: int, batches: Iterator[bytes]) -> Iterator[Blob]:
+        """Run the source side on one partition of the source rows."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         stage = program.get()
@@ -232,6 +233,7 @@ def _run_jobs(
         )
 
     def read_splits(task: int) -> Iterator[Blob]:
+        """Run the source side on the splits of one task."""
         stage, told = program.get(), orders.get()
         items = pickle.loads(told.tasks[task])  # noqa: S301  our own driver's
         yield from stage.source.ship(stage.lanes, told.instruction.routes, items, task)
@@ -248,6 +250,7 @@ def _run_jobs(
             exchanged = exchange(side, places, spark)
 
     def at_places(run: Callable[[int, list[bytes]], Iterable[Any]]) -> PythonStage:
+        """Build the stage that runs a function once per lane task, at its executor."""
         if exchanged is None:
             return on_executors(
                 locations, lambda place: run(place, orders.get().for_place(place)), spark
@@ -278,6 +281,7 @@ def _run_level(program: Shipped[Program], orders: Shipped[Orders], level: int) -
     """Return the function that runs a lane task of a level before the last."""
 
     def run(place: int, parcels: list[bytes]) -> Iterator[Blob]:
+        """Run a lane task, and yield payloads for later levels."""
         rows, reports = parted(parcels)
         due, later = due_at(level, rows)
         # The next exchange brings on what is for nobody of this level.
@@ -294,6 +298,7 @@ def _run_last_level(program: Shipped[Program], orders: Shipped[Orders], level: i
     """Return the function that runs a lane task of the last level."""
 
     def run(place: int, parcels: list[bytes]) -> Iterator[bytes]:
+        """Run a lane task, and yield its report."""
         rows, reports = parted(parcels)
         yield from reports
         told = orders.get().instruction.for_place(place)

@@ -70,6 +70,7 @@ def warm_copies(
     shipped = pickling.dumps(layout)  # what upgrades old state may be of the main script
 
     def warm(_index: int) -> Iterator[Any]:
+        """Warm the copies, on the executor."""
         executor = current_executor(request.executor)
         try:
             versions = copies.warm_copies(
@@ -104,6 +105,7 @@ def fetch_copies(
     """
 
     def send(_index: int) -> Iterator[Blob]:
+        """Send the copies, on the executor that has them."""
         executor = current_executor(source)
         if executor == source:
             for pack in copies.send_copies(
@@ -117,6 +119,7 @@ def fetch_copies(
                 yield 0, pack
 
     def receive(sent: Iterator[bytes]) -> bytes:
+        """Store the copies that were sent, on the executor that needs them."""
         executor = current_executor(request.executor)
         if executor != request.executor:
             return pickle.dumps((executor, None))
@@ -146,6 +149,7 @@ def drop_copies(request: CopyRequest, key_groups: Sequence[int], spark: SparkCon
     """Delete copies from an executor's local store; blocks until it is done."""
 
     def drop(_index: int) -> Iterator[Any]:
+        """Delete the copies, on the executor."""
         executor = current_executor(request.executor)
         if executor == request.executor:
             copies.drop_copies(
