@@ -126,6 +126,8 @@ def prepare_inputs(directory: Path) -> None:
     )
     orders = {"symbol": ["A", "A"], "price": [9.0, 8.5], "size": [100, -100]}
     _write(directory / "in/orders", pa.table(orders))
+    trips = {"area": ["Mitte", "Zoo"], "user": pa.array([1, 2], pa.int64()), "fare": [7.5, 3.0]}
+    _write(directory / "in/trips", pa.table(trips))
     _write(
         directory / "airlines", pa.table({"carrier": ["UA", "AA"], "name": ["United", "American"]})
     )
