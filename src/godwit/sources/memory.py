@@ -84,12 +84,10 @@ class MemorySource(Source):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows."""
         return self._schema
 
     @property
     def identity(self) -> str:
-        """Name of the source."""
         return f"memory {self._name}"
 
     def open(self, position: Position | None) -> None:
@@ -111,25 +109,21 @@ class MemorySource(Source):
             )
 
     def start(self) -> Position:
-        """Return position 0."""
         return 0
 
     def end(self, position: Position) -> Position:
-        """Return the number of rows added so far."""
         del position
         return self._count
 
     def latest(
         self, position: Position, *, limit: int | None = None, until: Position | None = None
     ) -> Position:
-        """Return the position after the rows added so far, within the limit and `until`."""
         ends = [self._count]
         ends += [position + most for most in (limit, self._max_rows) if most is not None]
         ends += [] if until is None else [until]
         return max(position, min(ends))
 
     def splits(self, begin: Position, end: Position, parallelism: int) -> Sequence[Split]:
-        """Divide the range of row numbers evenly."""
         parts = max(1, min(parallelism, end - begin))
         edges = [begin + (end - begin) * part // parts for part in range(parts + 1)]
         return [
@@ -137,7 +131,6 @@ class MemorySource(Source):
         ]
 
     def _split(self, first: int, stop: int) -> Split:
-        """Make the split of rows `first` to `stop`, which carries the rows."""
         rows = pa.concat_tables(
             [
                 table.slice(max(first - at, 0), stop - max(first, at))
@@ -157,7 +150,6 @@ class MemorySource(Source):
         )
 
     def read(self, split: Split, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split."""
         with pa.ipc.open_stream(split.payload) as reader:
             for batch in reader:
                 yield batch.select(list(columns))
