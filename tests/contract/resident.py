@@ -1,4 +1,4 @@
-"""A realization in which lanes that stay work the epochs, each in a process of its own, no Spark.
+"""A realization in which resident lanes run the epochs, each in a process of its own, no Spark.
 
 The driver is this process.  Some epochs it works itself, lane by lane, which stands for the Spark
 jobs beside which resident lanes live: other processes then write the same local stores.

@@ -1,4 +1,4 @@
-"""Scenarios in which lanes that stay work the epochs, in turns with others on the same stores."""
+"""Scenarios in which resident lanes run the epochs, in turns with others on the same stores."""
 
 from __future__ import annotations
 

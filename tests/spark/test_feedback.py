@@ -1,4 +1,4 @@
-"""Loops on Spark: over own sources, over DataFrames, by lanes that stay, and over restarts."""
+"""Loops on Spark: over own sources, over DataFrames, by resident lanes, and over restarts."""
 
 from __future__ import annotations
 

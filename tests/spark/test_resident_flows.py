@@ -106,7 +106,7 @@ def test_both_kinds_of_sources_tables_and_lookups_are_worked_by_lanes_that_stay(
     query.processAllAvailable()
     worked = query.status["residentEpochs"]
     query.stop()
-    assert 0 < before < of_frames < worked  # each kind of rows by lanes that stay
+    assert 0 < before < of_frames < worked  # each kind of rows by resident lanes
     rows = sink.table("id").to_pylist()
     assert {row["id"]: row["total"] for row in rows} == expected
     assert max(row["most"] for row in rows) > 3  # lookups that waited together

@@ -100,8 +100,8 @@ def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int)
         there, wanted = len(live_executors(spark, spare_slots=spare_slots)), max(executors, 1)
         if there < wanted:
             raise InvalidFlowError(
-                f"{spark.master} has too few cores: lanes that stay hold one each, of which the "
-                f"flow is to have {wanted}, and {spare_slots} has to be free for everything else.",
+                f"{spark.master} has too few cores: each of the {wanted} resident lanes "
+                f"takes one, and {spare_slots} more has to be free for everything else.",
                 remedy=f'Make the session with master("local[{wanted + spare_slots}]") or more '
                 "(they may be more than the machine has), or start without "
                 "lanes=gw.Lanes(resident=True).",
@@ -112,8 +112,8 @@ def insist_on_spare_slots(spark: SparkContext, executors: int, spare_slots: int)
     small = sorted(whole - {e.name for e in live_executors(spark, spare_slots=spare_slots)})
     if small:
         raise InvalidFlowError(
-            f"Executor {small[0]!r} can run one task at a time, which a lane that stays would take "
-            "for good.",
+            f"Executor {small[0]!r} can run one task at a time, and a resident lane would take "
+            "its place for good.",
             remedy="Give executors a core more than they are to have lanes, as in "
             "spark.executor.cores=2 (they may be more than the machine has), with "
             "spark.task.cpus=1; or start without lanes=gw.Lanes(resident=True).",

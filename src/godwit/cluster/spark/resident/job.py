@@ -281,7 +281,7 @@ def insist_on_plain_network(spark: SparkContext) -> None:
     for setting in _ENCRYPTED:
         if str(conf.get(setting, "false") or "false").lower() == "true":
             raise InvalidFlowError(
-                f"{setting} asks Spark to encrypt what it sends, and lanes that stay would get "
+                f"{setting} asks Spark to encrypt what it sends, and resident lanes would get "
                 "their rows unencrypted.",
                 remedy="Start without lanes=gw.Lanes(resident=True), or encrypt the network "
                 "itself and leave the setting out.",

@@ -236,7 +236,7 @@ class LostExecutors:
     def jobs(self) -> Iterator[None]:
         """Run those of its stages inside that are jobs of Spark's, which `cancel` ends.
 
-        Marking them is a question to the JVM; lanes that stay are given up in another way.
+        Marking them takes a call to the JVM; resident lanes are given up in another way.
         """
         self._spark.addJobTag(self._tag)
         try:

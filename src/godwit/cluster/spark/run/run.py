@@ -586,7 +586,7 @@ def _open_cluster(
 def _resident_lanes(
     cluster: SparkCluster, conducting: SharedConductor, run_id: str, flow: str
 ) -> ResidentLanes:
-    """Return lanes that stay between epochs, as tasks of long jobs."""
+    """Return the resident lanes: tasks of long Spark jobs that stay between epochs."""
     return ResidentLanes(
         partial(lanes_of, cluster.program),
         lambda number: SparkTasks(
