@@ -21,7 +21,6 @@ import numpy as np
 from godwit.adapt.cost_benefit import load_errors
 from godwit.model import events
 from godwit.planning import metrics
-from godwit.planning.intervals.oms import match_intervals
 from godwit.planning.intervals.ssm import present_cuts
 
 if TYPE_CHECKING:
@@ -107,7 +106,15 @@ class MigrationSequence:
         stays = np.array_equal(path.cuts[0], present_cuts(problem))
         if stays and not problem.draining[problem.current].any():
             return problem.current
-        return match_intervals(problem, path.cuts[0])
+        return _assign(problem, path.cuts[0])
+
+
+def _assign(problem: Problem, cuts: IntArray) -> IntArray:
+    """Assign the intervals between cuts to executors so that the least state moves."""
+    # Its solver is a package that only flows with such a planner need.
+    from godwit.planning.intervals.oms import match_intervals  # noqa: PLC0415
+
+    return match_intervals(problem, cuts)
 
 
 def _why_anew(
@@ -122,7 +129,7 @@ def _why_anew(
         return f"it was planned for {', '.join(map(str, known.executors))} executors"
     if len(path.executors) == 1 < len(wanted):
         return "the planned steps are over"
-    assignment = match_intervals(problem, path.cuts[0])
+    assignment = _assign(problem, path.cuts[0])
     excess = metrics.load_index(problem, assignment) - (1 + path.tau) * metrics.mean_index(problem)
     beyond = np.flatnonzero(excess > _MARGIN * load_errors(problem, assignment, variance))
     if len(beyond):

@@ -43,7 +43,6 @@ from godwit.model import events
 from godwit.model.errors import GodwitError, PlannerFailedError
 from godwit.planning import Limits, Problem, Solution, metrics, validate_solution
 from godwit.planning.intervals.projected import estimate_transitions
-from godwit.planning.intervals.ranges import gather_ranges
 from godwit.planning.problem import ComponentFacts, joint_problem
 from godwit.planning.registry import Planner, a_load_range, one_range_each, some_tau, some_traffic
 from godwit.planning.solution import make_solution
@@ -210,6 +209,14 @@ def usage(problem: Problem) -> Mapping[str, float]:
     """Resource → share in use, over executors that stay."""
     total = problem.load.sum(axis=0) / problem.capacity[problem.available].sum(axis=0)
     return dict(zip(problem.resources, total.tolist(), strict=True))
+
+
+def gathered(problem: Problem) -> IntArray:
+    """Return an assignment by ranges, for planners that need one (see `gather_ranges`)."""
+    # Its solver is a package that only flows with such a planner need.
+    from godwit.planning.intervals.ranges import gather_ranges  # noqa: PLC0415
+
+    return gather_ranges(problem)
 
 
 def evacuated(problem: Problem, planned: IntArray) -> IntArray:
@@ -486,7 +493,7 @@ class Planning:
             gathers = self._by_ranges and bool(one_range_each(problem)) and not self._waits(problem)
             if gathers and self._sequence is not None and not tried:
                 self._sequence.forget(measured.components, "ranges were laid out anew")
-            asked = gather_ranges(problem) if gathers else self._ask(measured, tried=tried)
+            asked = gathered(problem) if gathers else self._ask(measured, tried=tried)
             planned = evacuated(problem, asked)
             for name in fixed & set(measured.components):
                 planned = planned.copy()

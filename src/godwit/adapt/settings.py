@@ -333,6 +333,8 @@ class Control:
         try:
             known = planner(self.planner)
             known.load()
+            if known.plans_intervals:
+                planner("oms").load()  # by its solver ranges are laid out first
         except GodwitError as error:
             raise InvalidControlError(
                 f"The controller cannot plan by {self.planner!r}: {error.message}",

@@ -52,7 +52,7 @@ class AssignmentPeriod:
     epochs: FloatArray  # shape ``(G,)``: epochs in which each was touched
 
     def add(self, load: KeyGroupLoad) -> None:
-        """Count one epoch."""
+        """Add the load of the key groups that one epoch touched to the totals of the period."""
         touched = load.key_groups
         self.rows[touched] += load.rows
         self.cpu_s[touched] += load.cpu_ms / 1e3

@@ -378,7 +378,7 @@ def check_process(name: str, state: object, codec: object, state_upgrade: object
 
 
 def check_merge(name: str, merge: Any, others: Mapping[str, object]) -> None:
-    """Refuse ``merge=`` that cannot be called with two states, or beside what is not divided."""
+    """Refuse ``merge=`` that cannot be called with two states, or beside a set one of `others`."""
     if merge is None:
         return
     if not callable(merge):

@@ -66,7 +66,7 @@ class StandIn:
         """Return the rows without these columns, given by name."""
         for column in columns:
             if not isinstance(column, str):
-                raise _needs_session("drop with a Column")
+                raise _needs_session_error("drop with a Column")
         return type(self)(self.table.select([name for name in self.columns if name not in columns]))
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802  PySpark's name
@@ -77,7 +77,7 @@ class StandIn:
     def _known(self, column: Any, call: str) -> str:
         """Return the name of a column, or refuse one that is unknown or no text."""
         if not isinstance(column, str) or column == "*":
-            raise _needs_session(f"{call} with a Column")
+            raise _needs_session_error(f"{call} with a Column")
         if column not in self.columns:
             raise InvalidFlowError(
                 f"There is no column {column!r} to {call}.",
@@ -88,15 +88,15 @@ class StandIn:
         return column
 
     def __getitem__(self, name: Any) -> Any:
-        raise _needs_session(f"a Column ({name!r})")
+        raise _needs_session_error(f"a Column ({name!r})")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise _needs_session(name)
+        raise _needs_session_error(name)
 
 
-def _needs_session(what: str) -> NeedsSessionError:
+def _needs_session_error(what: str) -> NeedsSessionError:
     """Return the error of a call that only Spark can run."""
     return NeedsSessionError(
         f"A stand-in for a DataFrame cannot do {what}: that needs Spark.", remedy=_WAYS_OUT

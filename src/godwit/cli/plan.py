@@ -107,7 +107,7 @@ def _add_method(methods: Any, entry: Planner) -> None:
         parser.add_argument(
             "--projected", type=Path, metavar="FILE", help="table made by `godwit plan precompute`"
         )
-    parser.set_defaults(run=_run_method)
+    parser.set_defaults(run=_solve_with_planner)
 
 
 def _options(entry: Planner) -> str:
@@ -160,8 +160,8 @@ def _add_precompute(methods: Any) -> None:
     parser.set_defaults(run=_run_precompute)
 
 
-def _run_method(args: argparse.Namespace) -> int:
-    """Solve a problem by one planner."""
+def _solve_with_planner(args: argparse.Namespace) -> int:
+    """Solve the planning problem of a file by the planner in `args`; return the exit code."""
     problem, options = _read_problem(args.problem)
     entry = planner(args.method)
     chosen = {**entry.for_streams, **options.get(args.method, {}), **_settings(args.set)}

@@ -40,8 +40,8 @@ _Executor = str | _Count
 
 
 class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    def fields(self) -> dict[str, Any]:
-        """Return the fields for the value that is built from them."""
+    def given_arguments(self) -> dict[str, Any]:
+        """Return the fields that the JSON object has, as keyword arguments by name."""
         names = (name for name in self.__struct_fields__ if name not in {"kind", "options"})
         return {name: v for name in names if (v := getattr(self, name)) is not UNSET}
 
@@ -106,7 +106,7 @@ class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
 
     def build(self) -> Problem:
         """Build the problem."""
-        values = self.fields()
+        values = self.given_arguments()
         index = {name: i for i, name in enumerate(self.executors)}
         values["current"] = [
             _executor(e, index, f"current[{k}]") for k, e in enumerate(self.current)
@@ -117,11 +117,11 @@ class AssignmentJson(ProblemJson, frozen=True, kw_only=True):
         for name in ("load", "capacity", "history"):
             if name in values:
                 values[name] = _array(name, values[name])
-        limits = self.limits.fields()
+        limits = self.limits.given_arguments()
         usage = limits["max_usage"]
         values["limits"] = Limits(**limits | {"max_usage": None if usage is None else (*usage,)})
         if "traffic" in values:
-            values["traffic"] = Traffic(**values["traffic"].fields())
+            values["traffic"] = Traffic(**values["traffic"].given_arguments())
         return Problem(**values)
 
 
@@ -148,7 +148,8 @@ class CoreAllocationJson(ProblemJson, frozen=True, kw_only=True):
     def build(self) -> CoreAllocationProblem:
         """Build the problem."""
         return CoreAllocationProblem(
-            **self.fields() | {"network": QueueingNetwork(**self.network.fields())}
+            **self.given_arguments()
+            | {"network": QueueingNetwork(**self.network.given_arguments())}
         )
 
 
@@ -169,7 +170,7 @@ class CoreAssignmentJson(ProblemJson, frozen=True, kw_only=True):
     def build(self) -> CoreAssignmentProblem:
         """Build the problem."""
         return CoreAssignmentProblem(
-            **{name: _array(name, value) for name, value in self.fields().items()}
+            **{name: _array(name, value) for name, value in self.given_arguments().items()}
         )
 
 
@@ -192,7 +193,7 @@ class FusionJson(ProblemJson, frozen=True, kw_only=True):
 
     def build(self) -> FusionProblem:
         """Build the problem."""
-        return FusionProblem(**self.fields())
+        return FusionProblem(**self.given_arguments())
 
 
 AnyProblem = AssignmentJson | CoreAllocationJson | CoreAssignmentJson | FusionJson

@@ -315,16 +315,16 @@ class StagedOutput:
         for ref in self.refs:
             if ref.kind == "rows":
                 yield self._batch(ref)
-            elif not self._is_own(written := self._written(ref)):
+            elif not self._is_in_target(written := self._written(ref)):
                 yield from read_former_target(written, self.schema, self.output.name, self.carried)
 
     def files(self) -> Sequence[WrittenFile]:
         """Files that lanes wrote to the sink's target."""
         written = [self._written(ref) for ref in self.refs if ref.kind == "files"]
-        return [file for files in written if self._is_own(files) for file in files.files]
+        return [file for files in written if self._is_in_target(files) for file in files.files]
 
-    def _is_own(self, written: WrittenFiles) -> bool:
-        """Return whether files are in the sink's target, ignoring credentials."""
+    def _is_in_target(self, written: WrittenFiles) -> bool:
+        """Return whether files were written for this sink's target, whatever the credentials."""
         target = self.output.sink.target
         return target is not None and (
             written.target == target or destination_of(written.target) == destination_of(target)

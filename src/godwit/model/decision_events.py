@@ -72,7 +72,7 @@ class LoadMeasured(Event):
     speeds: Mapping[str, float] = field(default_factory=dict)
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         slow = ", ".join(f"{name} at speed {speed:.2f}" for name, speed in self.speeds.items())
         missing = f", {self.missing} of them without figures" if self.missing else ""
         return (
@@ -138,7 +138,7 @@ class RebalancingStarted(Decision):
     variance_before: float = 0.0
     variance_after: float = 0.0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         emptied = f", {self.draining} of them off draining executors" if self.draining else ""
         return (
             f"rebalancing {', '.join(self.migrations)} by {self.planner}: "
@@ -183,7 +183,7 @@ class MigrationsPlanned(Decision):
     moved_bytes: tuple[float, ...]
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"migrations of {', '.join(self.components)} to "
             f"{', '.join(map(str, self.executors))} executors planned together, "
@@ -223,7 +223,7 @@ class LanesBalanced(Decision):
     imbalance_before: float
     imbalance_after: float
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"{self.component}: {counted(self.key_groups, 'key group')} change lane on "
             f"{', '.join(self.executors)}, busiest lane {self.imbalance_before:.2f} to "
@@ -270,7 +270,7 @@ class ScaledOut(_Scaling):
 
     kept: tuple[str, ...] = ()
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         more = counted(self.wanted - self.before, "more executor")
         kept = f", keeping {', '.join(self.kept)}" if self.kept else ""
         return f"scaling out, {more} for {self.wanted}{kept}: {self.reason}{_figures(self.numbers)}"
@@ -304,7 +304,7 @@ class ScaledIn(_Scaling):
 
     executors: tuple[str, ...]
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"scaling in to {self.wanted}, draining {', '.join(self.executors)}: "
             f"{self.reason}{_figures(self.numbers)}"
@@ -335,7 +335,7 @@ class ScalingRefused(_Scaling):
     staying at 4 executors where 6 were wanted: 4 is the limit
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"staying at {counted(self.before, 'executor')} where {self.wanted} were wanted: "
             f"{self.reason}{_figures(self.numbers)}"
@@ -382,7 +382,7 @@ class DecisionJudged(Decision):
     arrival_per_s: float
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         came = "" if self.measured is None else f", {self.measured:.3g} came"
         return (
             f"scaling from {self.before} to {self.wanted}: {self.verdict}, {self.expected:.3g} was "
@@ -426,7 +426,7 @@ class ForecastJudged(Decision):
     error_as_now: float | None
     lead_s: float
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         period = "" if self.period_s is None else f" with a period of {self.period_s:.6g} s"
         off = ""
         if self.error is not None and self.error_as_now is not None:
@@ -452,7 +452,7 @@ class ExecutorsReturned(Decision):
 
     executors: tuple[str, ...]
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"gave back {', '.join(self.executors)}, which own nothing any more"
 
 
@@ -482,7 +482,7 @@ class DecisionSkipped(Decision):
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"no {self.what}: {self.reason}{_figures(self.numbers)}"
 
 
@@ -509,7 +509,7 @@ class PlannerFailed(Decision):
     planner: str
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"planner {self.planner} failed: {self.reason}"
 
 
@@ -547,7 +547,7 @@ class RebalancingJudged(Decision):
     measured: float | None
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         came = "" if self.measured is None else f", {self.measured:.1%} came"
         return (
             f"rebalancing {', '.join(self.components)}: {self.verdict}, load distance "
@@ -578,7 +578,7 @@ class PlanAbandoned(Decision):
     component: str
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"plan for {self.component} abandoned: {self.reason}"
 
 
@@ -606,7 +606,7 @@ class ManualOverrideRespected(Decision):
     what: str
     until_s: float
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self.what} by hand is left alone for {max(0.0, self.until_s - self.at_s):.0f} s"
 
 
@@ -641,7 +641,7 @@ class WindowStateChosen(Decision):
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         way = "have states of their own" if self.duplicated else "share panes"
         return f"windows of {self.operator} {way}: {self.reason}"
 
@@ -681,7 +681,7 @@ class HotKeySpread(Decision):
     reason: str
     numbers: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         parts = self.rows * self.columns
         what = f"is spread over {parts} parts" if parts > 1 else "is gathered in one part"
         return f"key {self.key} of {self.operator} {what}: {self.reason}"
@@ -708,7 +708,7 @@ class ExecutorsRequested(Decision):
     count: int
     total: int
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"asked the cluster for {counted(self.count, 'more executor')}, {self.total} in all"
 
 
@@ -735,7 +735,7 @@ class ExecutorsMissing(Decision):
     count: int
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{counted(self.count, 'executor')} did not come: {self.reason}"
 
 
@@ -757,7 +757,7 @@ class ExecutorRemoved(Decision):
 
     executor: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"executor {self.executor} was given back"
 
 
@@ -779,7 +779,7 @@ class ExecutorKept(Decision):
 
     executor: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"executor {self.executor} stays"
 
 
@@ -804,7 +804,7 @@ class ScalingStarted(Decision):
     before: int
     wanted: int
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"scaling from {counted(self.before, 'executor')} to {self.wanted}"
 
 
@@ -831,7 +831,7 @@ class ScalingFinished(Decision):
     executors: tuple[str, ...]
     moved: int
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"scaled to {counted(len(self.executors), 'executor')} "
             f"({', '.join(self.executors)}), {counted(self.moved, 'key group')} moved"
@@ -861,5 +861,5 @@ class ScalingFailed(Decision):
     wanted: int
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"scaling to {counted(self.wanted, 'executor')} failed: {self.reason}"

@@ -61,10 +61,10 @@ class Event(ABC):
         >>> gw.events.EpochAborted(epoch=5, at_s=1.0, reason="executor 2 lost").describe()
         'epoch 5 aborted: executor 2 lost'
         """
-        return self._line()
+        return self._one_line_text()
 
     @abstractmethod
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         """Return the text of `describe`."""
 
     def to_dict(self) -> dict[str, Any]:

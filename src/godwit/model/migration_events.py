@@ -56,7 +56,7 @@ class MigrationStarted(_MigrationEvent):
     moves: int
     state_bytes: int = 0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"{self._which} started ({self.strategy}): {counted(self.moves, 'key group')}, "
             f"{human_bytes(self.state_bytes)}"
@@ -90,7 +90,7 @@ class MigrationFinished(_MigrationEvent):
     moved: int
     withdrawn: int = 0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         rest = f", {self.withdrawn} withdrawn" if self.withdrawn else ""
         return f"{self._which} finished: {counted(self.moved, 'key group')} moved{rest}"
 
@@ -126,7 +126,7 @@ class MigrationCancelled(_MigrationEvent):
     moved: int = 0
     withdrawn: int = 0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"{self._which} cancelled: {self.reason} "
             f"({self.moved} moved, {self.withdrawn} withdrawn)"
@@ -176,7 +176,7 @@ class WarmingStarted(_KeyGroupEvent):
     peers: tuple[str, ...] = ()
     why: str = ""
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         source = f" from {', '.join(self.peers)}" if self.peers else ""
         why = f"{'' if source else ' from the checkpoint'} ({self.why})" if self.why else ""
         return (
@@ -216,7 +216,7 @@ class PeerTransferFailed(_KeyGroupEvent):
     source: str
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self._which} did not come from {self.source} to {self.executor}: {self.reason}"
 
 
@@ -253,7 +253,7 @@ class KeyGroupsWarmed(_KeyGroupEvent):
     peer_bytes: int = 0
     duration_ms: float = 0.0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         peers = f", {human_bytes(self.peer_bytes)} from peers" if self.peer_bytes else ""
         return (
             f"{self._which} warm at {self.executor} "
@@ -281,7 +281,7 @@ class KeyGroupsSuspended(_KeyGroupEvent):
     sum: key group 1 suspended, their rows wait
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self._which} suspended, their rows wait"
 
 
@@ -306,13 +306,13 @@ class KeyGroupsResumed(_KeyGroupEvent):
     sum: key groups 0, 1, 2, 3, 4, 5, 6, 7, … 20 in all resumed
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self._which} resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsLoaded(_KeyGroupEvent):
-    """The next epoch loads the state of some key groups before it processes their rows.
+    """The next epoch begins by loading the state of key groups that have come to an executor.
 
     Attributes
     ----------
@@ -328,7 +328,7 @@ class KeyGroupsLoaded(_KeyGroupEvent):
     sum: key group 1 loaded by the next epoch
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self._which} loaded by the next epoch"
 
 
@@ -358,7 +358,7 @@ class AssignmentSwitched(Event):
     version: int
     key_groups: tuple[int, ...] = ()
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         moved = (
             f"moves {key_groups_listed(self.key_groups)}"
             if self.key_groups
@@ -413,7 +413,7 @@ class RegroupingStarted(_RegroupingEvent):
     state_bytes: int
     reason: str = ""
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         why = f", since {self.reason}" if self.reason else ""
         return (
             f"regrouping {self.regrouping} started ({self._made}): "
@@ -441,7 +441,7 @@ class ComponentsRegrouped(_RegroupingEvent):
     components regrouped (r1): a of a; b of b
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"components regrouped ({self.regrouping}): {self._made}"
 
 
@@ -469,7 +469,7 @@ class RegroupingCancelled(_RegroupingEvent):
 
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"regrouping {self.regrouping} cancelled: {self.reason}"
 
 
@@ -501,7 +501,7 @@ class PartitioningCompared(Event):
     apart_ms: float | None = None
     together_ms: float | None = None
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         parts = []
         if self.apart_ms is not None and self.together_ms is not None:
             parts.append(f"{self.together_ms:.1f} ms an epoch in place of {self.apart_ms:.1f} ms")
@@ -567,7 +567,7 @@ class LayoutsCompared(Event):
     within: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         bound = ""
         if self.max_latency_ms is not None:
             bound = f" of {self.max_latency_ms:.0f} ms allowed"

@@ -33,7 +33,7 @@ class QueryStarted(Event):
     name: str
     resumed: bool = False
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         how = f"resumed after epoch {self.epoch}" if self.resumed else "started"
         return f"query {self.name} {how}"
 
@@ -73,7 +73,7 @@ class FlowChanged(Event):
     renamed: Mapping[str, str] = field(default_factory=dict)
     results: tuple[str, ...] = ()
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         told = [f"{name} starts empty" for name in self.added]
         told += [f"{name} is back, with the state it left" for name in self.returned]
         told += [f"{name} is gone, its state is kept" for name in self.removed]
@@ -99,7 +99,7 @@ class QueryStopped(Event):
 
     name: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"query {self.name} stopped after epoch {self.epoch}"
 
 
@@ -124,7 +124,7 @@ class QueryFailed(Event):
     name: str
     error: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"query {self.name} failed after epoch {self.epoch}: {self.error}"
 
 
@@ -164,7 +164,7 @@ class EpochCommitted(Event):
     waiting_key_groups: int = 0
     latency_ms: Mapping[str, float] = field(default_factory=dict)
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         waiting = self.waiting_key_groups
         waits = f", {counted(waiting, 'key group')} waiting" if waiting else ""
         return (
@@ -221,7 +221,7 @@ class RowsLeftOut(Event):
         """
         return not self.sink
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         reasons = {
             "late": self.late,
             "ahead of the clock": self.ahead,
@@ -273,7 +273,7 @@ class RowsUnreadable(Event):
         """
         return not self.sink
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         where = f"sink {self.sink} has them" if self.sink else "they are left out"
         rows = counted(self.rows, "row")
         return f"source {self.source} could not read {rows} in epoch {self.epoch}; {where}"
@@ -315,7 +315,7 @@ class FeedbackPaused(Event):
         """
         return True
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"the loop {self.loop} pauses after {counted(self.rounds, 'round')} without other "
             f"rows; {counted(self.rows, 'row')} in it go on with the next epoch that has others"
@@ -340,7 +340,7 @@ class EpochAborted(Event):
 
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"epoch {self.epoch} aborted: {self.reason}"
 
 
@@ -362,7 +362,7 @@ class EpochsHeld(Event):
 
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"epochs held after epoch {self.epoch}: {self.reason}"
 
 
@@ -377,7 +377,7 @@ class EpochsReleased(Event):
     epochs released after epoch 4
     """
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"epochs released after epoch {self.epoch}"
 
 
@@ -402,7 +402,7 @@ class ExecutorAdded(Event):
     executor: str
     lanes: int
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"executor {self.executor} added with {counted(self.lanes, 'lane')}"
 
 
@@ -424,7 +424,7 @@ class ExecutorDraining(Event):
 
     executor: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"executor {self.executor} is draining"
 
 
@@ -449,7 +449,7 @@ class ExecutorLost(Event):
     executor: str
     reason: str = ""
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"executor {self.executor} lost" + (f": {self.reason}" if self.reason else "")
 
 
@@ -474,7 +474,7 @@ class FilesCollected(Event):
     files: int
     freed_bytes: int = 0
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{counted(self.files, 'file')} collected, {human_bytes(self.freed_bytes)} freed"
 
 
@@ -499,7 +499,7 @@ class ResidentLanesStarted(Event):
     lanes: int
     took_ms: float
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{counted(self.lanes, 'resident lane')} ready after {self.took_ms:.0f} ms"
 
 
@@ -521,7 +521,7 @@ class ResidentLanesEnded(Event):
 
     reason: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"resident lanes ended: {self.reason}"
 
 
@@ -560,7 +560,7 @@ class ResidentLanesFailed(Event):
         """
         return True
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return (
             f"resident lanes failed: {self.reason}; epochs run as Spark jobs, and lanes are "
             f"started again after {self.pause_s:g} s"
@@ -593,7 +593,7 @@ class ListenerFailed(Event):
     error: str
     heard: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"listener {self.listener} failed on {self.heard}: {self.error}"
 
 
@@ -620,5 +620,5 @@ class BackgroundFailed(Event):
     what: str
     error: str
 
-    def _line(self) -> str:
+    def _one_line_text(self) -> str:
         return f"{self.what} failed: {self.error}"

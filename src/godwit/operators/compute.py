@@ -166,7 +166,7 @@ class ComputeOperator(KeyedOperator):
         return states
 
     def merge(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-        """Merge states row by row, the earlier ones first."""
+        """Merge states row by row; `left` has those of the earlier rows."""
         return self._merged(left, right, None)
 
     @property
@@ -415,7 +415,7 @@ class _Result:
     def merge(
         self, left: pa.RecordBatch, right: pa.RecordBatch, keys: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        """Merge states row by row, the earlier ones first."""
+        """Merge states row by row; `left` has those of the earlier rows."""
         return self._call("merge", left.num_rows, keys, left, right)
 
     def finish(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.Array:

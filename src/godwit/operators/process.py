@@ -320,7 +320,7 @@ class TimedProcess(ProcessOperator):
         return time.timers_until if self.clock == "event" else time.clock
 
     def describe_state(self, state: str = STATE) -> StateDescription:  # noqa: ARG002
-        """Describe the state as `ProcessOperator` does, and the clock of the timers."""
+        """Describe the state, and say whether timers go by event time or processing time."""
         described = super().describe_state()
         if self.clock is None:
             return described

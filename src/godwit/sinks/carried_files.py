@@ -160,12 +160,12 @@ def _rows(stream: pa.NativeFile, file: WrittenFile, schema: pa.Schema) -> Iterat
         columns = [
             batch.column(field.name).cast(field.type)
             if field.name in batch.schema.names
-            else _repeated(file.partition.get(field.name), field.type, batch.num_rows)
+            else _constant_column(file.partition.get(field.name), field.type, batch.num_rows)
             for field in schema
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _repeated(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
-    """Column of a partition's one value, as often as there are rows."""
+def _constant_column(text: str | None, dtype: pa.DataType, rows: int) -> pa.Array:
+    """Parse the value of a partition column; return it as a column of `rows` equal values."""
     return pa.nulls(rows, dtype) if text is None else pa.repeat(pa.scalar(text).cast(dtype), rows)

@@ -91,7 +91,7 @@ class SinkContext:
         True if an epoch's output is the whole result (complete mode); false if it is the changed
         rows.
     views
-        Port for showing rows under a name, such as a Spark view.
+        Object by which the sink shows rows under a name, such as a temporary view of Spark.
 
     Examples
     --------

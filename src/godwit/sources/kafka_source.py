@@ -184,7 +184,7 @@ class KafkaSource(Source):
         with self._explaining("cannot be opened"):
             self._admin = ClusterAdmin(self._settings)
             self._states = {}
-            self._look(position)
+            self._check_topics(position)
 
     def start(self) -> Position:
         """Return the first position: the offsets chosen by ``start=``."""
@@ -330,7 +330,7 @@ class KafkaSource(Source):
     ) -> Position:
         """Return the offsets to read up to; `fetched`: messages that are here already suffice."""
         with self._explaining("cannot tell how far it reaches"):
-            self._look(position)
+            self._check_topics(position)
             # Who waits for an earlier end is to hear whether it is reached.
             here = self._fetched_ends(position) if fetched and until is None else None
             ends = self._ends(position) if here is None else here
@@ -356,7 +356,7 @@ class KafkaSource(Source):
 
     def _starting_position(self) -> Position:
         """Look up the offsets chosen by ``start=``, with the topics' ids."""
-        self._look(None)
+        self._check_topics(None)
         assert self._admin is not None
         places = [(t, p) for t, s in self._states.items() for p in range(s.num_partitions)]
         if self._start == "latest":
@@ -444,8 +444,8 @@ class KafkaSource(Source):
                 ends[place] = begin
         return ends
 
-    def _look(self, position: Position | None) -> None:
-        """Refresh the topics now and then: partitions are added, topics deleted and recreated."""
+    def _check_topics(self, position: Position | None) -> None:
+        """Ask the broker for topics and partitions every few seconds; refuse recreated topics."""
         now_s = time.monotonic()
         assert self._admin is not None
         if not self._states or now_s - self._looked_s >= _TOPICS_S:

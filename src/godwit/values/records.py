@@ -214,6 +214,7 @@ class RowClass:
 
     @staticmethod
     def _column(field: Field, rows: Sequence[Any]) -> Sequence[Any]:
+        """Return a field's values over all rows, checked and converted for its Arrow type."""
         values = list(map(operator.attrgetter(field.name), rows))
         if field.plain:
             return values

@@ -108,10 +108,10 @@ class Executors:
         self.alive = dict(zip(names, machines, strict=True))
         self._named = len(self.alive)
         for death in self.cluster.deaths:
-            self._plan(death.at_s, "dies", death.executor)
+            self._schedule(death.at_s, "dies", death.executor)
         for join in self.cluster.joins:
             for _ in range(join.count):
-                self._plan(join.at_s, "joins", "")
+                self._schedule(join.at_s, "joins", "")
 
     # -- as time passes ---------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ class Executors:
                 speed /= slow.factor
         return speed
 
-    def _plan(self, at_s: float, what: str, name: str) -> None:
-        """Schedule a change of the executors."""
+    def _schedule(self, at_s: float, what: str, name: str) -> None:
+        """Schedule a change: executor `name` does `what` (such as "dies") at `at_s`."""
         self._happened += 1
         heapq.heappush(self._coming, (at_s, self._happened, what, name))
 
@@ -166,9 +166,9 @@ class Executors:
             self._pending += 1
             comes = self.rng.random() >= pool.never
             takes_s = self.rng.uniform(*pool.start_s) if comes else pool.patience_s
-            self._plan(self.now_s + takes_s, "comes" if comes else "is given up", "")
+            self._schedule(self.now_s + takes_s, "comes" if comes else "is given up", "")
 
     def remove(self, executors: Sequence[str]) -> None:
         """Remove executors that own no key group."""
         for name in executors:
-            self._plan(self.now_s, "dies", name)
+            self._schedule(self.now_s, "dies", name)

@@ -51,7 +51,7 @@ _CRC_HEAD = b"crc\0"
 def plan_log_repair(
     storage: CheckpointStorage, records: Sequence[CommitRecord]
 ) -> tuple[RepairStep, ...]:
-    """Compare Spark's log with the committed records; return the steps of a repair.
+    """Compare the log of Spark's streaming query with the commit records; return repair steps.
 
     storage: The checkpoint. records: Its retained commit records, in order of epochs.
     """
