@@ -34,7 +34,8 @@ def totals(inbox: Inbox, sink: Any) -> gw.Flow:
 
 
 def carried_out(query: gw.Query, inbox: Inbox, migrations: Sequence[Migration]) -> None:
-    for _ in range(30):
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
         if all(migration.done for migration in migrations):
             return
         time.sleep(0.2)

@@ -58,6 +58,8 @@ def contained(flow: CompiledFlow) -> tuple[UpstreamInput, ...]:
             names = tuple(receiver.own_keys.names)
             if feed.others or receiver.consolidates or not keeps_keys(sender, feed):
                 continue
+            if sender.two_phase is not None:  # its other phase has to have the same key groups
+                continue
             if PART in (*sender.hashed.names, *receiver.hashed.names) or feed.keys != names:
                 continue
             common = [name for name in sender.keys.names if name in names]
@@ -73,12 +75,15 @@ def place_by_attributes(
 ) -> list[dict[str, Any]]:
     """Place operators by columns in common; return the fields of a `PartitioningCompared` each.
 
-    `free`: operators without state. Those whose columns the program states stay as they are.
+    `free`: operators without state. Those whose columns the program states stay as they are, and so
+    do phases of windows, of which one cannot have other key groups than the other.
     """
 
     def is_free(feed: UpstreamInput) -> bool:
-        ends = (feed.upstream, feed.operator)
-        return all(name in free and not flow.operator(name).partition_stated for name in ends)
+        ends = [flow.operator(name) for name in (feed.upstream, feed.operator)]
+        return all(
+            of.name in free and not of.partition_stated and of.two_phase is None for of in ends
+        )
 
     streams = [feed for feed in contained(flow) if is_free(feed)]
     if not streams:

@@ -60,6 +60,7 @@ class _Call(Generic[T]):
         self._returned: list[T] = []
         self._failed: list[BaseException] = []
         self._ending = threading.Lock()
+        self._begun = False  # before, nobody would catch what is raised in its thread
         self._thread = threading.Thread(target=self._run, name="godwit-planner", daemon=True)
         self._thread.start()
 
@@ -92,6 +93,7 @@ class _Call(Generic[T]):
         # What is raised here late, between the lines below, has nobody to tell.
         with contextlib.suppress(_PlannerEnded):
             try:
+                self._begun = True
                 returned = self._function()
                 with self._ending:
                     self._returned.append(returned)
@@ -100,9 +102,9 @@ class _Call(Generic[T]):
                     self._failed.append(error)
 
     def _raise_there(self) -> None:
-        """Raise `_PlannerEnded` in the thread, unless its function has returned."""
+        """Raise `_PlannerEnded` in the thread while its function runs."""
         with self._ending:
-            if not self._returned and not self._failed:
+            if self._begun and not self._returned and not self._failed:
                 identity = ctypes.c_ulong(self._thread.ident or 0)
                 ended = ctypes.py_object(_PlannerEnded)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ended)

@@ -86,6 +86,9 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
     changes: bool = False  # whether it puts out each result with the one that it replaces
+    # operators whose changes of results it reads
+    reads_changes: tuple[str, ...] = ()
+    left: int = -1  # last flow version that it ran under, of one that was removed from the flow
 
 
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -483,7 +486,12 @@ def changes_to(
         results += _changed_results(name, before, operator)
     reused = {origin.get(name, name) for name in today.operators if name not in added}
     carried = {**stored.kept, **stored.operators}
-    kept = {name: carried[name] for name in sorted(carried.keys() - reused)}
+    kept = {
+        name: msgspec.structs.replace(carried[name], left=previous)
+        if name in stored.operators
+        else carried[name]
+        for name in sorted(carried.keys() - reused)
+    }
     removed = tuple(name for name in kept if name in stored.operators)
     problems += _lost_unnamed(today, stored, added, removed)
     if problems:

@@ -213,7 +213,7 @@ class EventTimes:
                     until=closed if paused else max(closed, until),
                     duplicated=sharing is not None and sharing.duplicated,
                     kept_since=self._kept_since(operator, closed),
-                    ended=self._ended and arriving.drained,
+                    ended=self._ended and arriving.drained and not paused,
                 )
                 arriving = replace(
                     arriving,

@@ -20,9 +20,8 @@ from godwit.migration import LoadSummary, RunStarted, SlotPair
 from godwit.model.assignment import Assignment, even_assignment
 from godwit.model.errors import CheckpointMismatchError, InvalidPlanError
 from godwit.model.naming import listing
-from godwit.operators.spreading import Spreads
+from godwit.operators.spreading import PART, Spreads
 from godwit.operators.windows.slots import Slots
-from godwit.plan.compiled import SourceInput
 from godwit.plan.feedback import insist_on_loops
 from godwit.plan.grouping import regrouped
 from godwit.plan.lineage import flow_version, layouts_of
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from godwit.checkpoint.chains import Chains
-    from godwit.checkpoint.evolution import FlowVersion
+    from godwit.checkpoint.evolution import FlowVersion, OperatorVersion
     from godwit.checkpoint.records import BatchRef, CommitRecord, SpreadKey
     from godwit.checkpoint.storage import CheckpointStorage
     from godwit.engine.cluster import Executor
@@ -205,7 +204,7 @@ def recover_flow(
         repartition=repartition,
     )
     if latest is not None and before is not None:
-        _insist_on_all_changes(flow, before, changes)
+        _insist_on_all_changes(version, before, changes)
     layouts = layouts_of(flow, stored, changes)
     _insist_on_slots(flow, _recorded_slots(latest, changes))
     _insist_on_merge(flow, {} if latest is None else _still_there(latest.spreads, changes))
@@ -244,6 +243,8 @@ def _placed_as_stored(flow: CompiledFlow, stored: FlowVersion | None) -> frozens
             before = stored.operator(operator.name) or stored.operator(former)
         if before is None:
             new.add(operator.name)
+        elif PART in operator.hashed.names:
+            continue  # it places rows itself, which is a change where columns placed them before
         elif not operator.partition_stated and {*before.partition_by} <= {*operator.keys.names}:
             operator.partition_by = before.partition_by
     return frozenset(new)
@@ -286,36 +287,51 @@ def _insist_on_kind_of_sources(
     )
 
 
-def _insist_on_all_changes(flow: CompiledFlow, before: FlowVersion, changes: FlowChanges) -> None:
+def _insist_on_all_changes(today: FlowVersion, before: FlowVersion, changes: FlowChanges) -> None:
     """Refuse an operator that reads changes of results, and has not seen all of them.
 
-    It would take back results that it never had, and be wrong from then on.
+    It would take back results that it never had, or keep those that nobody takes back, and be wrong
+    from then on.
     """
     origin = {new: old for old, new in changes.renamed.items()}
-    loops = {feedback.loop: feedback.operator for feedback in flow.feedbacks}
-    for feed in flow.inputs:
-        name = loops.get(feed.source) if isinstance(feed, SourceInput) else feed.upstream
-        if name is None or name in changes.added or not flow.operator(name).changes:
-            continue
-        was = before.operator(origin.get(name, name))
-        if feed.operator in changes.added:
-            problem = "begins without state"
-        elif feed.operator in changes.returned and name not in changes.returned:
-            problem = "was out of the flow for a while"
-        elif was is not None and not was.changes:
-            problem = f"has seen {name!r} without them until now"
-        else:
-            continue
-        raise CheckpointMismatchError(
-            f"Operator {feed.operator!r} reads the changes of operator {name!r}, which has state, "
-            f"and {problem}: it would take back results that it never had (change = -1), and be "
-            "wrong from then on.",
-            remedy=f"Let both begin without state: give {name!r} and {feed.operator!r} new names, "
-            "or start with a new checkpoint. Or read results in place of changes "
-            '(output="update").',
-            operator=feed.operator,
-            upstream=name,
-        )
+
+    def version_before(name: str) -> OperatorVersion | None:
+        """Return an operator as it last was; ``None`` if it begins without state."""
+        return None if name in changes.added else before.operator(origin.get(name, name))
+
+    for reader, operator in today.operators.items():
+        was = version_before(reader)
+        read = set() if was is None else {changes.renamed.get(n, n) for n in was.reads_changes}
+        for name in operator.reads_changes:
+            sender = version_before(name)
+            if sender is None:
+                goes_on = {n for n in operator.reads_changes if n not in changes.added}
+                left_behind = sorted(read - goes_on)
+                if not left_behind:
+                    continue
+                problem = (
+                    f"which begins without state, and has results of {listing(left_behind)}, which "
+                    "nobody would take back"
+                )
+            elif was is None:
+                problem = "which has state, and itself begins without state"
+            elif name in changes.returned and reader not in changes.returned:
+                continue  # what it had, it still has
+            elif name not in read:
+                problem = "which has state, and has not read them until now"
+            elif reader in changes.returned and was.left != sender.left:
+                problem = "which has state, and was out of the flow for a while"
+            else:
+                continue
+            raise CheckpointMismatchError(
+                f"Operator {reader!r} reads the changes of operator {name!r}, {problem}: it would "
+                "be wrong from then on.",
+                remedy=f"Let both begin without state: give {name!r} and {reader!r} new names, "
+                "or start with a new checkpoint. Or read results in place of changes "
+                '(output="update").',
+                operator=reader,
+                upstream=name,
+            )
 
 
 def _insist_on_slots(flow: CompiledFlow, recorded: Collection[str]) -> None:

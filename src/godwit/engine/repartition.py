@@ -28,6 +28,7 @@ from godwit.checkpoint.entries import BatchCache, StateRows, pack_entries, read_
 from godwit.checkpoint.records import BROADCAST, SnapshotRef
 from godwit.model.errors import CheckpointError
 from godwit.model.key_groups import key_groups_of
+from godwit.operators.spreading import PART
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -131,6 +132,13 @@ def _placed(
 def _insist_on_rest(operator: KeyedOperator, log: CommitLog) -> None:
     """Refuse to move state while something else goes by the key groups that it is in."""
     name, latest = operator.name, log.latest
+    if PART in operator.hashed.names:
+        raise CheckpointError(
+            f"Operator {name!r} cannot be partitioned by other columns now: it has spread= or "
+            "merge=, by which rows of one key go to several lanes.",
+            remedy="Start the flow once without it, partitioned by all key columns; add it then.",
+            operator=name,
+        )
     waiting = log.chains.waiting_key_groups(name)
     role = operator.two_phase
     slots = latest.slots.get(role.first, ()) if latest is not None and role is not None else ()

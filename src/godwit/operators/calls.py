@@ -262,7 +262,8 @@ class KeysToCall:
     columns: Columns  # rows, ordered by key
     starts: list[int]  # where the rows of each key begin
     called: list[CalledKey]  # of each key; filled in
-    now: int  # by the clock of the timers
+    now: int  # by the clock of the timers, until the key's rows have been processed
+    until: int  # and after them: another time only at the end of the input
     state_of: Callable[[int], Any]  # state of a key: first, and after it was dropped
     done: Callable[[int], None] = lambda _: None  # called after the last call for a key
     # Gives a key the state back that it had before the epoch, so that it can be called anew.
@@ -309,19 +310,19 @@ class Calls:
         timers = Timers(of_key.timers, work.now)
         yield from self._due(key, state, of_key, timers, work.now)
         first, last = work.starts[group], work.starts[group + 1]
-        if first == last:
-            return
-        if of_key.dropped:
-            state = work.state_of(group)
-        rows = (
-            KeyRows(work.columns, first, last)
-            if self.clock is None
-            else TimedRows(work.columns, first, last, timers)
-        )
-        of_key.touched = True
-        yield Call(self.function, rows, state)
-        of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
-        yield from self._due(key, state, of_key, timers, work.now)
+        if first < last:
+            if of_key.dropped:
+                state = work.state_of(group)
+            rows = (
+                KeyRows(work.columns, first, last)
+                if self.clock is None
+                else TimedRows(work.columns, first, last, timers)
+            )
+            of_key.touched = True
+            yield Call(self.function, rows, state)
+            of_key.drop_if(rows._dropped)  # noqa: SLF001 - for operators alone
+        timers._now = work.until  # noqa: SLF001 - for operators alone
+        yield from self._due(key, state, of_key, timers, work.until)
 
     def _due(
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int

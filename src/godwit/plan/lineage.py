@@ -75,7 +75,18 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         part_of=operator.part_of,
         origin=_origin(operator, flow),
         changes=operator.changes,
+        reads_changes=_changes_read(operator, flow),
     )
+
+
+def _changes_read(operator: KeyedOperator, flow: CompiledFlow) -> tuple[str, ...]:
+    """Return the operators whose changes of results an operator reads."""
+    loops = {feedback.loop: feedback.operator for feedback in flow.feedbacks}
+    senders = {
+        loops.get(feed.source) if isinstance(feed, SourceInput) else feed.upstream
+        for feed in flow.inputs_of(operator.name)
+    }
+    return tuple(sorted(name for name in senders if name and flow.operator(name).changes))
 
 
 def _origin(operator: KeyedOperator, flow: CompiledFlow) -> str:

@@ -213,13 +213,26 @@ class DeltaSink(TargetSink):
                     storage_options=self._storage_options,
                 )
             self._table = DeltaTable(self._path, storage_options=self._storage_options)
-        self._check_table()
+        self._check_columns(merges=bool(self._merge_keys) and not context.complete)
+        self._check_constraints()
         self._look()
 
-    def _check_table(self) -> None:
-        """Refuse a table that cannot take the rows."""
-        if (refusal := _refusal(self._table, self._schema)) is not None:
-            raise self._error(*refusal)
+    def _check_columns(self, *, merges: bool) -> None:
+        """Refuse a table whose columns cannot take the rows."""
+        if differences := _differences(self._table, self._schema, merges=merges):
+            raise self._error(
+                f"the table has other columns: {', '.join(differences)}",
+                "Use another path, or cast and rename the columns before the sink.",
+            )
+
+    def _check_constraints(self) -> None:
+        """Refuse a table with constraints: what one refused would have been committed already."""
+        if names := _constraints(self._table):
+            raise self._error(
+                f"the table has constraints ({', '.join(sorted(names))})",
+                "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the "
+                "sink, or write to another table.",
+            )
 
     def _look(self) -> None:
         """Read the last epoch in the table, and the application id to continue with."""
@@ -299,8 +312,11 @@ class DeltaSink(TargetSink):
                 if self._recorded_epoch() >= output.epoch:
                     return
                 self._insist_on_what_was_delivered(output.epoch)
-                if not self._merge_keys:  # a merge leaves columns that others added as they are
-                    self._check_table()
+                self._check_columns(
+                    merges=bool(self._merge_keys) and not is_whole(output, self._context)
+                )
+                if not self._merge_keys:  # a merge looks at them itself
+                    self._check_constraints()
                 if output.files() and not self._has_files(output):
                     return
                 if output.files() and takes_plain_files(self._table):
@@ -459,35 +475,31 @@ _LAST_PLAIN_VERSION: Final = 3  # of those that name no features: later ones com
 _PLAIN_PARTITIONS: Final = {"string", "byte", "short", "integer", "long", "date", "boolean"}
 
 
-def _refusal(table: DeltaTable, schema: pa.Schema) -> tuple[str, str] | None:
-    """Return problem and remedy of a table that cannot take the rows."""
-    existing = {field.name: field.type for field in table.schema().fields}
+def _differences(table: DeltaTable, schema: pa.Schema, *, merges: bool) -> list[str]:
+    """Describe the columns by which a table differs from the rows.
+
+    `merges`: rows are merged, which leaves further columns as they are, or null in new rows.
+    """
+    fields = {field.name: field for field in table.schema().fields}
+    existing = {name: field.type for name, field in fields.items()}
     expected = {field.name: field.type for field in Schema.from_arrow(schema).fields}
-    differences = [
+    return [
         f"{name} ({_type_name(expected.get(name))} in the rows, {_type_name(existing.get(name))} "
         f"in the table)"
         for name in sorted(existing.keys() | expected.keys())
         if existing.get(name) != expected.get(name)
+        and not (merges and name not in expected and fields[name].nullable)
     ]
-    if differences:
-        return (
-            f"the table has other columns: {', '.join(differences)}",
-            "Use another path, or cast and rename the columns before the sink.",
-        )
-    # What a constraint refused would have been committed already.
+
+
+def _constraints(table: DeltaTable) -> list[str]:
+    """Return the names of a table's constraints."""
     names = [
         name.removeprefix("delta.constraints.")
         for name in table.metadata().configuration
         if name.startswith("delta.constraints.")
     ]
-    names += [f.name for f in table.schema().fields if "delta.invariants" in f.metadata]
-    if not names:
-        return None
-    remedy = (
-        "Drop them (ALTER TABLE ... DROP CONSTRAINT ...) and filter in a map before the sink, or "
-        "write to another table."
-    )
-    return f"the table has constraints ({', '.join(sorted(names))})", remedy
+    return [*names, *(f.name for f in table.schema().fields if "delta.invariants" in f.metadata)]
 
 
 def takes_plain_files(table: DeltaTable) -> bool:

@@ -72,6 +72,23 @@ def test_keys_that_contain_one_another_are_found_where_rows_come_unchanged() -> 
     assert edges == {("again", "area_total"), ("first", "user_total")}
 
 
+def test_phases_of_windows_stay_where_the_other_phase_has_its_key_groups() -> None:
+    made = LogicalFlow("flow", GROUPS)
+    frame: Any = FakeDataFrame(ROWS.append(pa.field("ts", pa.timestamp("us", tz="UTC"))))
+    windows = made.source("rows", frame, event_time="ts").key_by("user", "area")
+    days = windows.window(gw.tumbling("1 day"), name="days", consolidate="apart")
+    of_days = days.compute(v=gw.sum("v"))
+    again = of_days.key_by("user", "area").compute(name="again", v=gw.sum("v"))
+    for number, stream in enumerate((again, of_days)):
+        total = stream.key_by("area").compute(name=f"total_{number}", v=gw.sum("v"))
+        made.sink(f"out_{number}", total, FakeSink())
+    flow = made.compile(resolver(made))
+    assert decided(flow, area=1_000_000)
+    phases = {o.name: o.partition_by for o in flow.operators if o.two_phase is not None}
+    assert len(phases) == 3
+    assert not any(phases.values())
+
+
 def test_columns_with_values_enough_place_all_operators_of_a_component() -> None:
     flow = flow_of()
     told = decided(flow, area=1_000_000)

@@ -136,3 +136,34 @@ def test_a_hash_says_the_key_group_that_its_entry_is_filed_under(tmp_path: Path)
     keys = table.select(["area", "user"]).combine_chunks().to_batches()[0]
     found = key_groups_of(operator.hash_of(keys, GROUPS), GROUPS)
     assert found.tolist() == table["key_group"].to_pylist()
+
+
+def counts(by: str | list[str] | None, **options: Any) -> gw.Flow:
+    def count(key: Any, rows: Any, state: Any) -> Any:
+        state["n"] = state.get("n", 0) + len(rows)
+        yield *key, state["n"]
+
+    flow = gw.Flow("counts", num_key_groups=GROUPS)
+    rows = flow.source("rows", gw.testing.stream("area string, user int, v long"))
+    out = rows.key_by("area", "user", partition_by=by).process(
+        count, state=dict, output="area string, user int, n long", name="counts", **options
+    )
+    flow.sink("out", out, gw.sinks.noop())
+    return flow
+
+
+@pytest.mark.parametrize("by", [None, ["area", "user"]])
+def test_hot_keys_are_merged_only_where_all_key_columns_placed_the_state(
+    tmp_path: Path, by: list[str] | None
+) -> None:
+    merging = counts(by, merge=lambda one, other: {"n": one.get("n", 0) + other.get("n", 0)})
+    with gw.testing.cluster(counts("area"), checkpoint=tmp_path / "ck") as played:
+        played.epoch({"rows": ROWS})
+        with pytest.raises(CheckpointMismatchError, match="was partitioned by area"):
+            played.restart(merging)
+        with pytest.raises(CheckpointError, match="has spread= or merge="):
+            played.restart(merging, repartition=True)
+        played.restart(counts(["area", "user"]), repartition=True)
+        played.restart(merging)
+        played.epoch({"rows": ROWS})
+        assert sum(row["n"] for row in played.rows("out").to_pylist()) == 3 * len(ROWS)

@@ -118,3 +118,56 @@ def test_what_comes_of_rows_does_not_depend_on_the_loss_of_an_executor(
     build: Callable[[], gw.Flow],
 ) -> None:
     assert play(build, loses=True) == play(build, loses=False)
+
+
+# --- the end of the input -----------------------------------------------------------------------
+
+
+def put_off(key: Any, rows: Any, state: Any) -> None:
+    for row in rows:
+        for earlier in rows.timers.list():
+            rows.timers.cancel(earlier)
+        rows.timers.set(row.ts + dt.timedelta(days=1))
+
+
+def tell(key: Any, timer: Any, state: Any) -> Iterator[tuple[str, dt.datetime]]:
+    yield key[0], timer.at
+
+
+def at_the_end(*, loses: bool) -> list[tuple[Any, ...]]:
+    flow = gw.Flow("idle", num_key_groups=8)
+    rows = flow.source("rows", gw.testing.stream("key string, ts timestamp"), event_time="ts")
+    idle = rows.key_by("key").process(
+        put_off,
+        name="idle",
+        state=dict,
+        timers="event",
+        on_timer=tell,
+        output="key string, at timestamp",
+    )
+    flow.sink("out", idle, gw.sinks.noop())
+    keys = [f"k{n}" for n in range(12)]
+    with gw.testing.cluster(flow, executors=2) as run:
+        for second in range(6):  # more than a copy may lag behind
+            run.epoch({"rows": [{"key": key, "ts": at(second)} for key in keys]})
+        if loses:
+            run._driver.copies_held = True
+            run.add("new")
+            run.kill("1")
+        with pytest.MonkeyPatch.context() as patch:
+            if loses:  # it does not come to rest while copies are held
+                patch.setattr(run._driver, "settle", lambda: ())
+            run._play({"rows": [{"key": key, "ts": at(10)} for key in keys]})
+            assert run._driver.view.waiting == loses
+            run._driver.epochs.end_input()
+        for _ in range(3):
+            run._driver.run_quiet_epoch()
+        run._driver.copies_held = False
+        run.end_input()
+        return sorted(tuple(row.values()) for row in run.rows("out").to_pylist())
+
+
+def test_timers_that_fire_at_the_end_come_behind_the_rows_that_waited() -> None:
+    told = at_the_end(loses=True)
+    assert {moment for _, moment in told} == {at(10) + dt.timedelta(days=1)}
+    assert told == at_the_end(loses=False)

@@ -455,6 +455,37 @@ def test_a_column_that_others_add_while_it_runs_loses_no_values(tmp_path: Path, 
     assert row == {"plane": "N1", "total": 2 if mode == "upsert" else 1, "note": "theirs"}
 
 
+def test_an_upsert_starts_again_beside_a_column_that_others_added(tmp_path: Path) -> None:
+    opened(tmp_path, mode="upsert").deliver(rows(0, ("N1", 1)))
+    note = deltalake.Field("note", deltalake.schema.PrimitiveType("string"))
+    deltalake.DeltaTable(tmp_path).alter.add_columns([note])
+    deltalake.DeltaTable(tmp_path).update(updates={"note": "'theirs'"})
+    sink = opened(tmp_path, mode="upsert")
+    sink.deliver(rows(1, ("N1", 2), ("N2", 5)))
+    sink.continue_after(point(3))
+    sink.deliver(rows(4, ("N2", 6)))
+    table = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
+    assert table.sort_by("plane").to_pylist() == [
+        {"plane": "N1", "total": 2, "note": "theirs"},
+        {"plane": "N2", "total": 6, "note": None},
+    ]
+    with pytest.raises(SinkError, match=r"other columns: note \(absent in the rows"):
+        opened(tmp_path, context(complete=True), mode="upsert")
+
+
+@pytest.mark.parametrize("columns", [{"plane": ["N1"]}, {"plane": ["N1"], "total": ["1"]}])
+def test_an_upsert_loses_no_values_where_others_take_a_column_away(
+    tmp_path: Path, columns: dict[str, list[str]]
+) -> None:
+    sink = opened(tmp_path, mode="upsert")
+    sink.deliver(rows(0, ("N1", 1)))
+    theirs = pa.table(columns)
+    deltalake.write_deltalake(tmp_path, theirs, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(SinkError, match=r"other columns: total \(long in the rows"):
+        sink.deliver(rows(1, ("N1", 2)))
+    assert deltalake.DeltaTable(tmp_path).to_pyarrow_table() == theirs
+
+
 def test_types_that_delta_lacks_are_widened_and_accepted_again(tmp_path: Path) -> None:
     schema = pa.schema(
         [

@@ -309,3 +309,36 @@ def test_a_timer_that_sets_itself_for_ever_is_an_error_at_the_end() -> None:
     with pytest.raises(UserFunctionError, match="fired 10000 times") as caught:
         gw.testing.run(far_flow(on_timer=again), {"rows": ROWS}, close_at_end=True)
     assert "timers.now is in the year 9999" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "options", [{"state": int}, {"states": {"n": gw.ValueState(int)}}], ids=["state", "states"]
+)
+def test_rows_of_windows_that_close_at_the_end_come_before_the_timers_of_the_end(
+    options: dict[str, Any],
+) -> None:
+    clocks: list[datetime] = []
+
+    def put_off(key: Any, rows: Any, state: Any) -> None:
+        clocks.append(rows.timers.now)
+        for row in rows:
+            for earlier in rows.timers.list():
+                rows.timers.cancel(earlier)
+            rows.timers.set(row.window_end + FAR)
+
+    flow = gw.Flow("behind", num_key_groups=4)
+    rows = flow.source("rows", gw.testing.stream("k string, ts timestamp"), event_time="ts")
+    days = rows.key_by("k").window(gw.tumbling("1 minute"), name="minutes").compute(n=gw.count())
+    out = days.key_by("k").process(
+        put_off,
+        on_timer=tell,
+        timers="event",
+        output="k string, at timestamp",
+        name="behind",
+        **options,
+    )
+    flow.sink("out", out, gw.sinks.noop())
+    epochs = [[{"k": "a", "ts": at(60 * minute)}] for minute in range(3)]
+    run = gw.testing.run(flow, {"rows": epochs}, close_at_end=True)
+    assert told(run) == [("a", at(180) + FAR)]
+    assert all(clock < at(0) + FAR for clock in clocks)

@@ -312,6 +312,7 @@ class LocalCluster:
                     self._begin_worker()
             except BaseException:
                 self._end_daemons()
+                self._worker_urls.clear()
                 raise
 
     def _start_driver(self, conf: Mapping[str, str]) -> Any:

@@ -53,3 +53,17 @@ def test_a_start_that_failed_is_made_anew(
     assert cluster.master_url == "spark://127.0.0.1:7"
     assert master.startRpcEnvAndEndpoint.call_count == 2
     assert worker.startRpcEnvAndEndpoint.call_count == 2 + (what == "worker")
+
+
+def test_workers_of_a_start_that_failed_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, deploy = on_a_jvm(tmp_path, monkeypatch, "127.0.0.1")
+    start = deploy.worker.Worker.startRpcEnvAndEndpoint
+    start.side_effect = [start.return_value, OSError("no port is free")]
+    with pytest.raises(OSError, match="no port"):
+        _ = cluster.master_url
+    start.side_effect = None
+    monkeypatch.setattr(cluster, "_registered", lambda: 2)
+    monkeypatch.setattr(cluster, "_timeout_s", 0.0)
+    cluster.wait_for_workers()

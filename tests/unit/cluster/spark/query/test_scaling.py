@@ -124,14 +124,17 @@ def test_what_is_asked_for_is_waited_for_as_long_as_was_said(stream: FakeStream)
 
 
 def test_one_that_dies_while_others_are_emptied_is_made_up_for(stream: FakeStream) -> None:
-    stream.come("c")
     three = scaled(stream, 3)
+    run_until(stream, lambda: stream.scheduler.requests == [3])
+    stream.come("c")
     run_until(stream, lambda: three.done)
+    stream.answers = False  # what is emptied stays full until the other is dead
     first = scaled(stream, 2)
     run_until(stream, lambda: told(stream, events.ExecutorDraining))
     draining = told(stream, events.ExecutorDraining)[0].executor
     dead = next(name for name in "abc" if name != draining)
     stream.die(dead)
+    stream.answers = True
     run_until(stream, lambda: first.done)
     assert set(first.wait()) == {*"abc"} - {dead}
     assert stream.scheduler.ended == []
@@ -252,7 +255,7 @@ def test_a_migration_of_somebody_else_comes_first(stream: FakeStream) -> None:
 
 def test_it_says_where_it_stands(stream: FakeStream) -> None:
     scaling = scaled(stream, 3)
-    run_until(stream, lambda: stream.scheduler.requests == [3])
+    run_until(stream, lambda: "waiting" in scaling.stage)
     assert repr(scaling) == "<Scaling to 3 executors: waiting for 1 executor>"
     with pytest.raises(ScalingError, match=r"not ended after 0.1 s; it is waiting for 1 executor"):
         scaling.wait(0.1)
