@@ -85,9 +85,8 @@ class OperatorVersion(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     # digest of the way that its rows take, and of its function; empty if it was not noted
     origin: str = ""
-    changes: bool = False  # whether it puts out each result with the one that it replaces
-    # operators whose changes of results it reads
-    reads_changes: tuple[str, ...] = ()
+    # operators whose changes of results it reads; ``None`` if it was not noted
+    reads_changes: tuple[str, ...] | None = None
     left: int = -1  # last flow version that it ran under, of one that was removed from the flow
 
 

@@ -301,11 +301,14 @@ def _insist_on_all_changes(today: FlowVersion, before: FlowVersion, changes: Flo
 
     for reader, operator in today.operators.items():
         was = version_before(reader)
-        read = set() if was is None else {changes.renamed.get(n, n) for n in was.reads_changes}
-        for name in operator.reads_changes:
+        read = (
+            set() if was is None else {changes.renamed.get(n, n) for n in was.reads_changes or ()}
+        )
+        reads = operator.reads_changes or ()
+        for name in reads:
             sender = version_before(name)
             if sender is None:
-                goes_on = {n for n in operator.reads_changes if n not in changes.added}
+                goes_on = {n for n in reads if n not in changes.added}
                 left_behind = sorted(read - goes_on)
                 if not left_behind:
                     continue
@@ -317,9 +320,11 @@ def _insist_on_all_changes(today: FlowVersion, before: FlowVersion, changes: Flo
                 problem = "which has state, and itself begins without state"
             elif name in changes.returned and reader not in changes.returned:
                 continue  # what it had, it still has
-            elif name not in read:
+            elif was.reads_changes is not None and name not in read:
                 problem = "which has state, and has not read them until now"
-            elif reader in changes.returned and was.left != sender.left:
+            elif reader in changes.returned and (
+                name not in changes.returned or was.left != sender.left
+            ):
                 problem = "which has state, and was out of the flow for a while"
             else:
                 continue

@@ -74,7 +74,6 @@ def _operator_version(operator: KeyedOperator, flow: CompiledFlow) -> OperatorVe
         named=operator.name not in flow.unnamed,
         part_of=operator.part_of,
         origin=_origin(operator, flow),
-        changes=operator.changes,
         reads_changes=_changes_read(operator, flow),
     )
 

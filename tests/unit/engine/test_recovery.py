@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.oracles.evolving import COLUMNS, NUM_KEY_GROUPS, Program, compiled
@@ -15,14 +16,17 @@ from godwit.api.flow import LogicalFlow
 from godwit.checkpoint.evolution import FlowChanges
 from godwit.checkpoint.records import CommitRecord, ComponentPlan, PhysicalPlan
 from godwit.checkpoint.storage import CheckpointStorage
+from godwit.engine import recovery as recovery_module
 from godwit.engine.cluster import Executor
 from godwit.engine.recovery import Recovery, carried_on, recover_flow, remembered_load, run_started
 from godwit.migration import KeyGroupLoad, LoadSummary
 from godwit.model.errors import CheckpointError, CheckpointMismatchError
+from godwit.plan.lineage import flow_version
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from godwit.checkpoint.evolution import FlowVersion
     from godwit.plan.compiled import CompiledFlow
 
 FLOW = compiled(Program(operators={"a": ("total",)}))
@@ -231,6 +235,28 @@ def test_an_operator_that_has_seen_all_changes_goes_on(
     tmp_path: Path, flows: list[CompiledFlow]
 ) -> None:
     recovered_after(tmp_path, *flows)
+
+
+@pytest.mark.parametrize("was_out", [False, True])
+def test_of_an_operator_of_which_no_changes_were_noted_the_flow_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_out: bool
+) -> None:
+    def unnoted(flow: CompiledFlow) -> FlowVersion:
+        version = flow_version(flow)
+        operators = {
+            name: msgspec.structs.replace(operator, reads_changes=None, left=-1)
+            for name, operator in version.operators.items()
+        }
+        return msgspec.structs.replace(version, operators=operators)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery_module, "flow_version", unnoted)
+        recovered_after(tmp_path, of_results("a"), *[of_results()] * was_out)
+    if was_out:
+        with pytest.raises(CheckpointMismatchError, match="was out of the flow for a while"):
+            start(tmp_path, of_results("a"))
+    else:
+        start(tmp_path, of_results("a"))
 
 
 def test_loads_of_the_last_run_are_remembered_by_the_names_of_now() -> None:
