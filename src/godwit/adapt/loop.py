@@ -161,6 +161,7 @@ class Controller:
             self._announce,
             sizes=self._planning.sizes,
             started_s=self._planning.started_s,
+            targets=self._planning.targets,
         )
         self._lanes.forget()
 

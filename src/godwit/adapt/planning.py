@@ -346,6 +346,7 @@ class Planning:
         *,
         sizes: Sequence[int] = (),  # numbers of executors until now, oldest first
         started_s: float | None = None,  # when the run began; ``None``: now
+        targets: Sequence[int] | None = None,  # numbers to come; ``None``: all of the options
     ) -> None:
         self._settings, self._topology, self._run = settings, topology, run
         self._announce = announce
@@ -373,7 +374,8 @@ class Planning:
         if self._by_ranges and settings.planner_name == "oms":
             self._sequence = MigrationSequence(announce)
         # numbers of executors to come, where the planner's options name them
-        self._targets = tuple(settings.search.options.get("targets", ()))
+        named = settings.search.options.get("targets", ()) if targets is None else targets
+        self._targets = tuple(named)
         self._failure = ""
         self._learning = Learning()
         # the last period in which nothing changed
@@ -385,6 +387,11 @@ class Planning:
     def sizes(self) -> tuple[int, ...]:
         """Numbers of executors until now, oldest first."""
         return tuple(self._sizes)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """Numbers of executors that the planner's options name and that are still to come."""
+        return self._targets
 
     @property
     def remote(self) -> dict[str, float] | None:

@@ -241,11 +241,10 @@ class CalledKey:
     timers: list[int]  # the times that they are set to, ascending
     touched: bool = False
     dropped: bool = False
-    fired: int = 0
 
     def restart(self, timers: list[int]) -> None:
         """Reset to the state before the first call: these timers, and nothing dropped."""
-        self.timers, self.touched, self.dropped, self.fired = list(timers), False, False, 0
+        self.timers, self.touched, self.dropped = list(timers), False, False
 
     def drop_if(self, dropped: bool) -> None:
         """Drop the key with its timers if a call dropped it; else mark it as used."""
@@ -328,12 +327,14 @@ class Calls:
         self, key: tuple[Any, ...], state: Any, of_key: CalledKey, timers: Timers, now: int
     ) -> Iterator[Call]:
         """Yield calls for due timers, earliest first, also those set meanwhile."""
+        most = _MOST_FIRED + len(of_key.timers)  # those that are set already may be many
+        fired_so_far = 0
         while of_key.timers and of_key.timers[0] <= now and not of_key.dropped:
-            of_key.fired += 1
-            if of_key.fired > _MOST_FIRED:
+            fired_so_far += 1
+            if fired_so_far > most:
                 raise UserFunctionError(
                     f"Operator {self.operator!r}: timers of key {key!r} fired {_MOST_FIRED} times "
-                    "in one epoch, each at a moment that has passed.",
+                    "in one epoch, each set when its time had passed.",
                     remedy="Set timers after timers.now, or return where there is nothing to do. "
                     "At the end of the input (close_at_end=True) every event-time timer is due: "
                     "set none where timers.now is in the year 9999.",

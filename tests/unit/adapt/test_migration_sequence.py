@@ -194,6 +194,23 @@ def test_a_script_goes_on_when_components_are_made_anew() -> None:
     assert len(world.executors) == 3
 
 
+def test_numbers_that_are_over_do_not_come_again_when_components_are_made_anew() -> None:
+    world = table_3(steps={}, settings={"options": {"targets": (3, 4, 2)}}, pool=False)
+    for name in ("e2", "e3"):
+        world.run(15)
+        world.executors[name] = 1
+        world.see()
+    world.run(15)
+    assert world.control is not None
+    world.control.regroup(Topology(stages=(("sum",),)))
+    world.parts["sum"].rows[:4] *= 4
+    world.run(30)
+    assert [plan.executors for plan in world.told(events.MigrationsPlanned)] == [
+        (2, 3, 4, 2),
+        (4, 2),
+    ]
+
+
 def test_taus_of_single_steps_are_refused_for_a_stream() -> None:
     with pytest.raises(InvalidControlError, match="option taus"):
         control_of(planner="oms", options={"targets": (3, 4), "taus": (0.4, 0.4)})

@@ -342,3 +342,9 @@ def test_rows_of_windows_that_close_at_the_end_come_before_the_timers_of_the_end
     run = gw.testing.run(flow, {"rows": epochs}, close_at_end=True)
     assert told(run) == [("a", at(180) + FAR)]
     assert all(clock < at(0) + FAR for clock in clocks)
+
+
+def test_of_a_key_any_number_of_timers_fires_in_an_epoch() -> None:
+    rows = [{"k": "a", "ts": at(second), "v": 1} for second in range(10_500)]
+    run = gw.testing.run(far_flow(), {"rows": rows}, close_at_end=True)
+    assert run.rows("out").num_rows == len(rows)

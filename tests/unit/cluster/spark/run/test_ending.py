@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -69,7 +70,7 @@ class Story:
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     monkeypatch.setattr(ending_module, "_GRACE_S", 0.02)
-    monkeypatch.setattr(ending_module, "_DRIVER_S", 0.02)
+    monkeypatch.setattr(ending_module, "_DRIVER_S", PATIENCE_S)
     made = Story()
     yield made
     made.ending.finish(PATIENCE_S)
@@ -90,11 +91,19 @@ def epoch_that_waits(gate: EpochGate) -> tuple[threading.Event, threading.Thread
     return go_on, thread
 
 
-def test_nothing_is_closed_while_an_epoch_without_input_delivers(story: Story) -> None:
+def test_nothing_is_closed_while_an_epoch_without_input_delivers(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on, thread = epoch_that_waits(story.gate)
-    with pytest.raises(StopTimeoutError, match="still being carried out"):
-        story.ending.stop()
+    with monkeypatch.context() as hasty:
+        hasty.setattr(ending_module, "_DRIVER_S", 0.02)
+        with pytest.raises(StopTimeoutError, match="still being carried out"):
+            story.ending.stop()
     assert story.closed == []
+    until_s = time.monotonic() + PATIENCE_S
+    while not story.cancelled:  # the epoch is broken off once its grace is over
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
     go_on.set()
     thread.join(PATIENCE_S)
     story.ending.stop()
@@ -124,15 +133,19 @@ def test_a_sink_that_stops_its_query_does_not_wait_for_itself(story: Story) -> N
     assert story.closed == [[]]
 
 
-def test_nothing_is_closed_while_an_epoch_is_delivered_beside_the_next(story: Story) -> None:
+def test_nothing_is_closed_while_an_epoch_is_delivered_beside_the_next(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
 
     def deliver() -> None:
         assert go_on.wait(PATIENCE_S)
 
     thread = deliver_beside(story.gate, deliver)
-    with pytest.raises(StopTimeoutError, match="carried out or delivered"):
-        story.ending.stop()
+    with monkeypatch.context() as hasty:
+        hasty.setattr(ending_module, "_DRIVER_S", 0.02)
+        with pytest.raises(StopTimeoutError, match="carried out or delivered"):
+            story.ending.stop()
     assert story.closed == []
     go_on.set()
     thread.join(PATIENCE_S)
